@@ -97,12 +97,13 @@ func TestWhoAsksForMoreIsTold(t *testing.T) {
 	refusal(t, errorOf(b.GetFeed(ctx, recentRequest(1))))
 	refusal(t, errorOf(b.Why(ctx, &feedv1.WhyRequest{Record: "r", Request: recentRequest(1)})))
 	const want = `
-# HELP millrace_refused_total Connections and requests that a port turned away, by reason: full, peer (an address has its share), late (nothing was let in in time), handshake, unknown (no name, or a token that is not believed), forbidden, origin (of another site), host (a name that is not the port's).
+# HELP millrace_refused_total Connections and requests that a port turned away, by reason: full, peer (an address has its share), identity (who asks has), late (nothing was let in in time), handshake, unknown (no name, or a token that is not believed), forbidden, origin (of another site), host (a name that is not the port's).
 # TYPE millrace_refused_total counter
 millrace_refused_total{port="grpc",reason="forbidden"} 2
 millrace_refused_total{port="grpc",reason="full"} 0
 millrace_refused_total{port="grpc",reason="handshake"} 0
 millrace_refused_total{port="grpc",reason="host"} 0
+millrace_refused_total{port="grpc",reason="identity"} 0
 millrace_refused_total{port="grpc",reason="late"} 0
 millrace_refused_total{port="grpc",reason="origin"} 0
 millrace_refused_total{port="grpc",reason="peer"} 0

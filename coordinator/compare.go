@@ -2,17 +2,27 @@ package coordinator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"time"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster/steering"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/digest"
+	"github.com/millrace/millrace/internal/wait"
 )
 
-// settleWithin bounds what finding out who is wrong may take: a stream of a
-// partition is made anew for it.
-const settleWithin = 10 * time.Minute
+const (
+	// settleWithin bounds what finding out who is wrong may take: a stream of a
+	// partition is made anew for it.
+	settleWithin = 10 * time.Minute
+	// condemnWithin bounds what taking a replica out may take: its node first keeps
+	// what differs. shownWithin is for the cluster to show it.
+	condemnWithin = 30 * time.Second
+	shownWithin   = 10 * time.Second
+)
 
 // compare compares all replicas now and then for as long as it leads, and has
 // those replaced that differ from what their log makes of a replica. Where that
@@ -67,14 +77,61 @@ func (c *Coordinator) compareOnce(ctx context.Context) (unsettled differing, err
 	for i := range differences {
 		d := &differences[i]
 		c.cfg.Log.Error("replicas differ", "difference", d)
-		settle, cancel := context.WithTimeout(ctx, settleWithin)
-		bad := digest.Settle(settle, s.Map, c.cfg.Dial, d)
-		cancel()
-		if bad != nil {
+		if bad := c.settle(ctx, s.Map, d); bad != nil {
 			unsettled[fmt.Sprint(d.Partition, d.Stream)] = fmt.Sprintf("%s: %v", d, bad)
 			continue
 		}
 		c.cfg.Log.Info("the replica that is wrong is made anew", "difference", d)
 	}
 	return unsettled, err
+}
+
+// settle has the replicas taken out and renewed that are wrong, one after the other.
+// To find out which ones they are may take minutes. So each is judged by the cluster as
+// it is then, while nobody else takes replicas out.
+func (c *Coordinator) settle(ctx context.Context, m *topology.Map, d *digest.Difference) error {
+	if len(d.Wrong) == 0 {
+		witness, cancel := context.WithTimeout(ctx, settleWithin)
+		defer cancel()
+		if err := digest.Witness(witness, m, c.cfg.Dial, d); err != nil {
+			return err
+		}
+	}
+	var errs []error
+	for _, id := range d.Wrong {
+		err := c.cfg.Cluster.Alone(ctx, fmt.Sprintf("have partition %d on %s made anew, which differs", d.Partition, id), func(ctx context.Context) error {
+			return c.condemn(ctx, d, id)
+		})
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", id, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// condemn has a replica taken out, and returns once the cluster shows it: whoever
+// takes one out next goes by that.
+func (c *Coordinator) condemn(ctx context.Context, d *digest.Difference, id millrace.NodeID) error {
+	order, cancel := context.WithTimeout(ctx, condemnWithin)
+	defer cancel()
+	s, err := steering.Read(order, c.cfg.Cluster)
+	if err != nil {
+		return err
+	}
+	if err := digest.Condemn(order, s.Map, c.cfg.Dial, d, id); err != nil {
+		return err
+	}
+	ctx, cancel = context.WithTimeout(ctx, shownWithin)
+	defer cancel()
+	for {
+		s, err := steering.Read(ctx, c.cfg.Cluster)
+		if err == nil {
+			if ready := s.Map.Ready(id); !ready.Has(d.Partition) {
+				return nil
+			}
+		}
+		if wait.For(ctx, 200*time.Millisecond) != nil {
+			return nil
+		}
+	}
 }

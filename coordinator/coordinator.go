@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -401,7 +402,7 @@ func (c *Coordinator) step(ctx context.Context, lead *cluster.Lead) error {
 // do takes the plan on, makes one where nodes are gone for good, and has nodes
 // delete what moved away. It returns what it did, in words.
 func (c *Coordinator) do(s *Steered, e *evidence) (did []string) {
-	before := len(planLog(s.Plan))
+	id, last := s.Plan.told()
 	if err := c.repair(s, e); err != nil {
 		c.alarm(s, e.now, "no_repair", err.Error())
 	}
@@ -413,15 +414,33 @@ func (c *Coordinator) do(s *Steered, e *evidence) (did []string) {
 	}
 	c.drop(s, e)
 	c.forgetAlarms(s)
-	for _, what := range planLog(s.Plan)[min(before, len(planLog(s.Plan))):] {
+	for _, what := range s.Plan.after(id, last) {
 		did = append(did, "plan "+s.Plan.ID+": "+what.What)
 	}
 	return did
 }
 
-func planLog(p *Plan) []Event {
+// told returns which plan it is, and the last that happened to it.
+func (p *Plan) told() (id string, last Event) {
+	if p == nil {
+		return "", last
+	}
+	if n := len(p.Log); n > 0 {
+		last = p.Log[n-1]
+	}
+	return p.ID, last
+}
+
+// after returns what happened to a plan since that was the last of the plan id: all, if
+// that was another one. The log keeps the newest, so its length says nothing.
+func (p *Plan) after(id string, last Event) []Event {
 	if p == nil {
 		return nil
+	}
+	for i := len(p.Log); i > 0 && p.ID == id; i-- {
+		if p.Log[i-1] == last {
+			return p.Log[i:]
+		}
 	}
 	return p.Log
 }
@@ -468,6 +487,7 @@ func (c *Coordinator) look(s *Steered, e *evidence) {
 			e.givenUp[id] = true
 		}
 	}
+	s.Notes.GivenUp = slices.Sorted(maps.Keys(e.givenUp))
 	for id, m := range s.Intent.Nodes { // who is back is lost no more
 		if m.Lost && e.nodes.Alive(id) {
 			m.Lost = false
@@ -482,7 +502,8 @@ func (c *Coordinator) look(s *Steered, e *evidence) {
 	}
 	if len(waits) > 0 {
 		slices.Sort(waits)
-		c.alarm(s, e.now, "mass_loss", fmt.Sprintf("%d of %d nodes are gone at once: %q; nothing is repaired until they are back, or somebody gives them up: millrace node remove", lost, len(hosts), waits))
+		names := strings.Trim(fmt.Sprint(waits), "[]")
+		c.alarm(s, e.now, "mass_loss", fmt.Sprintf("%d of %d nodes are gone at once: %q; nothing is repaired until they are back, or somebody gives them up: millrace node remove %s --apply", lost, len(hosts), waits, names))
 	}
 }
 

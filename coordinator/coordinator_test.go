@@ -409,6 +409,74 @@ func TestRepairs(t *testing.T) {
 	}
 }
 
+// Where no other node can take what a lost one hosted, a node that is added takes it: the
+// coordinator has given the lost one up, and so does the plan.
+func TestANodeTakesWhatNobodyElseCould(t *testing.T) {
+	t.Parallel()
+	s := newEstate(t, "a", "b", "c")
+	s.coordinate("one", nil)
+	s.begin(coordinator.Request{Kind: coordinator.Resize, Replicas: 3})
+	s.await("all three have all", func(l *coordinator.Steered) bool { return l.Plan.Status == coordinator.Done })
+	propose := func(l *coordinator.Steered, r coordinator.Request) *coordinator.Proposal {
+		t.Helper()
+		r.By = "test"
+		p, err := coordinator.Propose(l, nil, r, time.Now())
+		check(t, err)
+		return p
+	}
+	s.start("d")
+	s.kill("c")
+	add := coordinator.Request{Kind: coordinator.Add, Nodes: []millrace.NodeID{"d"}}
+	l := s.await("c is seen to be gone, and d is there", func(l *coordinator.Steered) bool { return !l.Map.Alive("c") && l.Map.Alive("d") })
+	if err := propose(l, add).Err(); err != nil {
+		t.Errorf("d is added while c is waited for: %v", err)
+	}
+	if err := propose(l, coordinator.Request{Kind: coordinator.Rebalance}).Err(); err == nil || !strings.Contains(err.Error(), "millrace node remove") {
+		t.Errorf("all is spread anew while c is waited for: %v", err)
+	}
+	l = s.await("an alarm", func(l *coordinator.Steered) bool {
+		return slices.ContainsFunc(l.Notes.Alarms, func(a coordinator.Alarm) bool { return a.What == "no_repair" })
+	})
+	if !slices.Equal(l.Notes.GivenUp, []millrace.NodeID{"c"}) {
+		t.Errorf("%q are given up", l.Notes.GivenUp)
+	}
+	p := propose(l, add)
+	for q, owners := range p.Goal {
+		if p.Err() != nil || len(owners) != 3 || slices.Contains(owners, "c") {
+			t.Fatalf("partition %d is to be on %q: %v", q, owners, p.Err())
+		}
+	}
+	s.begin(add)
+	s.await("d has all of c", func(l *coordinator.Steered) bool {
+		return l.Plan.Kind == coordinator.Add && l.Plan.Status == coordinator.Done && hosts(l)["d"] == 720 && s.served(l, 3) && len(l.Notes.Alarms) == 0
+	})
+}
+
+// One of two nodes that is gone for good is given up though no other can take what it
+// hosted; a node that is added then takes it.
+func TestOneOfTwoNodesIsGivenUp(t *testing.T) {
+	t.Parallel()
+	s := newEstate(t, "a", "b")
+	s.coordinate("one", nil)
+	s.kill("b")
+	s.await("an alarm", func(l *coordinator.Steered) bool {
+		return slices.ContainsFunc(l.Notes.Alarms, func(a coordinator.Alarm) bool { return a.What == "mass_loss" })
+	})
+	s.begin(coordinator.Request{Kind: coordinator.Repair, Nodes: []millrace.NodeID{"b"}, Lossy: true})
+	l := s.await("b is given up", func(l *coordinator.Steered) bool {
+		return l.Plan != nil && l.Plan.Status == coordinator.Done && l.Intent.Nodes["b"].Lost
+	})
+	if n := hosts(l); len(l.Plan.Moves) != 0 || n["a"] != 720 || n["b"] != 720 {
+		t.Errorf("%v, %d moves", n, len(l.Plan.Moves))
+	}
+	s.start("c")
+	s.await("c is there", func(l *coordinator.Steered) bool { return l.Map.Alive("c") })
+	s.begin(coordinator.Request{Kind: coordinator.Add, Nodes: []millrace.NodeID{"c"}})
+	s.await("c has all of b", func(l *coordinator.Steered) bool {
+		return l.Plan.Kind == coordinator.Add && l.Plan.Status == coordinator.Done && hosts(l)["c"] == 720 && s.served(l, 2) && len(l.Notes.Alarms) == 0
+	})
+}
+
 // Replicas that differ are told until a comparison that saw all of them finds none,
 // or another leadership begins, which knows nothing of them.
 func TestDifferencesAreToldUntilTheyAreNone(t *testing.T) {

@@ -269,7 +269,7 @@ func (g *guard) do(ctx context.Context, d decision) error {
 	}
 	what := fmt.Sprintf("%s%d of 10,000", rampedText(judged.Name), v.Share)
 	if v.Pause {
-		what = pausedText(judged.Name)
+		what = experiments.PausedText(judged.Name)
 	}
 	decision := experiments.Decision{When: now, By: g.name, What: what, Why: v.Why, Inputs: inputs}
 	store := experiments.Store{Documents: g.store.Documents, Who: byCoordinator + g.name, Why: what + ": " + v.Why}

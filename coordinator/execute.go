@@ -94,11 +94,12 @@ func (c *pace) may(now time.Time, bytes int64, urgent bool, l Limits) bool {
 }
 
 // urgent reports whether a move makes elsewhere what is lost. A repair also does
-// what the rules demand of nodes that are there, such as those that are drained: that
-// is not urgent.
+// what the rules demand of nodes that are there, such as those that are drained, and
+// brings partitions that lost nothing to what is wanted, as after a shrink that was
+// cancelled: that is not urgent.
 func (p *Plan) urgent(m *Move, e *evidence) bool {
 	if m.From == "" {
-		return p.Kind == Repair
+		return p.Kind == Repair && slices.ContainsFunc(p.Base[m.Partition], func(id millrace.NodeID) bool { return e.givenUp[id] })
 	}
 	return e.givenUp[m.From]
 }
@@ -141,8 +142,10 @@ func (p *Plan) advance(a *topology.Assignment, e *evidence, c *pace) (changed bo
 			m.State, changed = Waiting, true // etcd went back, and the assignment was restored without it
 		}
 		if m.State == Building {
+			coming[m.To] += m.needs(e)
+		}
+		if m.builds(e) {
 			building[m.To]++
-			coming[m.To] += m.Bytes
 		}
 	}
 	for _, urgent := range []bool{true, false} {
@@ -153,7 +156,7 @@ func (p *Plan) advance(a *topology.Assignment, e *evidence, c *pace) (changed bo
 			if m.State == Waiting && p.urgent(m, e) == urgent && free && p.waitsFor(m, a, e, coming[m.To]) == "" && c.may(e.now, m.Bytes, urgent, limits) {
 				p.begin(m, a, e.now)
 				building[m.To]++
-				coming[m.To] += m.Bytes
+				coming[m.To] += m.needs(e)
 				changed = true
 			}
 		}
@@ -174,6 +177,19 @@ func (p *Plan) advance(a *topology.Assignment, e *evidence, c *pace) (changed bo
 	return changed
 }
 
+// builds reports whether the new replica of a move is being built. One that is ready
+// takes none of its node's moves at a time, however long the old one has to stay:
+// others may be what it stays for.
+func (m *Move) builds(e *evidence) bool {
+	return m.State == Building && m.To != "" && !e.ready(m.To, m.Partition)
+}
+
+// needs returns how many bytes the node of a move is yet to write for it, beside those
+// that it has: of a replica that it builds, or that moved away and is not deleted.
+func (m *Move) needs(e *evidence) int64 {
+	return max(0, m.Bytes-e.stats[m.To].Partitions[m.Partition].Bytes)
+}
+
 // end is the status of a plan of which nothing is left to be done.
 func (s Status) end() Status {
 	switch s {
@@ -186,7 +202,7 @@ func (s Status) end() Status {
 }
 
 // waitsFor is why the new replica of a move may not be assigned now, or "": its
-// node lives and has room, and the partition has room for one more. A move without
+// node lives and has room, or the data, and the partition has room for one more. A move without
 // one begins at once.
 func (p *Plan) waitsFor(m *Move, a *topology.Assignment, e *evidence, coming int64) string {
 	if m.To == "" || slices.Contains(a.Replicas[m.Partition], m.To) {
@@ -198,9 +214,12 @@ func (p *Plan) waitsFor(m *Move, a *topology.Assignment, e *evidence, coming int
 	if n := len(a.Replicas[m.Partition]); n >= topology.MaxOwners {
 		return fmt.Sprintf("the partition has %d replicas, and one has to go first", n)
 	}
-	s := e.stats[m.To]
-	if room := s.FreeBytes - s.KeptBytes; s.DiskBytes > 0 && (room < 0 || room-coming < m.Bytes) {
-		return fmt.Sprintf("%s has no room: %d MiB are free, of which %d stay so and %d are for moves under way, and it takes %d", m.To, s.FreeBytes>>20, s.KeptBytes>>20, coming>>20, m.Bytes>>20)
+	s, needs := e.stats[m.To], m.needs(e)
+	if _, has := s.Partitions[m.Partition]; has && needs == 0 {
+		return ""
+	}
+	if room := s.FreeBytes - s.KeptBytes; s.DiskBytes > 0 && (room < 0 || room-coming < needs) {
+		return fmt.Sprintf("%s has no room: %d MiB are free, of which %d stay so and %d are for moves under way, and it takes %d", m.To, s.FreeBytes>>20, s.KeptBytes>>20, coming>>20, needs>>20)
 	}
 	return ""
 }
@@ -214,21 +233,25 @@ func (p *Plan) begin(m *Move, a *topology.Assignment, now time.Time) {
 }
 
 // mayEnd reports whether the old replica of a move may go: the new one serves,
-// and as many serve then as are wanted. One that is given up, or that the plan
-// itself brought and that does not serve, is not counted on; the latter stays while
-// nobody else serves, for it may have a moment ago and have all that there is.
+// and as many serve then as are wanted, or as there were before a plan that is rolled
+// back, if those are fewer. One that is given up, or that the plan itself brought and
+// that does not serve, is not counted on; the latter stays while nobody else serves, for
+// it may have a moment ago and have all that there is.
 func (p *Plan) mayEnd(m *Move, a *topology.Assignment, e *evidence) bool {
 	if m.To != "" && !e.ready(m.To, m.Partition) {
 		return false
 	}
 	owners := a.Replicas[m.Partition]
-	serving := e.serving(m.Partition, owners, m.From)
+	serving, wanted := e.serving(m.Partition, owners, m.From), p.Wanted
+	if p.Status == RollingBack { // where there were fewer before, nothing brings more
+		wanted = min(wanted, max(1, len(p.Base[m.Partition])))
+	}
 	switch {
 	case m.From == "" || !slices.Contains(owners, m.From):
 		return true
 	case len(owners) == 1:
 		return false
-	case serving >= p.Wanted:
+	case serving >= wanted:
 		return true
 	case e.answers(m.From, m.Partition):
 		return false

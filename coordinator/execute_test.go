@@ -119,13 +119,17 @@ func (w *world) step(t *testing.T, p *Plan) {
 	}
 	w.a = next
 	for q, n := range w.counts() {
-		if n < before[q] && n < floor {
-			t.Fatalf("partition %d had %d ready replicas and has %d, of %d", q, before[q], n, floor)
+		least := floor
+		if p.Status == RollingBack || p.Status == RolledBack {
+			least = min(floor, len(p.Base[q]))
+		}
+		if n < before[q] && n < least {
+			t.Fatalf("partition %d had %d ready replicas and has %d, of %d", q, before[q], n, least)
 		}
 	}
 	per := map[millrace.NodeID]int{}
 	for _, m := range p.Moves {
-		if m.State == Building && m.To != "" {
+		if disk := w.disk[m.To]; m.State == Building && m.To != "" && !disk.Has(m.Partition) {
 			per[m.To]++
 		}
 	}
@@ -248,17 +252,29 @@ func TestPlansOfManyReplicasEnd(t *testing.T) {
 }
 
 // A resize that is rolled back at any step, and after its end, returns to who
-// hosted what before, also where what moved away has been deleted meanwhile.
+// hosted what before, also where what moved away has been deleted meanwhile, and where
+// partitions had fewer replicas than are wanted.
 func TestRollsBackFromEveryStep(t *testing.T) {
 	every := 1
 	if testing.Short() {
 		every = 7
 	}
+	rollsBack(t, 2, every, false)
+	rollsBack(t, 3, 7, true)
+}
+
+// rollsBack rolls a plan for another node back from each step, or from one of so many.
+// With fewer, half of the partitions have one replica less than is wanted.
+func rollsBack(t *testing.T, replicas, every int, fewer bool) {
 	ended := false
 	for at := 0; !ended; at += every {
-		w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 2)
+		w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, replicas)
+		for q := 0; fewer && q < partition.Count; q += 2 {
+			w.a.Replicas[q] = w.a.Replicas[q][:replicas-1]
+		}
+		w.live()
 		w.add("n3")
-		p := w.to([]millrace.NodeID{"n0", "n1", "n2", "n3"}, 2)
+		p := w.to([]millrace.NodeID{"n0", "n1", "n2", "n3"}, replicas)
 		p.Limits.PerNode = 120
 		c := &Coordinator{cfg: Config{DropAfter: 5 * time.Second}}
 		second := func() {
@@ -291,7 +307,7 @@ func TestRollsBackFromEveryStep(t *testing.T) {
 			t.Fatalf("from step %d: %s, and something else is hosted", at, p.Status)
 		}
 		for q, ready := range w.counts() {
-			if ready < 2 {
+			if ready < min(replicas, len(p.Base[q])) {
 				t.Fatalf("from step %d: partition %d has %d ready replicas", at, q, ready)
 			}
 		}
@@ -710,6 +726,52 @@ func TestWhatNodesKeepFreeIsNotGiven(t *testing.T) {
 	}
 }
 
+// A move back to a node that has the data takes no room: it begins though the disk is
+// nearly full, and keeps no room from others. One that is larger meanwhile, or of which
+// the node tells nothing, has to fit.
+func TestWhatANodeHasTakesNoRoom(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		has   int64 // MiB of partition 0 that n3 has; -1: it is not there
+		free  int64 // MiB besides what is kept free
+		bytes int64 // of each move
+		begin int   // moves
+	}{
+		{"all of it", 5, 1, 5 << 20, 1},
+		{"all of it, less than is kept free", 5, -1, 5 << 20, 1},
+		{"all of it, and the others fit", 5, 5, 5 << 20, 2},
+		{"some of it", 2, 1, 5 << 20, 0},
+		{"some of it, the rest fits", 2, 3, 5 << 20, 1},
+		{"nothing", -1, 1, 5 << 20, 0},
+		{"nobody knows how large it is", -1, -1, 0, 0},
+	} {
+		w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 2)
+		w.add("n3")
+		e := w.evidence()
+		st := members.NodeStats{DiskBytes: 100 << 20, FreeBytes: (10 + c.free) << 20, KeptBytes: 10 << 20, Partitions: map[millrace.Partition]members.PartitionStats{}}
+		if c.has >= 0 {
+			st.Partitions[0] = members.PartitionStats{Bytes: c.has << 20}
+		}
+		e.stats["n3"] = st
+		p := &Plan{ID: "p", Status: RollingBack, Wanted: 2, BaseWanted: 2, Base: Layout(w.a.Replicas), Limits: Limits{PerNode: 20}}
+		for q := range millrace.Partition(3) {
+			p.Moves = append(p.Moves, Move{Partition: q, From: w.a.Replicas[q][0], To: "n3", State: Waiting, Bytes: c.bytes})
+		}
+		for range 2 { // what is begun is counted anew
+			p.advance(&w.a, e, &pace{})
+		}
+		begun := 0
+		for _, m := range p.Moves {
+			if m.State == Building {
+				begun++
+			}
+		}
+		if begun != c.begin {
+			t.Errorf("%s: %d moves are begun, want %d", c.name, begun, c.begin)
+		}
+	}
+}
+
 // Explain says of each move of a partition where it is, for how long, and what it
 // waits for.
 func TestExplainSaysWhatMovesWaitFor(t *testing.T) {
@@ -802,9 +864,9 @@ func TestRollbacksTakeBackTheirOwnMarks(t *testing.T) {
 	}
 }
 
-// What was cancelled no repair carries out: a node that was drained keeps what has not
-// moved, one that was added and got nothing gets nothing, and no partition loses the
-// replica that it was to lose.
+// What was cancelled no repair carries out or takes back: a node that was drained keeps
+// what has not moved, one that was added and got nothing gets nothing, and no partition
+// loses the replica that it was to lose, or that it got.
 func TestNoRepairDoesWhatWasCancelled(t *testing.T) {
 	for _, c := range []struct {
 		kind             Kind
@@ -816,6 +878,7 @@ func TestNoRepairDoesWhatWasCancelled(t *testing.T) {
 		{Drain, []millrace.NodeID{"n1"}, 2, 0, 5, func(m Move) bool { return m.From == "n1" }},
 		{Add, []millrace.NodeID{"n4"}, 2, 0, 0, func(m Move) bool { return m.To == "n4" }},
 		{Resize, nil, 3, 2, 5, func(m Move) bool { return m.To == "" }},
+		{Resize, nil, 2, 3, 5, func(m Move) bool { return m.To == "" && m.From != "n0" }},
 	} {
 		w := newWorld(rand.New(rand.NewPCG(1, 1)), 4, c.replicas)
 		if c.kind == Add {
@@ -858,6 +921,81 @@ func TestNoRepairDoesWhatWasCancelled(t *testing.T) {
 	}
 }
 
+// After a shrink that was cancelled a repair brings back what went: at once where a
+// partition has lost a node, too, and else by the pace of what somebody planned.
+func TestARepairBringsByAndByWhatNobodyLost(t *testing.T) {
+	w := newWorld(rand.New(rand.NewPCG(1, 1)), 6, 3)
+	for q := 0; q < partition.Count; q += 2 { // these are shrunk
+		w.a.Replicas[q] = w.a.Replicas[q][:2]
+	}
+	w.live()
+	delete(w.alive, "n0")
+	e := w.evidence()
+	e.givenUp["n0"] = true
+	s := &Steered{State: &steering.State{Assignment: w.a, Map: e.nodes}}
+	at := &Coordinator{cfg: Config{}.withDefaults(), pace: pace{limits: Limits{PerNode: partition.Count, PerSecond: 5}}}
+	if err := at.repair(s, e); err != nil {
+		t.Fatal(err)
+	}
+	s.Plan.advance(&s.Assignment, e, &at.pace)
+	begun, waits, lost := 0, 0, 0
+	for _, m := range s.Plan.Moves {
+		switch {
+		case slices.Contains(s.Plan.Base[m.Partition], "n0"):
+			if m.State == Waiting {
+				lost++
+			}
+		case m.State == Waiting:
+			waits++
+		default:
+			begun++
+		}
+	}
+	if lost > 0 || begun > 6 || waits < 100 {
+		t.Errorf("%d moves of partitions that lost a node wait; of the others %d are begun and %d wait", lost, begun, waits)
+	}
+}
+
+// Of several nodes that are gone one is given up by hand: what it hosted is made on those
+// that are there, and the others keep what they have and get nothing more, also of a plan
+// under way that waits for them.
+func TestOneOfSeveralLostNodesIsGivenUp(t *testing.T) {
+	w := newWorld(rand.New(rand.NewPCG(1, 1)), 10, 2)
+	for _, id := range []millrace.NodeID{"n0", "n1", "n2", "n3"} {
+		delete(w.alive, id)
+	}
+	e := w.evidence()
+	s := &Steered{State: &steering.State{Assignment: w.a, Map: e.nodes}}
+	pr, err := Propose(s, e.stats, Request{Kind: Repair, Nodes: []millrace.NodeID{"n0"}, By: "me", Lossy: true}, w.now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := pr.Err(); err != nil {
+		t.Error(err)
+	}
+	if pr.Goal.names("n0") || len(pr.Plan.Moves) != 144 {
+		t.Errorf("n0 hosts something: %t; %d moves, want 144", pr.Goal.names("n0"), len(pr.Plan.Moves))
+	}
+	for _, m := range pr.Plan.Moves {
+		if m.From != "n0" || !w.alive[m.To] {
+			t.Fatalf("%s is to be moved", m)
+		}
+	}
+	s.Plan = &Plan{ID: "p", Kind: Add, Status: Running, Wanted: 2, BaseWanted: 2, Base: pr.Plan.Base, Moves: []Move{{Partition: 7, From: w.a.Replicas[7][0], To: "n10", State: Waiting}}}
+	pr, err = Propose(s, e.stats, Request{Kind: Repair, Nodes: []millrace.NodeID{"n0"}, By: "me", Lossy: true}, w.now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := pr.Err(); err != nil || pr.Goal.names("n0") {
+		t.Errorf("a plan waits for n10: n0 hosts something: %t; %v", pr.Goal.names("n0"), err)
+	}
+	for _, m := range pr.Plan.Moves {
+		if m.Partition != 7 && !w.alive[m.To] {
+			t.Fatalf("a plan waits for n10: %s is to be moved", m)
+		}
+	}
+}
+
 // A cancelled plan ends also where partitions have lost the replica already that they
 // were to lose, and one that replaces another is under way, ready or not.
 func TestACancelledShrinkEnds(t *testing.T) {
@@ -882,6 +1020,72 @@ func TestACancelledShrinkEnds(t *testing.T) {
 		if !p.Status.Ended() || len(w.a.Replicas[0]) != 3 || w.a.Wanted != 3 {
 			t.Errorf("ready: %t: %s, %v, of %d that are wanted", ready, p.Status, w.a.Replicas[0], w.a.Wanted)
 		}
+	}
+}
+
+// A plan ends also if a node is lost by whose death the first of its moves cannot end:
+// replicas that are ready leave the room to build those that they wait for.
+func TestWhatWaitsForOthersLeavesThemRoom(t *testing.T) {
+	w := newWorld(rand.New(rand.NewPCG(1, 1)), 4, 2)
+	s := &Steered{State: &steering.State{Assignment: w.a, Map: w.evidence().nodes}}
+	pr, err := Propose(s, nil, Request{Kind: Drain, Nodes: []millrace.NodeID{"n0"}, By: "me", Limits: Limits{PerNode: 20}}, w.now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Plan, s.Intent = pr.Plan, pr.intent
+	w.step(t, s.Plan)
+	delete(w.alive, "n1")
+	for range 60 {
+		w.live()
+		w.step(t, s.Plan)
+	}
+	at := &Coordinator{cfg: Config{}.withDefaults(), pace: pace{limits: Limits{PerNode: 20}}}
+	for n := 0; !s.Plan.Status.Ended(); n++ {
+		if n > 1000 {
+			t.Fatalf("%s, %d moves are left", s.Plan.Status, s.Plan.left())
+		}
+		w.live()
+		e := w.evidence()
+		e.givenUp["n1"] = true
+		s.Assignment, s.Map = w.a, e.nodes
+		if err := at.repair(s, e); err != nil {
+			t.Fatal(err)
+		}
+		s.Plan.advance(&s.Assignment, e, &at.pace)
+		w.a = s.Assignment
+	}
+	if now := Layout(w.a.Replicas); now.names("n0") || now.names("n1") {
+		t.Errorf("%s: n0 hosts something: %t, n1: %t", s.Plan.Status, now.names("n0"), now.names("n1"))
+	}
+}
+
+// What a coordinator does is told of the plan that it is of, also of a repair after
+// another plan, and of a plan to which more happened than its log keeps.
+func TestWhatIsDoneIsTold(t *testing.T) {
+	w := newWorld(rand.New(rand.NewPCG(1, 1)), 4, 2)
+	delete(w.alive, "n0")
+	e := w.evidence()
+	e.givenUp["n0"] = true
+	at := &Coordinator{cfg: Config{}.withDefaults(), pace: pace{limits: Limits{PerNode: 20}}}
+	s := &Steered{State: &steering.State{Assignment: w.a, Map: e.nodes}, Plan: &Plan{ID: "p", Status: Done}}
+	s.Plan.note(w.now, "begun by me: to see")
+	s.Plan.note(w.now, "done")
+	did := at.do(s, e)
+	if len(did) != 2 || !strings.Contains(did[0], s.Plan.ID+": begun by coordinator") || !strings.Contains(did[1], "its replicas are made elsewhere") {
+		t.Errorf("of a repair: %q", did)
+	}
+	for n := range maxEvents {
+		s.Plan.note(w.now, "%d", n)
+	}
+	if did = at.do(s, e); len(did) != 0 {
+		t.Errorf("nothing happened: %q", did)
+	}
+	delete(w.alive, "n1")
+	e = w.evidence()
+	e.givenUp["n0"], e.givenUp["n1"] = true, true
+	s.Map = e.nodes
+	if did = at.do(s, e); len(did) != 1 || !strings.Contains(did[0], "its replicas are made elsewhere") {
+		t.Errorf("of a second node: %q", did)
 	}
 }
 
@@ -993,7 +1197,7 @@ func TestExplainKnowsNodesThatServeNobody(t *testing.T) {
 	for slices.Contains(w.a.Replicas[p], "n2") {
 		p++
 	}
-	for node, want := range map[millrace.NodeID]string{"keeper": "backup_only: keeper reads and backs up", "n2": "it is not there, and gets nothing until it is back"} {
+	for node, want := range map[millrace.NodeID]string{"keeper": "backup_only: keeper reads and backs up", "n2": "away: n2 is not there, and gets nothing until it is back"} {
 		x, err := s.Explain(nil, p, node, w.now)
 		if err != nil || len(x.Elsewhere) != 1 || !strings.Contains(x.Elsewhere[0].Rule+": "+x.Elsewhere[0].Detail, want) {
 			t.Errorf("%s: %+v, %v; want %q", node, x.Elsewhere, err, want)

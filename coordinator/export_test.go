@@ -38,6 +38,11 @@ func (c Config) Yielding(after time.Duration) Config { c.yields = after; return 
 // Differ has a coordinator know what a comparison found, or that it failed.
 func (c *Coordinator) Differ(found map[string]string, err error) { c.tellDiffer(found, err) }
 
+// Compare compares all replicas once, and returns what is not settled.
+func (c *Coordinator) Compare(ctx context.Context) (map[string]string, error) {
+	return c.compareOnce(ctx)
+}
+
 // UnitsIn is how many units there is room for.
 func UnitsIn(bytes int64) int { return unitsIn(bytes) }
 

@@ -36,6 +36,19 @@ func TestAFirstAssignmentNeedsRoom(t *testing.T) {
 	}
 }
 
+// More replicas than there are nodes are refused: nobody would ever have them.
+func TestAFirstAssignmentNeedsANodeForEachReplica(t *testing.T) {
+	s := &coordinator.Steered{State: &steering.State{Map: topology.NewMap(topology.Assignment{}, nil, nil)}}
+	_, err := coordinator.First(s, nil, []millrace.NodeID{"node-1", "node-2", "node-1"}, 3)
+	var e *millrace.Error
+	if !errors.As(err, &e) || e.Field != "replicas" || e.WayOut == "" {
+		t.Errorf("3 replicas on two nodes: %v", err)
+	}
+	if a, err := coordinator.First(s, nil, []millrace.NodeID{"node-1", "node-2"}, 2); err != nil || a.Wanted != 2 {
+		t.Errorf("2 replicas on two nodes: %d wanted, %v", a.Wanted, err)
+	}
+}
+
 // A node that backs up and serves nobody is refused, and not marked, where it is to
 // host something.
 func TestNodesThatBackUpAreNotToHost(t *testing.T) {

@@ -790,6 +790,76 @@ func TestGuardsPause(t *testing.T) {
 	tr.becomes(experiment.Paused, 1000)
 }
 
+// An alarm holds for as long as nobody has acted, however often a person changes what else
+// stands in the document: so often that its history does not tell of the pause any more, or
+// the versions that it is told by are gone. A person who started it again and paused it
+// has acted, also where the history does not tell that either.
+func TestAnAlarmHoldsUntilAPersonActs(t *testing.T) {
+	t.Parallel()
+	sibling := strings.NewReplacer("name: e", "name: f", "[0-9999]", "[5000-9999]").Replace(rampedDocument[strings.Index(rampedDocument, "  - name: e"):])
+	tr := newTrial(t, strings.Replace(rampedDocument, "[0-9999]", "[0-4999]", 1)+sibling)
+	c, _ := tr.coordinate("one")
+	time.Sleep(500 * time.Millisecond)
+	tr.show(80, func(r *exposure.Record, variant string) {
+		if variant == "b" {
+			r.Refusal, r.Items = "UNAVAILABLE", nil
+		}
+	})
+	tr.becomes(experiment.Paused, 100)
+	await := func(n int, when string) {
+		t.Helper()
+		for began := time.Now(); alarms(c) != n; time.Sleep(20 * time.Millisecond) {
+			if time.Since(began) > 20*time.Second {
+				t.Fatalf("%s: %d alarms, and not %d", when, alarms(c), n)
+			}
+		}
+	}
+	await(1, "it is paused")
+	share := 100
+	siblings := func(until func(events []ledger.Event) bool) {
+		t.Helper()
+		for {
+			share++
+			if _, err := tr.store.Steer(t.Context(), "f", func(now experiment.Experiment) (experiment.State, int, error) { return now.State, share, nil }); err != nil {
+				t.Fatal(err)
+			}
+			events, err := tr.store.Documents.History(t.Context(), "d")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if until(events) {
+				time.Sleep(time.Second) // the coordinator looks at it
+				return
+			}
+		}
+	}
+	tells := func(events []ledger.Event) bool {
+		return slices.ContainsFunc(events, func(e ledger.Event) bool { return strings.Contains(e.Who, "paused e") })
+	}
+	changes := 0
+	siblings(func(events []ledger.Event) bool { changes++; return changes == 34 })
+	await(1, "the versions of then are gone")
+	siblings(func(events []ledger.Event) bool { return !tells(events) })
+	await(1, "its history does not tell of it")
+	// By a person, until the history tells of that no more.
+	for _, state := range []experiment.State{experiment.Running, experiment.Paused} {
+		acted := time.Now()
+		if _, err := tr.store.Steer(t.Context(), "e", func(now experiment.Experiment) (experiment.State, int, error) { return state, now.Share, nil }); err != nil {
+			t.Fatal(err)
+		}
+		if state == experiment.Running {
+			for tr.saying("no guard says stop", func() {}).When.Before(acted) {
+				time.Sleep(20 * time.Millisecond)
+			}
+		}
+		await(0, "a person has acted")
+	}
+	siblings(func(events []ledger.Event) bool {
+		return !slices.ContainsFunc(events, func(e ledger.Event) bool { return strings.Contains(e.Who, "experiment e: ") })
+	})
+	await(0, "its history does not tell that a person has acted")
+}
+
 // What is decided and cannot be done is told where one looks for it; not so where
 // nobody is to do it any more, or etcd is away.
 func TestADecisionThatCannotBeDoneIsTold(t *testing.T) {

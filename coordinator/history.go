@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/cluster/ledger"
+	"github.com/millrace/millrace/internal/experiments"
 )
 
 // evidence is when it begins.
@@ -54,13 +55,15 @@ func (g *guard) trace(ctx context.Context, w *watched) (paused bool, err error) 
 		w.from, w.changed = old.from, old.changed
 	}
 	var before artefacts.Version // that served
+	whole := ledger.Whole(events)
+	unknown := !whole // whether a person has changed it since the last that is known of it
 	for i, e := range events {
 		w.last = e
 		v := artefacts.Version{Name: w.Document, Version: e.Version, Sum: e.Sum}
 		was := before
 		switch {
 		case e.What == ledger.Dropped && v == before:
-			before = artefacts.Version{}
+			before, whole = artefacts.Version{}, true // from here on
 			continue
 		case e.What != ledger.Served && e.What != ledger.RolledBack:
 			continue
@@ -70,9 +73,9 @@ func (g *guard) trace(ctx context.Context, w *watched) (paused bool, err error) 
 			continue
 		}
 		if strings.HasPrefix(e.Who, byCoordinator) {
-			pauses := strings.Contains(e.Who, pausedText(name)+": ")
+			pauses := strings.Contains(e.Who, experiments.PausedText(name)+": ")
 			if pauses || strings.Contains(e.Who, rampedText(name)) {
-				w.changed, paused = e.When, pauses
+				w.changed, paused, unknown = e.When, pauses, false
 			}
 			continue
 		}
@@ -81,11 +84,18 @@ func (g *guard) trace(ctx context.Context, w *watched) (paused bool, err error) 
 			return false, err
 		}
 		if !same {
-			w.from, w.changed, paused = millrace.TimeOf(e.When), e.When, false
+			w.from, w.changed = millrace.TimeOf(e.When), e.When
+			has := g.store.Documents.Has
+			if unknown = !has(v) || !has(was) && (!whole || was != artefacts.Version{}); !unknown {
+				paused = false
+			}
 		}
 	}
 	if len(events) > 0 {
 		g.recall(w, events[0].When)
+	}
+	if trail, err := g.trails.Of(name); unknown && err == nil {
+		paused = trail.PausedLast(name) != nil
 	}
 	return paused, nil
 }
@@ -110,7 +120,5 @@ func (g *guard) recall(w *watched, oldest time.Time) {
 // byCoordinator begins who made a change, in a document's history. A person's name has no
 // space.
 const byCoordinator = "coordinator "
-
-func pausedText(name string) string { return "paused " + name }
 
 func rampedText(name string) string { return "ramped " + name + " to " }

@@ -200,7 +200,10 @@ type Alarm struct {
 type Notes struct {
 	Leader string                        `json:"leader"`
 	Gone   map[millrace.NodeID]time.Time `json:"gone,omitempty"` // nodes that host something, or are to, and are not there
-	Alarms []Alarm                       `json:"alarms,omitempty"`
+	// GivenUp are those of Gone that are not waited for any more: their replicas are made
+	// elsewhere, where there is another place for them.
+	GivenUp []millrace.NodeID `json:"given_up,omitempty"`
+	Alarms  []Alarm           `json:"alarms,omitempty"`
 }
 
 // Steered is a cluster's steering, its documents read.

@@ -57,6 +57,7 @@ type Proposal struct {
 	Checks        []Check
 	Goal          Layout
 	intent        Intent
+	marks         bool // it says something of nodes
 	bytes         func(millrace.Partition) int64
 }
 
@@ -72,6 +73,12 @@ func (p *Proposal) Err() error {
 		return nil
 	}
 	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "plan", Detail: strings.Join(faults, "; "), WayOut: "see to what the checks say, and plan again"}
+}
+
+// Changes reports whether the plan changes anything. What it says of nodes, or of how many
+// replicas are wanted, is noted though nothing moves.
+func (p *Proposal) Changes() bool {
+	return p.marks || len(p.Plan.Moves) > 0 || p.Plan.Wanted != p.Plan.BaseWanted
 }
 
 // Look reads how a cluster is steered, and what its nodes say of themselves.
@@ -183,15 +190,12 @@ func Propose(s *Steered, stats map[millrace.NodeID]members.NodeStats, r Request,
 	if err := r.Limits.validate(); err != nil {
 		return nil, err
 	}
-	e := &evidence{now: now, nodes: s.Map, stats: stats, givenUp: map[millrace.NodeID]bool{}}
+	e := &evidence{now: now, nodes: s.Map, stats: stats, givenUp: s.givenUp()}
 	if err := s.lost(); err != nil {
 		return nil, err
 	}
 	if s.Assignment.Epoch == 0 {
 		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "cluster", Detail: "the cluster has no assignment yet", WayOut: "make the first one: millrace cluster assign"}
-	}
-	for id, m := range s.Intent.Nodes {
-		e.givenUp[id] = m.Lost && !s.Map.Alive(id)
 	}
 	pr := &Proposal{intent: s.Intent.clone(), bytes: bytesOf(stats)}
 	wanted := cmp.Or(r.Replicas, s.Map.Wanted())
@@ -298,6 +302,7 @@ func (pr *Proposal) mark(s *Steered, r Request, now time.Time) error {
 		m.Draining, m.Lost, m.Added = (m.Draining || leaves) && !hosts, m.Lost || r.Kind == Repair, (m.Added || hosts) && !leaves
 		m.By, m.Since = r.By, now.UTC().Truncate(time.Second)
 		pr.intent.Nodes[id] = m
+		pr.marks = true
 	}
 	return nil
 }
@@ -316,7 +321,7 @@ func (pr *Proposal) check(s *Steered, e *evidence, r Request, made *plan.Plan) {
 		pr.Checks = append(pr.Checks, Check{gravity, fmt.Sprintf(format, args...)})
 	}
 	lossy := Fault
-	if r.Lossy {
+	if r.Lossy || r.Kind == Add { // nodes that come take nothing away
 		lossy = Warn
 	}
 	if p := s.Plan; s.joins(r) {
@@ -335,7 +340,7 @@ func (pr *Proposal) check(s *Steered, e *evidence, r Request, made *plan.Plan) {
 		}
 	}
 	if len(away) > 0 {
-		say(lossy, "nodes are gone: %s: bring them back, or wait until they are repaired", strings.Join(away, ", "))
+		say(lossy, "nodes are gone: %s: bring them back, wait until they are repaired, or give them up: millrace node remove", strings.Join(away, ", "))
 	} else {
 		say(Pass, "all nodes that host anything are there%s", e.lost(s))
 	}
@@ -358,7 +363,7 @@ func (pr *Proposal) check(s *Steered, e *evidence, r Request, made *plan.Plan) {
 		say(Pass, "every partition has the ready replicas that are wanted")
 	}
 	for _, m := range pr.Plan.Moves {
-		if m.State != Moved && m.To != "" && !s.Map.Alive(m.To) {
+		if m.State != Moved && m.To != "" && !s.Map.Alive(m.To) && !s.joins(r) { // what is under way waits for them
 			say(Fault, "%s, which is to take replicas, is not there", m.To)
 			break
 		}
@@ -382,6 +387,9 @@ func (pr *Proposal) check(s *Steered, e *evidence, r Request, made *plan.Plan) {
 	}
 	for _, w := range made.Warnings {
 		say(lossy, "%s", w)
+	}
+	for _, n := range made.Notes {
+		say(Warn, "%s", n)
 	}
 }
 
@@ -409,14 +417,15 @@ const (
 	everybody                   // all that are registered
 )
 
-// noGain is a gain that no plan has: nothing moves that need not. Draining and
-// repairs are such plans, also those that a coordinator makes by itself.
+// noGain is a gain that no plan has: nothing moves that need not, and nothing goes that
+// is more than is wanted, as of a growth that was cancelled. Draining and repairs are such
+// plans, also those that a coordinator makes by itself.
 const noGain = math.MaxFloat64
 
 // solve makes the plan of moves.
 func (s *Steered) solve(e *evidence, wanted int, now Layout, who whom, gain float64) (plan.Plan, error) {
 	pr := s.problem(e, wanted, now, who)
-	pr.Limits.Gain = gain
+	pr.Limits.Gain, pr.Limits.Surplus = gain, gain == noGain
 	return plan.Make(pr)
 }
 
@@ -431,14 +440,14 @@ func (s *Steered) problem(e *evidence, wanted int, now Layout, who whom) plan.Pr
 		}
 		st := e.stats[n.ID]
 		seen[n.ID] = true
-		pr.Nodes = append(pr.Nodes, plan.Node{ID: n.ID, Zone: n.Zone, Weight: n.Weight, Gone: e.givenUp[n.ID], Draining: m.Draining, BackupOnly: n.Keeps != "", Disk: st.DiskBytes, Free: max(0, freeOf(st)-spoken[n.ID]), Keeps: st.KeptBytes})
+		pr.Nodes = append(pr.Nodes, plan.Node{ID: n.ID, Zone: n.Zone, Weight: n.Weight, Gone: e.givenUp[n.ID], Away: !s.Map.Alive(n.ID), Draining: m.Draining, BackupOnly: n.Keeps != "", Disk: st.DiskBytes, Free: max(0, freeOf(st)-spoken[n.ID]), Keeps: st.KeptBytes})
 	}
 	for p := range partition.Count {
 		for _, id := range now[p] {
 			if !seen[id] { // it is away
 				seen[id] = true
 				n, _ := s.Map.Past(id)
-				pr.Nodes = append(pr.Nodes, plan.Node{ID: id, Zone: n.Zone, Weight: n.Weight, Gone: e.givenUp[id], Draining: s.Intent.Nodes[id].Draining})
+				pr.Nodes = append(pr.Nodes, plan.Node{ID: id, Zone: n.Zone, Weight: n.Weight, Gone: e.givenUp[id], Away: true, Draining: s.Intent.Nodes[id].Draining})
 			}
 		}
 	}
@@ -526,7 +535,7 @@ func (s *Steered) replaced(e *evidence, wanted int, nodes []millrace.NodeID) (ma
 		}
 		m := plan.Move{Partition: p, From: old, To: fresh, Bytes: bytes(p)}
 		goal[p][i] = fresh
-		total += m.Bytes
+		total += max(0, m.Bytes-e.stats[fresh].Partitions[p].Bytes)
 		made.Moves = append(made.Moves, m)
 	}
 	if both > 0 { // with a replica less, they would wait for another one for ever
@@ -626,7 +635,7 @@ func noRoom(nodes []plan.Node) error {
 
 // First returns a first assignment, of epoch 1, that spreads all partitions over
 // nodes by the rules of every later plan. Nodes that are not registered are in
-// no zone. One that backs up is refused.
+// no zone. One that backs up is refused, and so are more replicas than there are nodes.
 func First(s *Steered, stats map[millrace.NodeID]members.NodeStats, nodes []millrace.NodeID, replicas int) (a topology.Assignment, err error) {
 	pr := plan.Problem{Wanted: replicas}
 	for _, id := range slices.Compact(slices.Sorted(slices.Values(nodes))) {
@@ -635,6 +644,9 @@ func First(s *Steered, stats map[millrace.NodeID]members.NodeStats, nodes []mill
 			return a, servesNobody(id)
 		}
 		pr.Nodes = append(pr.Nodes, plan.Node{ID: id, Zone: n.Zone, Weight: n.Weight, Disk: stats[id].DiskBytes, Free: freeOf(stats[id]), Keeps: stats[id].KeptBytes})
+	}
+	if n := len(pr.Nodes); replicas > n {
+		return a, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "replicas", Detail: fmt.Sprintf("%d replicas of each partition are wanted, and %d nodes may host any", replicas, n), WayOut: "name more nodes, or want fewer replicas (--replicas)"}
 	}
 	made, err := plan.Make(pr)
 	if err != nil {

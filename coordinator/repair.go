@@ -56,6 +56,19 @@ func (c *Coordinator) repair(s *Steered, e *evidence) error {
 	return nil
 }
 
+// givenUp returns the nodes that are gone and are not waited for: by what people said of
+// them, or since a coordinator has waited for the grace.
+func (s *Steered) givenUp() map[millrace.NodeID]bool {
+	ids := map[millrace.NodeID]bool{}
+	for id, m := range s.Intent.Nodes {
+		ids[id] = m.Lost && !s.Map.Alive(id)
+	}
+	for _, id := range s.Notes.GivenUp {
+		ids[id] = !s.Map.Alive(id)
+	}
+	return ids
+}
+
 // spare takes out the moves that nobody has begun, from nodes that were given up and
 // are back. What drains is to be moved from all the same.
 func (p *Plan) spare(e *evidence, intent *Intent) {

@@ -192,9 +192,12 @@ func (s *Steered) moved(i int, e *evidence) MoveProgress {
 	}
 	building, before, coming := 0, 0, int64(0)
 	for j, other := range p.Moves {
+		if other.To == m.To && other.builds(e) {
+			building++
+		}
 		switch {
 		case other.State == Building && other.To == m.To:
-			building, coming = building+1, coming+other.Bytes
+			coming += other.needs(e)
 		case other.State == Waiting && j < i:
 			before++
 		}
@@ -242,10 +245,7 @@ type Verdict struct {
 // Explain says why a partition is where it is, and of every other node, or of
 // one, whether it may host it: by the rules that the planner goes by.
 func (s *Steered) Explain(stats map[millrace.NodeID]members.NodeStats, p millrace.Partition, only millrace.NodeID, now time.Time) (x Explanation, err error) {
-	e := &evidence{now: now, nodes: s.Map, stats: stats, givenUp: map[millrace.NodeID]bool{}}
-	for id, m := range s.Intent.Nodes {
-		e.givenUp[id] = m.Lost && !s.Map.Alive(id)
-	}
+	e := &evidence{now: now, nodes: s.Map, stats: stats, givenUp: s.givenUp()}
 	x.Partition, x.Wanted = p, s.Map.Wanted()
 	problem := s.problem(e, x.Wanted, Layout(s.Assignment.Replicas), everybody)
 	for _, id := range s.Assignment.Replicas[p] {
@@ -263,9 +263,6 @@ func (s *Steered) Explain(stats map[millrace.NodeID]members.NodeStats, p millrac
 		v, err := problem.Explain(p, n.ID)
 		if err != nil {
 			return x, err
-		}
-		if v.OK && !s.Map.Alive(n.ID) {
-			v.Detail += "; it is not there, and gets nothing until it is back"
 		}
 		x.Elsewhere = append(x.Elsewhere, Verdict{n.ID, v.OK, string(v.Rule), v.Detail})
 	}

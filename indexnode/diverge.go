@@ -84,6 +84,9 @@ const (
 	maxWholeTime = 10 * time.Minute
 	// maxWholeReads is how many callers read contents at a time.
 	maxWholeReads = 8
+	// beginWithin bounds how long a caller may take to say what it reads: it takes
+	// the place of another.
+	beginWithin = 10 * time.Second
 )
 
 // ReadPartition implements nodev1.NodeServiceServer.
@@ -97,21 +100,32 @@ func (n *Node) ReadPartition(stream nodev1.NodeService_ReadPartitionServer) erro
 	}
 	ctx, cancel := n.whileRunning(stream.Context())
 	defer cancel()
-	done := make(chan error, 1)
+	done, begun := make(chan error, 1), make(chan struct{})
 	go func() { // a caller that neither reads nor writes must not keep the node from stopping
 		defer func() { <-n.wholeReads }()
-		done <- n.readPartition(ctx, stream)
+		done <- n.readPartition(ctx, stream, begun)
 	}()
-	select {
-	case err := <-done:
-		return rpcerr.Status(err)
-	case <-ctx.Done(): // what waits for the stream ends when this returns
-		return rpcerr.Status(ctx.Err())
+	late := time.NewTimer(beginWithin)
+	defer late.Stop()
+	for {
+		select { // what waits for the stream ends when this returns
+		case err := <-done:
+			return rpcerr.Status(err)
+		case <-begun:
+			late.Stop()
+			begun = nil
+		case <-late.C:
+			return rpcerr.Status(&millrace.Error{
+				Reason: millrace.ReasonUnavailable, Field: "partition", Detail: fmt.Sprintf("what is to be read was not agreed upon within %s", beginWithin), WayOut: "name the partition, and then the offsets, without a pause",
+			})
+		case <-ctx.Done():
+			return rpcerr.Status(ctx.Err())
+		}
 	}
 }
 
-// whileRunning bounds what reads a whole partition: a node that stops does not
-// wait for it.
+// whileRunning bounds what reads a whole partition, or much for an operator: a node that
+// stops does not wait for it.
 func (n *Node) whileRunning(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, maxWholeTime)
 	run := n.running.Load()
@@ -119,17 +133,21 @@ func (n *Node) whileRunning(ctx context.Context) (context.Context, context.Cance
 		return ctx, cancel
 	}
 	stop := context.AfterFunc(*run, cancel)
+	if (*run).Err() != nil { // before that has come to it
+		cancel()
+	}
 	return ctx, func() {
 		stop()
 		cancel()
 	}
 }
 
-func (n *Node) readPartition(ctx context.Context, stream nodev1.NodeService_ReadPartitionServer) error {
+func (n *Node) readPartition(ctx context.Context, stream nodev1.NodeService_ReadPartitionServer, begun chan<- struct{}) error {
 	c, err := n.contentsFor(ctx, stream)
 	if err != nil {
 		return err
 	}
+	close(begun)
 	return errors.Join(sendRows(ctx, c, stream), c.Close())
 }
 
@@ -219,10 +237,15 @@ func (n *Node) CheckPartition(ctx context.Context, req *nodev1.CheckPartitionReq
 	report, err := n.store.Check(ctx, p)
 	resp := &nodev1.CheckPartitionResponse{Timelines: int64(report.Timelines), Records: int64(report.Records), Features: int64(report.Features)}
 	if errors.Is(err, store.ErrCorrupt) {
+		if n.store.Quarantined(p) == nil { // it was of what was replaced meanwhile
+			return nil, rpcerr.Status(&millrace.Error{
+				Reason: millrace.ReasonUnavailable, Field: "partition", Detail: fmt.Sprintf("partition %d was made anew while it was read", p), WayOut: "check it again",
+			})
+		}
 		if bad := n.cfg.Audit.Write(n.act(ctx, "check", p, replica.Quarantined.String()+" made anew: "+err.Error())); bad != nil {
 			return nil, rpcerr.Status(bad)
 		}
-		n.replicas.Condemn(p, replica.Why{Reason: replica.Corrupt, Detail: err.Error()})
+		n.replicas.CondemnDamaged(p)
 		resp.Fault, err = err.Error(), nil
 	}
 	return resp, rpcerr.Status(err)

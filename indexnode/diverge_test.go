@@ -172,10 +172,11 @@ func TestReplicaThatDiffersIsFoundAndRenewed(t *testing.T) {
 		t.Fatalf("the difference is %v", deltas)
 	}
 
-	c.must(digest.Settle(c.ctx, c.watcher.Current(), c.dial, &found))
+	c.must(digest.Witness(c.ctx, c.watcher.Current(), c.dial, &found))
 	if len(found.Wrong) != 1 || found.Wrong[0] != "node-2" || found.Right != "node-1" || found.Witness == "" {
 		t.Fatalf("named %s", &found)
 	}
+	c.must(digest.Condemn(c.ctx, c.watcher.Current(), c.dial, &found, found.Wrong[0]))
 	files, err := filepath.Glob(filepath.Join(c.dir, "*", "differs", "*.ndjson"))
 	c.must(err)
 	if len(files) != 1 {

@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
 
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/internal/cluster/members"
@@ -149,7 +150,8 @@ type Node struct {
 	wholeReads chan struct{}                   // holds one for each partition that a caller reads
 	examining  chan struct{}                   // holds one for the partition that is read whole
 	awaits     atomic.Value                    // string: what Run waits for before it hosts anything; empty: nothing
-	memory     *memory.Budget                  // of questions
+	maps       atomic.Pointer[func() *topology.Map]
+	memory     *memory.Budget // of questions
 }
 
 // Open opens the node's store. Run does the rest; Close after it.
@@ -254,11 +256,15 @@ const (
 	maxRequestBytes = 16 << 20
 	// maxHeaderBytes bounds the headers of a call. Brokers send some hundred bytes.
 	maxHeaderBytes = 16 << 10
+	// shakeWithin bounds a handshake, and idleConn how long a connection may have
+	// nothing to ask: it takes the place of another.
+	shakeWithin = 10 * time.Second
+	idleConn    = 15 * time.Minute
 )
 
 // server is what brokers ask.
 func (n *Node) server() *grpc.Server {
-	s := grpc.NewServer(append(serverOptions(), n.cfg.Permit.ServerOptions(nil)...)...)
+	s := grpc.NewServer(append(serverOptions(), n.cfg.Permit.ServerOptions(nil, permit.Broker, permit.Node)...)...)
 	nodev1.RegisterNodeServiceServer(s, n)
 	nodev1.RegisterAdminServiceServer(s, n.admin())
 	healthv1.RegisterHealthServer(s, health.NewServer()) // by which brokers tell a busy node from one that answers nobody
@@ -269,7 +275,7 @@ func (n *Node) server() *grpc.Server {
 func (n *Node) admin() *admin.Server {
 	return admin.New(admin.Config{
 		Node: n.cfg.ID, Store: n.store, Cache: n.cache, Schemas: n.schemas, Replicas: n.replicas, Forget: n.lookup.ForgetPartition, Rates: n.rates.get,
-		Brokers: n.cfg.Brokers, Topics: n.cfg.Topics.WithDefaults(), Audit: n.cfg.Audit, Log: n.log,
+		Brokers: n.cfg.Brokers, Topics: n.cfg.Topics.WithDefaults(), Audit: n.cfg.Audit, While: n.whileRunning, Log: n.log,
 	})
 }
 
@@ -309,7 +315,8 @@ func (n *Node) isLeaving() bool {
 // serverOptions are those of the server that brokers ask.
 func serverOptions() []grpc.ServerOption {
 	return append(grpctune.Server(), grpc.ForceServerCodecV2(nodewire.Codec()),
-		grpc.MaxRecvMsgSize(maxRequestBytes), grpc.MaxConcurrentStreams(1024), grpc.MaxHeaderListSize(maxHeaderBytes))
+		grpc.MaxRecvMsgSize(maxRequestBytes), grpc.MaxConcurrentStreams(1024), grpc.MaxHeaderListSize(maxHeaderBytes),
+		grpc.ConnectionTimeout(shakeWithin), grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleConn}))
 }
 
 // Close closes the store, and gives the cache's memory back.
@@ -319,6 +326,7 @@ func (n *Node) Close() error {
 }
 
 // ErrUnassigned is of a node that is well and hosts nothing: it is new, or drained.
+// It can do all that is asked of it.
 var ErrUnassigned = errors.New("no partition is assigned to this node")
 
 // Ready reports why the node cannot answer for all that it hosts, or nil.
@@ -352,9 +360,26 @@ func (n *Node) Ready() error {
 	case len(faults) > 0:
 		return errors.New(strings.Join(faults, "; "))
 	case hosted == 0:
-		return ErrUnassigned
+		return n.whyEmpty()
 	}
 	return nil
+}
+
+// whyEmpty says why a node hosts nothing. Only the assignment can say that it is to: a
+// node that has just started hosts nothing either.
+func (n *Node) whyEmpty() error {
+	maps := n.maps.Load()
+	if maps == nil {
+		return errors.New("waiting to hear of the assignment")
+	}
+	m := (*maps)()
+	switch assigned := m.Hosted(n.cfg.ID); {
+	case m.Epoch() == 0:
+		return errors.New("the cluster has no assignment yet")
+	case assigned.Len() > 0 || n.backsUp():
+		return errors.New("nothing of what is assigned to this node is hosted yet")
+	}
+	return ErrUnassigned
 }
 
 // backsUp reports whether it is a backup node.

@@ -132,7 +132,7 @@ func (n *Node) countPartition(ctx context.Context, p millrace.Partition) error {
 	defer n.examined()
 	_, err := n.store.Check(ctx, p)
 	if errors.Is(err, store.ErrCorrupt) {
-		n.replicas.Condemn(p, replica.Why{Reason: replica.Corrupt, Detail: err.Error()})
+		n.replicas.CondemnDamaged(p)
 	}
 	return err
 }

@@ -2,14 +2,21 @@ package indexnode
 
 import (
 	"errors"
+	"fmt"
 	"path/filepath"
+	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"github.com/millrace/millrace"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
 )
 
@@ -44,5 +51,57 @@ func TestAPartitionWithoutCountsIsCounted(t *testing.T) {
 	}
 	if c, err := n.store.Counts(7); err != nil || !c.Known || c.Types["post"].Records != 1 {
 		t.Errorf("%+v: %v", c, err)
+	}
+}
+
+// What is found of a partition that was replaced meanwhile is not held against
+// what took its place.
+func TestWhatWasReplacedMeanwhileIsNotCondemned(t *testing.T) {
+	for what, check := range map[string]func(n *Node) error{
+		"counting": func(n *Node) error { return n.countPartition(t.Context(), 7) },
+		"checking": func(n *Node) error {
+			_, err := n.CheckPartition(t.Context(), &nodev1.CheckPartitionRequest{Partition: 7})
+			return err
+		},
+	} {
+		var armed atomic.Bool
+		reads, goesOn := make(chan struct{}), make(chan struct{})
+		fs := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
+			if op.Kind != errorfs.OpFileReadAt || !strings.HasSuffix(op.Path, ".sst") || !armed.CompareAndSwap(true, false) {
+				return nil
+			}
+			close(reads)
+			<-goesOn
+			return fmt.Errorf("%w: a flipped bit", pebble.ErrCorruption)
+		}))
+		o := store.Options{FS: fs, FlushEvery: -1, CacheBytes: 1}
+		dir := t.TempDir()
+		s, err := store.Open(filepath.Join(dir, "store"), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b store.Batch
+		b.Put(7, millrace.Timeline{Entity: "e", Type: "post"}, millrace.Record{ID: "a", Time: 1})
+		b.SetApplied(7, store.Content, 1)
+		_, err = s.Apply(&b, nil)
+		if err := errors.Join(err, s.Close()); err != nil {
+			t.Fatal(err)
+		}
+		n, _ := openIn(t, dir, cache.Config{Memory: 16 << 10}, o)
+		n.replicas.Serve(7, time.Now())
+		armed.Store(true)
+		done := make(chan error, 1)
+		go func() { done <- check(n) }()
+		<-reads
+		if err := n.store.DropPartition(7); err != nil {
+			t.Fatal(err)
+		}
+		close(goesOn)
+		if err := <-done; err == nil {
+			t.Errorf("%s: the damage was not read: the test shows nothing", what)
+		}
+		if s := n.replicas.Of(7).State(); s != replica.Ready {
+			t.Errorf("%s: what took its place is %s", what, s)
+		}
 	}
 }

@@ -1,6 +1,9 @@
 package indexnode
 
 import (
+	"context"
+	"errors"
+	"io"
 	"net"
 	"testing"
 	"time"
@@ -51,5 +54,39 @@ func TestWhatDoesNotEndIsEnded(t *testing.T) {
 	}
 	if _, err := stream.Recv(); status.Code(err) != codes.Unavailable {
 		t.Errorf("the caller is told %v", err)
+	}
+}
+
+// What operators read is not waited for when a node stops: it ends when the node has
+// drained, as what others read of its partitions does.
+func TestWhatOperatorsReadEndsWithTheNode(t *testing.T) {
+	n, _ := openNode(t, cache.Config{})
+	reads, end := context.WithCancel(t.Context())
+	defer end()
+	n.running.Store(&reads)
+	server := n.server()
+	defer server.Stop()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = server.Serve(l) }()
+	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	for _, want := range []codes.Code{codes.OK, codes.Canceled} {
+		stream, err := nodev1.NewAdminServiceClient(conn).FindRecords(t.Context(), &nodev1.FindRecordsRequest{Wanted: []*nodev1.WantedRecord{{Id: "none"}}})
+		for err == nil {
+			_, err = stream.Recv()
+		}
+		if errors.Is(err, io.EOF) {
+			err = nil
+		}
+		if got := status.Code(err); got != want {
+			t.Errorf("it ends with %v (%v), and not %v", got, err, want)
+		}
+		end()
 	}
 }

@@ -183,7 +183,7 @@ var (
 )
 
 // language are words of PromQL that expressions use.
-var language = []string{"sum", "max", "min", "count", "rate", "increase", "histogram_quantile", "absent", "and", "or", "unless", "on", "scalar", "max_over_time", "time"}
+var language = []string{"sum", "max", "min", "count", "rate", "increase", "histogram_quantile", "absent", "and", "or", "unless", "on", "scalar", "max_over_time", "avg_over_time", "time"}
 
 // scraped are labels that a metric has beside its own: Prometheus adds the first
 // two, and le is of a histogram.

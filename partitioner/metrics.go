@@ -27,6 +27,7 @@ type metrics struct {
 	holds        prometheus.Counter
 	held         prometheus.Counter
 	lost         *prometheus.CounterVec
+	unasked      prometheus.Counter
 	otherLog     prometheus.Gauge
 	waiting      *prometheus.GaugeVec
 	open         *prometheus.GaugeVec
@@ -48,7 +49,7 @@ func newMetrics(reg prometheus.Registerer, brokers kafka.Brokers) (*metrics, err
 		return c
 	}
 	gauge := func(name, help string) *prometheus.GaugeVec {
-		g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "millrace", Subsystem: "partitioner", Name: name, Help: help}, []string{"topic"})
+		g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "millrace", Subsystem: "partitioner", Name: name, Help: help + " Not told while Kafka does not answer."}, []string{"topic"})
 		all = append(all, g)
 		return g
 	}
@@ -65,6 +66,7 @@ func newMetrics(reg prometheus.Registerer, brokers kafka.Brokers) (*metrics, err
 		holds:        one("holds_total", "Times that this process waited between two transactions, for a look at the whole log."),
 		held:         one("held_seconds_total", "How long this process waited between two transactions, for looks at the whole log."),
 		lost:         vec("lost_records_total", "Input records, at most, that the log no longer had when the group came to them, and that an operator had it pass over.", "topic"),
+		unasked:      one("unasked_schema_ids_total", "Records whose schema id the schema registry was not asked for, since it did not have many others of late; they are dead letters."),
 		otherLog: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "millrace", Subsystem: "partitioner", Name: "other_log",
 			Help: "1 while the group writes nothing because the topics that it writes to are not those that it has written to; /readyz and the log say what to do."}),
 		stuck: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "millrace", Subsystem: "partitioner", Name: "stuck_partitions",
@@ -83,8 +85,14 @@ func newMetrics(reg prometheus.Registerer, brokers kafka.Brokers) (*metrics, err
 	return m, errors.Join(errs...)
 }
 
-// measured takes over how far the group is.
+// measured takes over how far the group is. Where nothing is known any more nothing is
+// told: the last values would say that all is well.
 func (m *metrics) measured(p progress.Progress) {
+	if p.Topics == nil {
+		m.waiting.Reset()
+		m.open.Reset()
+		m.waited.Reset()
+	}
 	m.otherLog.Set(0)
 	if p.OtherLog != "" {
 		m.otherLog.Set(1)

@@ -3,8 +3,11 @@ package partitioner
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
+
+	"golang.org/x/time/rate"
 
 	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/schemas"
@@ -22,6 +25,14 @@ const idleShare = 20
 const (
 	refusedFor = 30 * time.Second
 	maxRefused = 1024
+)
+
+// What a registry is asked in vain: so many ids at once, and then so many a second. Each
+// costs a request, and bad records may name ever new ones. Ids that it has cost none of
+// these, and those that it has not are remembered.
+const (
+	misses      = 100
+	missesAfter = 1 // a second
 )
 
 // refusal is why the records of a schema id are dead letters, and until when the registry is
@@ -42,6 +53,13 @@ type resolver struct {
 	fresh    bool               // the schemas topic has been read to its end since the last poll
 	nextWait time.Time          // no wait begins before
 	refused  map[uint32]refusal // by schema id of a Confluent registry
+	found    map[uint32]bool    // ids of schemas that were published
+	misses   *rate.Limiter      // of ids that the registry does not have
+	unasked  func()             // is called for a record whose id nobody is asked for
+}
+
+func newResolver(known *registry.Registry, log *schemalog.Log) *resolver {
+	return &resolver{registry: known, log: log, waiting: func() {}, refused: map[uint32]refusal{}, found: map[uint32]bool{}, misses: rate.NewLimiter(missesAfter, misses), unasked: func() {}}
 }
 
 // polled must be called when new records have come in.
@@ -98,6 +116,13 @@ func (r *resolver) confluent(ctx context.Context, f schemas.Framed) (*schemas.Sc
 	if known, ok := r.refused[f.ID]; ok && time.Now().Before(known.until) {
 		return nil, known.why
 	}
+	if r.misses.Tokens() < 1 && !r.found[f.ID] {
+		r.unasked()
+		return nil, &schemas.Error{
+			Reason: schemas.UnknownSchema,
+			Detail: fmt.Sprintf("the schema registry was not asked for id %d, since it did not have more than %d others of late; once none of those are written any more, millrace deadletters replay brings the record in", f.ID, misses),
+		}
+	}
 	s, err := r.registry.Writer(ctx, f)
 	if err == nil {
 		err = r.log.Publish(ctx, s)
@@ -107,10 +132,12 @@ func (r *resolver) confluent(ctx context.Context, f schemas.Framed) (*schemas.Sc
 	}
 	if why := (*schemas.Error)(nil); errors.As(err, &why) {
 		r.refuse(f.ID, *why)
+		r.misses.Allow()
 	}
 	if err != nil {
 		return nil, err
 	}
+	r.found[f.ID] = true
 	return s, nil
 }
 

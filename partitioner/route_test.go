@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"testing"
@@ -31,10 +32,12 @@ func newRouter(tb testing.TB) *router {
 	}
 	return &router{
 		features: map[string]bool{"signals": true},
-		resolver: &resolver{registry: registry, fresh: true, refused: map[uint32]refusal{}},
+		resolver: fresh(newResolver(registry, nil)),
 		future:   schemas.DefaultFuture,
 	}
 }
+
+func fresh(r *resolver) *resolver { r.fresh = true; return r }
 
 // A Confluent schema that cannot follow those of its name is refused once in a
 // while, and not by a look at the schemas topic for each of its records.
@@ -48,7 +51,7 @@ func TestRefusedConfluentSchemasAreRemembered(t *testing.T) {
 	must(t, err)
 	log, err := schemalog.Open(schemalog.Config{Brokers: w.brokers, Topic: w.cfg.Topics.Schemas, Registry: known})
 	must(t, err)
-	r := &resolver{registry: known, log: log, refused: map[uint32]refusal{}}
+	r := newResolver(known, log)
 	_, first := r.writer(w.ctx, schemas.Framed{Confluent: true, ID: 7})
 	if !unknown(first) || !strings.Contains(first.Error(), "stars") {
 		t.Errorf("%v; want it refused for its field", first)
@@ -66,7 +69,48 @@ func TestRefusedConfluentSchemasAreRemembered(t *testing.T) {
 	}
 }
 
-// FuzzRoute: whatever comes in has a outcome, and comes out as it was.
+// Records that name ever new ids of a registry which it does not have cost a request each
+// only so often. Those that are known go on, and once the bad ones have ended, others do.
+func TestEverNewSchemaIDsAreBounded(t *testing.T) {
+	w := newFake(t)
+	asked := 0
+	known, err := registry.New(nil, func(_ context.Context, id uint32) (*schemas.Schema, error) {
+		asked++
+		if id <= 2 {
+			return schemas.Note(), nil
+		}
+		return nil, &schemas.Error{Reason: schemas.UnknownSchema, Detail: fmt.Sprintf("schema registry: id %d: not found", id)}
+	})
+	must(t, err)
+	log, err := schemalog.Open(schemalog.Config{Brokers: w.brokers, Topic: w.cfg.Topics.Schemas, Registry: known})
+	must(t, err)
+	defer log.Close()
+	r := newResolver(known, log)
+	unasked := 0
+	r.unasked = func() { unasked++ }
+	write := func(id uint32) error {
+		_, err := r.writer(w.ctx, schemas.Framed{Confluent: true, ID: id})
+		return err
+	}
+	must(t, write(1))
+	const bad = 10 * misses
+	for id := range uint32(bad) {
+		if err := write(1000 + id); !unknown(err) {
+			t.Fatalf("id %d: %v", id, err)
+		}
+	}
+	if asked < misses || asked > 2*misses || asked+unasked != bad+1 {
+		t.Errorf("asked for %d of %d ids, and not for %d", asked, bad+1, unasked)
+	}
+	must(t, write(1)) // which is known
+	if err := write(2); !unknown(err) || !strings.Contains(err.Error(), "was not asked for id 2") || !strings.Contains(err.Error(), "replay") {
+		t.Errorf("a new one meanwhile: %v", err)
+	}
+	r.misses = newResolver(known, log).misses // as it is a while later
+	must(t, write(2))
+}
+
+// FuzzRoute: whatever comes in has an outcome, and comes out as it was.
 func FuzzRoute(f *testing.F) {
 	fp := schemas.Note().Fingerprint()
 	f.Add(false, schemas.Frame(fp, note("n1", "member:1", "post", now.UnixMilli(), "hello")))

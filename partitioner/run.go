@@ -43,9 +43,10 @@ func (p *Partitioner) Run(ctx context.Context) error {
 	beats.Go(func() { p.warnOfDeletes(ctx) })
 	r := &router{
 		features: map[string]bool{},
-		resolver: &resolver{registry: p.registry, log: p.schemas, wait: p.cfg.SchemaWait, waiting: p.on.waiting, refused: map[uint32]refusal{}},
+		resolver: newResolver(p.registry, p.schemas),
 		future:   p.cfg.Future,
 	}
+	r.resolver.wait, r.resolver.waiting, r.resolver.unasked = p.cfg.SchemaWait, p.on.waiting, p.metrics.unasked.Inc
 	for _, topic := range p.cfg.Features {
 		r.features[topic] = true
 	}

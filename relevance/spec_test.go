@@ -62,6 +62,18 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
+// A version is what is written, with quotes and without: 1.10 is not 1.1.
+func TestVersionsAreAsTheyAreWritten(t *testing.T) {
+	for _, version := range []string{"1", "1.0", "1.10", "010", "1e3", "0x10", "2026-01-02", "1.2.3", "1.10-rc1"} {
+		for _, quote := range []string{"", `"`} {
+			m, err := Parse("a.yaml", []byte("name: a\nversion: "+quote+version+quote+"\nfeatures: {t: record.time}\nscorer: linear\nparameters:\n  weights: {t: 1}\n"), nil)
+			if err != nil || m.Version() != version {
+				t.Errorf("%s%s: %+v, %v", quote, version, m, err)
+			}
+		}
+	}
+}
+
 // TestFaultsSayWhatIsSo: of a schema that nobody gave one fault is told and none
 // of its fields; a map is there, though nothing reads it; and the operators that
 // are offered are those that models have.

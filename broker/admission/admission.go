@@ -35,7 +35,7 @@ func New(callers map[string]Quota, bytes int64) *Control {
 		Parsing:   memory.New(bytes/4, "requests that are being read"),
 		Answering: memory.New(bytes/2, "requests that are being answered"),
 		shed: prometheus.NewCounter(prometheus.CounterOpts{
-			Namespace: "millrace", Subsystem: "broker", Name: "shed_total", Help: "Requests refused early because the broker or its nodes are overloaded."}),
+			Namespace: "millrace", Subsystem: "broker", Name: "shed_total", Help: "Requests refused by their headers, because as many are under way as the broker lets in. Those refused for want of memory, or because all nodes are overloaded, are in requests_total alone."}),
 		callers: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "millrace", Subsystem: "broker", Name: "caller_requests_total", Help: "Requests by caller (one that has a quota, or default) and outcome: admitted, refused for its quota."}, []string{"caller", "outcome"}),
 	}

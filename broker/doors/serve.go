@@ -82,7 +82,7 @@ const (
 // ServerOptions are what the gRPC server of a broker needs. Its listener is
 // [Doors.Guard]'s.
 func (b *Doors) ServerOptions() []grpc.ServerOption {
-	return append(append(grpctune.Server(), b.permit.ServerOptions(b.admitCall)...), grpc.ForceServerCodecV2(newCodec()),
+	return append(append(grpctune.Server(), b.permit.ServerOptions(b.admitCall, permit.Caller)...), grpc.ForceServerCodecV2(newCodec()),
 		grpc.MaxRecvMsgSize(intake.MaxBytes), grpc.MaxConcurrentStreams(maxCalls), grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.ConnectionTimeout(handshake), grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleConn}),
 		refuseCompressed())

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -115,8 +116,9 @@ func TestPods(t *testing.T) {
 		w.probes()
 		w.environment()
 		w.volumes()
+		w.memory()
 		grace, _ := strconv.Atoi(at(w.pod, "terminationGracePeriodSeconds").(string))
-		if time.Duration(grace)*time.Second < w.config.drain+roles.FinishFor {
+		if time.Duration(grace)*time.Second <= w.config.drain+roles.FinishFor+roles.ClosesFor {
 			t.Errorf("%s has %ds to drain for %v", w.role, grace, w.config.drain)
 		}
 	}
@@ -148,6 +150,31 @@ func (w workload) environment() {
 		if at(env, x.Env) == nil && *x.Text == "" && x.Flag != "name" { // which is the host's
 			w.Errorf("%s has no %s", w.role, x.Flag)
 		}
+	}
+}
+
+// memory is what Go's collector keeps to: with what an index node's cache maps beside
+// its heap, it is less than what the container has.
+func (w workload) memory() {
+	bytes := func(text any) float64 {
+		var n float64
+		var unit string
+		if _, err := fmt.Sscanf(fmt.Sprint(text), "%f%s", &n, &unit); err != nil {
+			w.Fatalf("%s: %v: %v", w.role, text, err)
+		}
+		return n * map[string]float64{"Mi": 1 << 20, "MiB": 1 << 20, "Gi": 1 << 30, "GiB": 1 << 30}[unit]
+	}
+	limit, taken := bytes(at(w.c, "resources", "limits", "memory")), bytes(at(w.c, "env", "GOMEMLIMIT", "value"))
+	if w.role == "indexnode" {
+		for _, kind := range []string{"base", "secured"} {
+			if at(parsed(w.T, filepath.Join(deploy, "kustomize", kind, "config", "indexnode.yaml"))[0], "cache") != nil {
+				w.Errorf("%s: the cache is of another size than half of the container", kind)
+			}
+		}
+		taken += limit / 2 * 3 / 4
+	}
+	if taken == 0 || taken > limit*7/8 {
+		w.Errorf("%s: Go's heap and caches may take %.0f of %.0f bytes", w.role, taken, limit)
 	}
 }
 

@@ -362,7 +362,7 @@ func TestUnit(t *testing.T) {
 		if c.common.Audit != "/var/log/millrace/"+role+".ndjson" {
 			t.Errorf("the unit does not let %s be written", c.common.Audit)
 		}
-		if time.Duration(seconds)*time.Second < c.drain+roles.FinishFor {
+		if time.Duration(seconds)*time.Second <= c.drain+roles.FinishFor+roles.ClosesFor {
 			t.Errorf("the unit gives %ds to a role that drains for %v", seconds, c.drain)
 		}
 	}

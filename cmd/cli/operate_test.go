@@ -472,6 +472,9 @@ func TestPartitionQuarantine(t *testing.T) {
 		out, err := o.run("cluster show")
 		return err != nil && strings.Contains(out, "by_operator") && strings.Contains(out, "doubt (anybody)") && strings.Contains(out, "rumour (anybody)")
 	})
+	if out, err := o.run("partition check 644"); err == nil || !strings.Contains(out, "does not answer: quarantined (by_operator)") || strings.Contains(out, "are equal") {
+		t.Errorf("a check while one of two is quarantined: %v\n%s", err, out)
+	}
 	o.shows("partition release 3 --node node-1 --apply --yes", "done")
 	o.refuses("partition quarantine 644 --node node-2 --why doubt --apply --yes", "override")
 	o.shows("timeline get member:1", "on node-2", "  a  ")

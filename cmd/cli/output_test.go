@@ -148,7 +148,7 @@ func TestLooksTellTheSameAsJSON(t *testing.T) {
 		"backup acts": {line: "--from " + bucket, facts: []string{"somebody", "cut"}}, "backup cuts": {line: "--from " + bucket}, "backup list": {line: "--from " + bucket},
 		"backup status": {line: "--from " + bucket, facts: []string{"720 partitions have no backup", `"ok":false`}}, "backup verify": {line: "--depth meta --from " + bucket},
 		"cluster explain": {line: "17", facts: []string{"node-1", "node-2", `"partition":17`}}, "cluster history": {facts: []string{who, "rotate"}}, "cluster plan": {facts: []string{"node-1", `"wanted":2`}},
-		"cluster show": {facts: []string{"node-1", "alive", "input_stalled", `"ok":false`, `"unserved":[]`, "broker-1", `"brokers":[{`}}, "cluster status": {facts: []string{`"plan":null`}}, "cluster page-keys": {facts: []string{`"taken":true`, `"signs_from":"20`}},
+		"cluster show": {facts: []string{"node-1", "alive", "input_stalled", `"ok":false`, `"unserved":[]`, "broker-1", `"brokers":[{`}}, "cluster status": {facts: []string{`"plan":null`, `"gone":[]`}}, "cluster page-keys": {facts: []string{`"taken":true`, `"signs_from":"20`}},
 		"context list": {facts: []string{"prod", `"current":true`}}, "context show": {facts: []string{"127.0.0.1:2379", `{"contexts":{"prod":{`}},
 		"config check": {line: "--role coordinator " + role, facts: []string{"127.0.0.1:2379", `"faults":[]`}}, "config reference": {line: "contexts", facts: []string{"contexts.NAME.etcd", `{"contexts":[`}},
 		"deadletters list": {line: log, facts: []string{"unknown-schema", r.ContentTopic() + "/0/0"}}, "deadletters show": {line: "0" + log, facts: []string{"unknown-schema", `"record":{`}},

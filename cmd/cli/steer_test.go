@@ -7,11 +7,17 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/coordinator"
+	"github.com/millrace/millrace/internal/cluster/members"
+	"github.com/millrace/millrace/internal/cluster/steering"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // Who waits for a plan and is told to stop hears that the plan goes on, and the
@@ -71,6 +77,82 @@ func TestARollThatIsStoppedLetsTheCommandEnd(t *testing.T) {
 	}
 }
 
+// at runs a command in this process, and calls do once it writes a text.
+func (c *clinic) at(text string, do func(), args ...string) (string, error) {
+	c.t.Helper()
+	var out bytes.Buffer
+	once := false
+	r := root()
+	r.SetArgs(append(args, "--etcd", c.addr))
+	r.SetOut(writerFunc(func(p []byte) (int, error) {
+		out.Write(p)
+		if !once && strings.Contains(string(p), text) {
+			once = true
+			do()
+		}
+		return len(p), nil
+	}))
+	err := r.ExecuteContext(c.ctx)
+	return out.String(), err
+}
+
+// A node that leaves before its turn, and hosts nothing, is left out of a roll; of one
+// that hosts something the command is told who it was.
+func TestARollLeavesOutWhoHasLeft(t *testing.T) {
+	t.Parallel()
+	c := startClinic(t)
+	c.ok()
+	c.join(c.open(""), "node-3")
+	c.join(c.open(""), "node-4")
+	touched := filepath.Join(t.TempDir(), "touched")
+	touch := []string{"--exec", "touch " + touched, "--timeout", "5s", "--apply", "--yes"}
+	leave := func(ids ...millrace.NodeID) func() {
+		return func() {
+			for _, id := range ids {
+				c.must(c.nodes[id].Leave(c.ctx))
+			}
+		}
+	}
+	out, err := c.at("2. node-4", leave("node-3", "node-4"), append([]string{"cluster", "roll", "--after", "node-2"}, touch...)...)
+	if err != nil || !strings.Contains(out, "node-3 is left out: it is not there any more") || !strings.Contains(out, "node-4 is left out: ") || clitest.Exists(touched) {
+		t.Errorf("both have left: %v\n%s", err, out)
+	}
+	c.join(c.open(""), "node-3")
+	out, err = c.at("1. node-3", leave("node-3"), append([]string{"node", "restart", "node-3"}, touch...)...)
+	if err == nil || !strings.Contains(err.Error(), "node-3 is left out: it is not there any more") || clitest.Exists(touched) {
+		t.Errorf("the one that was to be restarted has left: %v\n%s", err, out)
+	}
+	out, err = c.at("1. node-2", leave("node-2"), "node", "restart", "node-2", "--exec", "echo $NODE is at $ADDR", "--timeout", "2s", "--apply", "--yes")
+	if err == nil || !strings.Contains(out, "\nnode-2 is at node-2:7070\n") {
+		t.Errorf("one that hosts something: %v\n%s", err, out)
+	}
+}
+
+// A node has the whole --timeout to be whole again, however long the command took that
+// restarts it.
+func TestTheTimeOfARestartBeginsWhenTheCommandHasEnded(t *testing.T) {
+	t.Parallel()
+	c := startClinic(t)
+	second := c.ok()
+	var back sync.WaitGroup
+	defer back.Wait()
+	out, err := c.at("node-2 restarts", func() {
+		c.must(c.nodes["node-2"].Leave(c.ctx))
+		back.Go(func() {
+			time.Sleep(9 * time.Second) // longer than the command takes, and than --timeout
+			m, err := members.Join(c.ctx, second, topology.Node{ID: "node-2", Addr: "node-2:7070", Start: 2})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			m.SetReady(topology.All())
+		})
+	}, "node", "restart", "node-2", "--exec", "sleep 6", "--timeout", "8s", "--apply", "--yes")
+	if err != nil || !strings.Contains(out, "node-2 is whole again after") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 // The history tells of a restart after which the node was not whole again.
 func TestARestartThatFailsIsNoted(t *testing.T) {
 	t.Parallel()
@@ -106,6 +188,37 @@ func TestWhatIsShownSaysWhatItCosts(t *testing.T) {
 	c.must(c.nodes["node-2"].Leave(c.ctx))
 	c.must(second.Close())
 	c.says("all nodes that host anything are there, but for those that are given up: node-2, with 720 replicas", fails, append([]string{"node", "remove", "node-2"}, on...)...)
+	c.says("0 moves", nil, append([]string{"node", "remove", "node-2", "--override", "millrace", "--apply", "--yes"}, on...)...)
+	c.says("given up", nil, append([]string{"node", "list"}, on...)...)
+}
+
+// A number of replicas that nothing moves for is noted all the same; a plan that would
+// change nothing says so, and is none.
+func TestAPlanWithoutMoves(t *testing.T) {
+	t.Parallel()
+	c := startClinic(t)
+	c.ok()
+	apply := func(replicas string) string {
+		t.Helper()
+		var out bytes.Buffer
+		r := root()
+		r.SetArgs([]string{"cluster", "apply", "--replicas", replicas, "--yes", "--etcd", c.addr})
+		r.SetOut(&out)
+		r.SetErr(&out)
+		if err := r.ExecuteContext(c.ctx); err != nil {
+			t.Errorf("%v\n%s", err, &out)
+		}
+		return out.String()
+	}
+	if out := apply("2"); !strings.Contains(out, "0 moves") || !strings.Contains(out, "nothing is to be done") {
+		t.Errorf("as it is:\n%s", out)
+	}
+	c.says("there has been no plan yet", nil, "cluster", "status", "--etcd", c.addr)
+	c.must(steering.Change(c.ctx, c.one, nil, func(s *steering.State) error { s.Assignment.Wanted = 3; return nil }))
+	if out := apply("2"); !strings.Contains(out, "0 moves") || !strings.Contains(out, "begun: ") {
+		t.Errorf("where 3 were wanted:\n%s", out)
+	}
+	c.says("2 replicas are wanted of each partition", nil, "cluster", "status", "--etcd", c.addr)
 }
 
 type writerFunc func([]byte) (int, error)

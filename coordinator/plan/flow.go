@@ -19,7 +19,7 @@ func (l *layout) begin() {
 		}
 	}
 	for i := range l.most {
-		if l.room[i] < 0 {
+		if l.room[i] < 0 || l.nodes[i].Away {
 			l.most[i] = l.count[i]
 		}
 	}
@@ -129,7 +129,7 @@ func (f *flow) count(part int, sign int16) {
 			f.enter[z] = f.zoneFits(part, n, z)
 		}
 		for _, m := range f.ids {
-			if f.held[m][part] || !f.enter[f.zone[m]] {
+			if f.held[m][part] || !f.enter[f.zone[m]] || !f.takes(part, m) {
 				continue
 			}
 			k := out
@@ -298,7 +298,7 @@ func (f *flow) price(steps []step) (moves int) {
 func (f *flow) arc(n, m int) step {
 	best, pairs := step{none, n, m}, 0
 	for part := range partition.Count {
-		if !f.held[n][part] || f.held[m][part] || f.pinned && f.home[n][part] {
+		if !f.held[n][part] || f.held[m][part] || !f.takes(part, m) || f.pinned && f.home[n][part] {
 			continue
 		}
 		if f.price([]step{{part, n, m}}) != int(f.cost[n][m]) || !f.zoneFits(part, n, f.zone[m]) {

@@ -21,7 +21,7 @@ func (l *layout) plan() Plan {
 		pl.Goal.apply(m)
 	}
 	pl.After = l.balance(&pl.Goal)
-	pl.Warnings = now.warnings(&pl.Goal, stuck)
+	pl.Warnings, pl.Notes = now.warnings(&pl.Goal, stuck)
 	return pl
 }
 
@@ -33,7 +33,7 @@ func (now *layout) queues(goal *layout) (queues [partition.Count][]Move, stuck m
 		leave, come := now.difference(part, goal)
 		living := now.living(part)
 		var moves []Move
-		for len(now.at[part]) > now.wanted {
+		for len(now.at[part]) > now.wanted && (len(come) > 0 || !now.problem.Limits.Surplus) {
 			i := now.crowded(part, leave)
 			moves = append(moves, now.move(part, leave[i], none, WhySurplus))
 			leave = slices.Delete(leave, i, i+1)
@@ -241,16 +241,24 @@ func (now *layout) inTurn(queues [partition.Count][]Move) (all []Move) {
 	return all
 }
 
-// warnings says what the goal lacks.
-func (now *layout) warnings(goal *Assignment, stuck map[Rule]int) (w []string) {
+// warnings says what the goal lacks, and notes what it lacks that nothing takes away now.
+func (now *layout) warnings(goal *Assignment, stuck map[Rule]int) (w, notes []string) {
 	if n := stuck[RuleNoRoom]; n > 0 {
 		w = append(w, fmt.Sprintf("%d replicas have no room on any disk where they should be, and are not made", n))
+	}
+	if n := stuck[RuleAway]; n > 0 {
+		w = append(w, fmt.Sprintf("%d replicas have no place but on nodes that are away, and are not made", n))
 	}
 	if now.usable < now.problem.Wanted {
 		w = append(w, fmt.Sprintf("%d replicas are wanted, and %d nodes may host any", now.problem.Wanted, now.usable))
 	}
 	if zones := now.usableZones(); zones > 1 && zones < now.wanted {
-		w = append(w, fmt.Sprintf("%d replicas go to %d zones: some zones have two of a partition or more", now.wanted, zones))
+		note := fmt.Sprintf("%d replicas go to %d zones: some zones have two of a partition or more", now.wanted, zones)
+		if now.hostingZones() > zones {
+			w = append(w, note)
+		} else {
+			notes = append(notes, note)
+		}
 	}
 	stay := make([]int, len(now.nodes))
 	for _, owners := range goal {
@@ -263,5 +271,5 @@ func (now *layout) warnings(goal *Assignment, stuck map[Rule]int) (w []string) {
 			w = append(w, fmt.Sprintf("%s (%s) keeps %d replicas, for which there is no other place", n.ID, r, stay[i]))
 		}
 	}
-	return w
+	return w, notes
 }

@@ -23,6 +23,9 @@ type Node struct {
 	// Gone: it is away for longer than the grace. It hosts nothing, and what it
 	// hosted counts as lost.
 	Gone bool
+	// Away: it is not there, and may be back. What it hosts counts as if it were
+	// there, and it is given nothing more.
+	Away bool
 	// Draining: it is to host nothing, and serves what it hosts until that is
 	// elsewhere.
 	Draining bool
@@ -53,6 +56,9 @@ type Limits struct {
 	// MovesPerNode is how many moves to or from a node are made at once. The
 	// moves are in an order in which all nodes are busy. 0: no limit.
 	MovesPerNode int
+	// Surplus: replicas beyond what is wanted stay where they are, on nodes that may
+	// host anything, unless the zones want one elsewhere.
+	Surplus bool
 	// Gain is the least gain for which anything moves that no hard rule moves:
 	// by how much the distance between the fullest and the emptiest node falls,
 	// as a share of the mean. 0: any.
@@ -104,6 +110,7 @@ type Plan struct {
 	Goal     Assignment
 	Moves    []Move   // in their order; those of one partition one after the other
 	Warnings []string // what the goal lacks, and why
+	Notes    []string // what any goal of this cluster would lack, as today's does
 	Spared   float64  // a gain that is less than [Limits.Gain], for which nothing moves; 0: none
 	Before   Balance
 	After    Balance

@@ -229,6 +229,24 @@ func TestTheLastReplicasStay(t *testing.T) {
 	}
 }
 
+// Three replicas in two zones are no reason against any plan: that is as it was. It is
+// one only against the plan that leaves a zone with nothing.
+func TestFewZonesAreNoted(t *testing.T) {
+	p := Problem{Nodes: nodes(6, 2), Wanted: 3}
+	p.Now = mustMake(t, p).Goal
+	p.Nodes[0].Draining = true
+	if pl := mustMake(t, p); len(pl.Warnings) != 0 || len(pl.Notes) != 1 {
+		t.Errorf("two zones as before: warnings %q, notes %q", pl.Warnings, pl.Notes)
+	}
+	p = Problem{Nodes: nodes(5, 2), Wanted: 3}
+	p.Nodes[4].Zone = "c"
+	p.Now = mustMake(t, p).Goal
+	p.Nodes[4].Draining = true
+	if pl := mustMake(t, p); len(pl.Warnings) != 1 || len(pl.Notes) != 0 {
+		t.Errorf("two zones of three: warnings %q, notes %q", pl.Warnings, pl.Notes)
+	}
+}
+
 // What does not fit on the disks stays where it is, and nothing is removed for
 // it.
 func TestWhatHasNoRoomStays(t *testing.T) {
@@ -396,4 +414,34 @@ func TestExplainNamesTheRule(t *testing.T) {
 		t.Error("a problem without a number of replicas is explained")
 	}
 	_ = partition.Count
+}
+
+// What is more than is wanted stays, if that is asked for, on nodes that may host it; a
+// lost one is not made again where enough live. Zones come first.
+func TestSurplusStays(t *testing.T) {
+	p := Problem{Nodes: nodes(9, 3), Wanted: 2, Limits: Limits{Gain: 1 << 20, Surplus: true}}
+	p.Nodes[5].Gone = true
+	for part := range p.Now {
+		p.Now[part] = []millrace.NodeID{"n000", "n001", "n002"} // each in its zone
+	}
+	p.Now[0] = []millrace.NodeID{"n000", "n001", "n005"}
+	p.Now[1] = []millrace.NodeID{"n000", "n005"}
+	p.Now[2] = []millrace.NodeID{"n000", "n003", "n005"} // of one zone, and gone
+	p.Now[3] = []millrace.NodeID{"n000", "n003", "n006"} // all of one zone
+	pl := mustMake(t, p)
+	if len(pl.Moves) != 6 {
+		t.Errorf("%d moves: %+v", len(pl.Moves), pl.Moves[:min(9, len(pl.Moves))])
+	}
+	for part, n := range []int{2, 2, 2, 2, 3} {
+		if got := pl.Goal[part]; len(got) != n || slices.Contains(got, "n005") {
+			t.Errorf("partition %d is to be on %q", part, got)
+		}
+	}
+	if err := steps(&p, &pl); err != nil {
+		t.Error(err)
+	}
+	p.Limits.Surplus = false
+	if pl := mustMake(t, p); len(pl.Moves) != 6+partition.Count-4 {
+		t.Errorf("%d moves where it goes", len(pl.Moves))
+	}
 }

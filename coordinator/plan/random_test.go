@@ -243,6 +243,42 @@ func TestRandomClusters(t *testing.T) {
 	}
 }
 
+// On random clusters of which some nodes are away nothing goes to these, and all rules are
+// kept as if they were there, unless nobody else can.
+func TestNodesThatAreAwayGetNothing(t *testing.T) {
+	kept := 0
+	for seed := range uint64(*clusters) {
+		r := rand.New(rand.NewPCG(seed, 23))
+		p := randomProblem(r)
+		away := map[millrace.NodeID]bool{}
+		for i := range p.Nodes {
+			n := &p.Nodes[i]
+			if n.Away = r.IntN(3) == 0; n.Away {
+				away[n.ID] = true
+			}
+		}
+		pl := mustMake(t, p)
+		for _, m := range pl.Moves {
+			if away[m.To] {
+				t.Fatalf("seed %d: %+v", seed, m)
+			}
+		}
+		if slices.ContainsFunc(pl.Warnings, func(w string) bool { return strings.Contains(w, "are away") }) {
+			if err := steps(&p, &pl); err != nil {
+				t.Fatalf("seed %d: %v", seed, err)
+			}
+			continue
+		}
+		if err := sound(&p, &pl); err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		kept++
+	}
+	if kept < *clusters/4 {
+		t.Errorf("on %d clusters only somebody else could", kept)
+	}
+}
+
 // On random clusters whose nodes all have other weights, each node has what the
 // divisor method of Webster gives it, and only what is above that moves.
 func TestRandomWeights(t *testing.T) {

@@ -19,6 +19,7 @@ const (
 	RuleBackupOnly       Rule = "backup_only"       // the node serves nobody
 	RuleDraining         Rule = "draining"          // the node is to host nothing
 	RuleAlready          Rule = "already"           // the node hosts the partition
+	RuleAway             Rule = "away"              // the node is not there, and may be back
 	RuleNotThere         Rule = "not_there"         // the replica that is to make room is not where it is said to be
 	RuleEnough           Rule = "enough"            // the partition has all replicas that are wanted
 	RuleZoneTaken        Rule = "zone_taken"        // the node's zone has its share of the partition's replicas
@@ -205,6 +206,8 @@ func (l *layout) judge(part, from, to int) Rule {
 	switch {
 	case l.held[to][part]:
 		return RuleAlready
+	case !l.takes(part, to):
+		return RuleAway
 	case l.others(part, from) >= l.wanted:
 		return RuleEnough
 	case !l.zoneFits(part, from, l.zone[to]):
@@ -214,6 +217,9 @@ func (l *layout) judge(part, from, to int) Rule {
 	}
 	return ""
 }
+
+// takes reports whether a node is there, or hosts the partition today.
+func (l *layout) takes(part, n int) bool { return !l.nodes[n].Away || l.home[n][part] }
 
 // others returns how many replicas of a partition are not on from.
 func (l *layout) others(part, from int) int {
@@ -362,6 +368,8 @@ func (l *layout) figures(r Rule, part, from, to int) string {
 		return fmt.Sprintf("%s is to host nothing", n.ID)
 	case RuleAlready:
 		return fmt.Sprintf("%s hosts it", n.ID)
+	case RuleAway:
+		return fmt.Sprintf("%s is not there, and gets nothing until it is back", n.ID)
 	case RuleEnough:
 		return fmt.Sprintf("it has %d of %d wanted", len(l.at[part]), l.wanted)
 	case RuleZoneTaken:
@@ -387,6 +395,17 @@ func (l *layout) zoneFigures(part, from, to int) string {
 func (l *layout) usableZones() (n int) {
 	for _, z := range l.zones {
 		n += min(z.nodes, 1)
+	}
+	return n
+}
+
+// hostingZones returns in how many zones anything is hosted today.
+func (l *layout) hostingZones() (n int) {
+	hosting := make([]bool, len(l.zones))
+	for i := range l.nodes {
+		if z := l.zone[i]; !hosting[z] && slices.Contains(l.home[i], true) {
+			hosting[z], n = true, n+1
+		}
 	}
 	return n
 }

@@ -91,7 +91,7 @@ func (l *layout) best(moving []exchange, i int, tries *int) exchange {
 // mayExchange reports whether an exchange keeps the hard rules, and adds no
 // move.
 func (l *layout) mayExchange(x exchange) bool {
-	if x.n == x.m || l.held[x.m][x.part] || l.held[x.n][x.other] {
+	if x.n == x.m || l.held[x.m][x.part] || l.held[x.n][x.other] || !l.takes(x.part, x.m) || !l.takes(x.other, x.n) {
 		return false
 	}
 	moves := 0
@@ -168,7 +168,7 @@ func (l *layout) overdraws(x exchange) (g float64) {
 // what they were to have, and reports whether there are any.
 func (l *layout) overfull() (found bool) {
 	for n := range l.nodes {
-		if l.room[n] >= 0 {
+		if l.room[n] >= 0 || l.nodes[n].Away {
 			continue
 		}
 		var coming []int64

@@ -22,7 +22,7 @@ import (
 	"github.com/millrace/millrace/schemas/registry"
 )
 
-// Config is what the service works with. All of it is required, but for Audit.
+// Config is what the service works with. All of it is required, but for Audit and While.
 type Config struct {
 	Node     millrace.NodeID
 	Store    *store.Store
@@ -36,7 +36,10 @@ type Config struct {
 	Brokers kafka.Brokers
 	Topics  kafka.Topics // with all names
 	Audit   *audit.Log   // nil: the process's log alone
-	Log     *slog.Logger
+	// While is a context as long as the node is not being stopped: what reads much ends
+	// then, and nobody waits for it. nil: as it is.
+	While func(context.Context) (context.Context, context.CancelFunc)
+	Log   *slog.Logger
 }
 
 // Server implements nodev1.AdminServiceServer.
@@ -61,6 +64,16 @@ func New(cfg Config) *Server {
 // reading waits for its turn to read much. Call done in the end.
 func (s *Server) reading(ctx context.Context) (_ context.Context, done func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, maxTime)
+	if s.cfg.While != nil {
+		within := cancel
+		var end context.CancelFunc
+		ctx, end = s.cfg.While(ctx)
+		cancel = func() { end(); within() }
+	}
+	if ctx.Err() != nil {
+		cancel()
+		return nil, nil, ctx.Err()
+	}
 	select {
 	case s.turn <- struct{}{}:
 		return ctx, func() { cancel(); <-s.turn }, nil
@@ -78,18 +91,32 @@ func (s *Server) act(ctx context.Context, what, on, before, after string) audit.
 // do writes an act down and then does it. One that fails is written down again
 // with its fault, since it may have been done in part.
 func (s *Server) do(e audit.Entry, do func() error) error {
-	if err := s.cfg.Audit.Write(e); err != nil {
-		return err
+	return s.doAll([]audit.Entry{e}, do)
+}
+
+// doAll is do of acts that are done together.
+func (s *Server) doAll(acts []audit.Entry, do func() error) error {
+	for i, e := range acts {
+		if err := s.cfg.Audit.Write(e); err != nil {
+			s.failed(acts[:i], "not done", err) // those before it are written down as done
+			return err
+		}
 	}
 	err := do()
-	if err == nil {
-		return nil
-	}
-	e.After, e.Fault = "not known: it failed", err.Error()
-	if bad := s.cfg.Audit.Write(e); bad != nil {
-		s.cfg.Log.Error("a fault is not in the audit log", "err", bad)
+	if err != nil {
+		s.failed(acts, "not known: it failed", err)
 	}
 	return err
+}
+
+// failed writes acts down again, with their fault.
+func (s *Server) failed(acts []audit.Entry, after string, fault error) {
+	for _, e := range acts {
+		e.After, e.Fault = after, fault.Error()
+		if err := s.cfg.Audit.Write(e); err != nil {
+			s.cfg.Log.Error("a fault is not in the audit log", "err", err)
+		}
+	}
 }
 
 // checkEntity refuses what can be no entity.

@@ -34,16 +34,16 @@ func (s *Server) replay(ctx context.Context, req *nodev1.ReplayDeadLettersReques
 	if n := len(req.Offsets); n == 0 || n > maxLetters {
 		return nil, millrace.Invalid("OFFSET", fmt.Sprintf("%d dead letters are named", n), fmt.Sprintf("name 1 to %d; millrace deadletters list shows their offsets", maxLetters))
 	}
-	ctx, done, err := s.reading(ctx)
+	reading, done, err := s.reading(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	letters, err := s.letters(ctx, req.Offsets)
+	letters, err := s.letters(reading, req.Offsets)
 	if err != nil {
 		return nil, err
 	}
-	to, err := s.inputs(ctx)
+	to, err := s.inputs(reading)
 	if err != nil {
 		return nil, err
 	}
@@ -58,6 +58,8 @@ func (s *Server) replay(ctx context.Context, req *nodev1.ReplayDeadLettersReques
 	if !req.Apply {
 		return resp, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, maxTime) // what has begun to be written goes on where the node is stopped
+	defer cancel()
 	return resp, s.writeAgain(ctx, letters, resp.Letters)
 }
 

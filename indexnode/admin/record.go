@@ -280,12 +280,16 @@ func (s *Server) deleteRecords(ctx context.Context, req *nodev1.DeleteRecordsReq
 	if !req.Apply {
 		return resp, nil
 	}
-	for _, t := range req.Tombstones[1:] { // the first is written by do
-		if err := s.cfg.Audit.Write(s.deletion(ctx, t, topic)); err != nil {
-			return nil, err
-		}
+	return resp, s.bury(ctx, topic, req.Tombstones, bodies)
+}
+
+// bury writes tombstones, each an act of its own.
+func (s *Server) bury(ctx context.Context, topic string, all []*nodev1.Tombstone, bodies [][]byte) error {
+	acts := make([]audit.Entry, len(all))
+	for i, t := range all {
+		acts[i] = s.deletion(ctx, t, topic)
 	}
-	return resp, s.do(s.deletion(ctx, req.Tombstones[0], topic), func() error { return s.publish(ctx, topic, req.Tombstones, bodies) })
+	return s.doAll(acts, func() error { return s.publish(ctx, topic, all, bodies) })
 }
 
 // encodeTombstone makes the body of a tombstone that partitioners will take.

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +14,8 @@ import (
 
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/indexnode/nodetest"
+	"github.com/millrace/millrace/internal/audit"
+	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -63,5 +68,45 @@ func written(r interface{ Barrier() }) error {
 		return nil
 	case <-time.After(5 * time.Second):
 		return errors.New("the replica is locked")
+	}
+}
+
+// Tombstones that cannot be written are in the audit with their fault, each of
+// them.
+func TestEveryDeletionThatFailsIsToldSo(t *testing.T) {
+	s, _ := openNode(t)
+	file := filepath.Join(t.TempDir(), "audit")
+	acts, err := audit.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer acts.Close()
+	s.cfg.Audit, s.cfg.Brokers, s.cfg.Topics = acts, kafka.At("127.0.0.1:1"), kafka.Topics{}.WithDefaults()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	var all []*nodev1.Tombstone
+	for i := range 3 {
+		all = append(all, &nodev1.Tombstone{Id: fmt.Sprint("post:", i), Entities: []string{"member:1"}, Type: "post"})
+	}
+	if err := s.bury(ctx, "content", all, make([][]byte, len(all))); err == nil {
+		t.Fatal("tombstones are written to a Kafka that is away")
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range all {
+		id := fmt.Sprint("post:", i)
+		done, failed := 0, 0
+		for line := range strings.Lines(string(text)) {
+			if strings.Contains(line, id) && strings.Contains(line, `"fault":`) {
+				failed++
+			} else if strings.Contains(line, id) {
+				done++
+			}
+		}
+		if done != 1 || failed != 1 {
+			t.Errorf("post:%d is written down %d times, and %d times as failed:\n%s", i, done, failed, text)
+		}
 	}
 }

@@ -72,7 +72,7 @@ var (
 	descRunning   = desc("running", "1 while a round of backups is under way.")
 	descRounds    = desc("rounds_total", "Rounds of backups, by outcome.", "outcome")
 	descUploaded  = desc("bytes_total", "Bytes of backed up files, by whether the bucket had them.", "was")
-	descRestores  = desc("restores_total", "Partitions brought back, by outcome.", "outcome")
+	descRestores  = desc("restores_total", "Partitions brought back from backups, or not, by outcome; those that were told to stop count as neither.", "outcome")
 	descRestored  = desc("restored_bytes_total", "Bytes of partitions brought back.")
 )
 

@@ -91,6 +91,10 @@ func drill(ctx context.Context, cfg DrillConfig, d *backup.Drill) (bad, err erro
 	return nil, err
 }
 
+// looksForDrills is how often a keeper looks at what drills have found, at least, so
+// that each tells what the cluster's last ones did, and that it is mended.
+const looksForDrills = 10 * time.Minute
+
 // RunDrills drills at intervals until ctx is done. All keepers of a cluster
 // share the interval: the newest drill in the bucket counts, whoever did it.
 func (k *Keeper) RunDrills(ctx context.Context) error {
@@ -119,18 +123,41 @@ func (k *Keeper) drillWhenDue(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	last, err := b.Drills(ctx, 1)
+	last, err := b.Drills(ctx, backup.RecentDrills)
 	if err != nil {
 		return 0, err
 	}
+	failing := backup.Failing(last)
+	k.drills.look(len(failing) > 0)
 	if len(last) > 0 {
 		if left := k.cfg.Drill - time.Since(last[0].Time.Std()); left > 0 {
-			return min(left, k.cfg.Drill) + time.Second, nil
+			return min(left, k.cfg.Drill, looksForDrills) + time.Second, nil
 		}
 	}
-	d, err := Drill(ctx, DrillConfig{Bucket: b, Partitions: topology.All(), Node: k.cfg.Node, Scratch: filepath.Join(k.cfg.Dir, "drill"), Log: k.cfg.Log})
-	if err != nil {
+	if len(failing) > 0 { // chance would not come back to it for long
+		var again topology.Set
+		for _, d := range failing {
+			again.Add(d.Partition)
+		}
+		if err := k.drill(ctx, b, again); err != nil && !errors.Is(err, ErrNothingToDrill) {
+			return 0, err
+		}
+	}
+	if err := k.drill(ctx, b, topology.All()); err != nil {
 		return 0, err
+	}
+	if last, err = b.Drills(ctx, backup.RecentDrills); err != nil {
+		return 0, err
+	}
+	k.drills.look(len(backup.Failing(last)) > 0)
+	return min(k.cfg.Drill, looksForDrills), nil
+}
+
+// drill drills one of some partitions.
+func (k *Keeper) drill(ctx context.Context, b *backup.Bucket, of topology.Set) error {
+	d, err := Drill(ctx, DrillConfig{Bucket: b, Partitions: of, Node: k.cfg.Node, Scratch: filepath.Join(k.cfg.Dir, "drill"), Log: k.cfg.Log})
+	if err != nil {
+		return err
 	}
 	k.drills.add(d)
 	if d.Fault != "" {
@@ -138,16 +165,25 @@ func (k *Keeper) drillWhenDue(ctx context.Context) (time.Duration, error) {
 	} else {
 		k.cfg.Log.Info("a restore drill succeeded", "partition", d.Partition, "backup", d.Backup, "bytes", d.Bytes, "seconds", d.Seconds)
 	}
-	return k.cfg.Drill, nil
+	return nil
 }
 
-// drills is what a keeper's drills have found, as metrics tell it.
+// drills is what a keeper's drills have found, and those of the cluster, as metrics
+// tell it.
 type drills struct {
 	mu struct {
 		sync.Mutex
 		last       *backup.Drill
 		ok, failed int64
+		failing    bool // of the cluster
 	}
+}
+
+// look notes whether a drill of the cluster failed and was not repeated.
+func (c *drills) look(failing bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.failing = failing
 }
 
 func (c *drills) add(d *backup.Drill) {
@@ -167,7 +203,7 @@ var (
 	descDrillAt     = desc("drill_timestamp_seconds", "When the last restore drill of this node was, 0 none.")
 	descDrillTook   = desc("drill_seconds", "How long the last restore drill of this node took.")
 	descDrillBytes  = desc("drill_bytes", "Bytes that the last restore drill of this node restored.")
-	descDrillFailed = desc("drill_failed", "1 if the last restore drill of this node found a backup that cannot be restored.")
+	descDrillFailed = desc("drill_failed", "1 while the newest drill of a partition found a backup that cannot be restored, of the last 20 drills of the cluster, whoever did them.")
 )
 
 func (c *drills) describe(out chan<- *prometheus.Desc) {
@@ -184,7 +220,7 @@ func (c *drills) collect(out chan<- prometheus.Metric) {
 		last = &backup.Drill{}
 	}
 	failed := 0.0
-	if last.Fault != "" {
+	if c.mu.failing {
 		failed = 1
 	}
 	gauge := func(d *prometheus.Desc, v float64) {

@@ -30,6 +30,7 @@ import (
 // Config says where, how often and how much is backed up.
 type Config struct {
 	To           string        `yaml:"to" form:"URL" doc:"where backups go: s3://bucket/prefix, gs://, azblob:// or file:///dir, the same for all nodes; left out: there are none, and the log must keep everything"`
+	Insecure     bool          `yaml:"insecure,omitempty" doc:"true: a store of objects may be spoken to by plain text (endpoint=http://host:port) beyond loopback, where other means guard the network"`
 	Every        time.Duration `yaml:"every" range:"0s.." doc:"how often a partition is backed up"`
 	Keep         int           `yaml:"keep" range:"0.." doc:"how many backups of each partition are kept"`
 	MiBPerSecond int64         `yaml:"mib_per_second" unit:"MiB a second" doc:"at most, of what is uploaded; negative: no bound"`
@@ -64,7 +65,7 @@ func (c Config) Validate() error {
 	need(c.Every >= 0, "every", fmt.Sprintf("%s is negative", c.Every), "leave it out for 15m")
 	need(c.Keep >= 0, "keep", fmt.Sprintf("%d backups cannot be kept", c.Keep), "leave it out for 24")
 	if c.To != "" {
-		errs = append(errs, objects.CheckURL(c.To))
+		errs = append(errs, objects.CheckURL(c.To, c.Insecure))
 	}
 	return errors.Join(errs...)
 }
@@ -198,7 +199,7 @@ func (k *Keeper) open(ctx context.Context) (*backup.Bucket, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := backup.Open(ctx, k.cfg.To, backup.Options{BytesPerSecond: max(0, k.cfg.MiBPerSecond<<20), Pace: k.pacer.pace, Log: k.cfg.Log})
+	b, err := backup.Open(ctx, k.cfg.To, backup.Options{Insecure: k.cfg.Insecure, BytesPerSecond: max(0, k.cfg.MiBPerSecond<<20), Pace: k.pacer.pace, Log: k.cfg.Log})
 	if err != nil {
 		return nil, err
 	}

@@ -287,6 +287,29 @@ func TestWhatIsDownloadedStaysForTheNextTry(t *testing.T) {
 	}
 }
 
+// A restore that is told to stop is none that failed; one that cannot even read what
+// it is to bring back is.
+func TestRestoresThatFailAreCounted(t *testing.T) {
+	b, k, _, set := backedUp(t, nil)
+	p := slices.Collect(set.All())[0]
+	from := b.keeper(b.open("other"), "other", nil)
+	last, has := newest(t, k, p)
+	if !has {
+		t.Fatal("there is no backup")
+	}
+	failed := func() float64 { return gather(t, from)["millrace_backup_restores_total failed"] }
+	ctx, cancel := context.WithCancel(t.Context())
+	from.last.Lock() // so that it cannot go on before it is told
+	stop := sync.OnceFunc(func() { cancel(); from.last.Unlock() })
+	if err := from.Restore(ctx, p, last, func(string) { stop() }); !errors.Is(err, context.Canceled) || failed() != 0 {
+		t.Errorf("one that was told to stop: %v; %v failed", err, failed())
+	}
+	last.Name = "gone"
+	if err := from.Restore(t.Context(), p, last, func(string) {}); err == nil || failed() != 1 {
+		t.Errorf("one of a backup that is not there: %v; %v failed", err, failed())
+	}
+}
+
 // The node that backs up partition 0 expires for all, also when its own backup
 // fails, and no other node does.
 func TestOneNodeExpiresForAll(t *testing.T) {

@@ -33,6 +33,9 @@ const (
 	busyFor = time.Second
 	// longestRest bounds a rest after a disk that hung.
 	longestRest = time.Second
+	// longestRestored bounds that after a restore, which may have waited for a bucket: who
+	// lacks a replica waits too.
+	longestRestored = 10 * time.Second
 )
 
 // pace is called after so much work of backing up.
@@ -56,6 +59,14 @@ func (p *pacer) rest(ctx context.Context, in lane, wait time.Duration) {
 	select {
 	case <-ctx.Done():
 	case <-timer.C:
+	}
+}
+
+// restRestore waits after a restore, as long as there are questions, but no longer than
+// longestRestored.
+func (p *pacer) restRestore(ctx context.Context, wait time.Duration) {
+	for wait = min(wait, longestRestored); wait > 0 && ctx.Err() == nil && p.busy(); wait -= longestRest {
+		p.rest(ctx, p.restores, wait)
 	}
 }
 

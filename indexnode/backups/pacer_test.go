@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/millrace/millrace/internal/backup"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -58,6 +59,61 @@ func TestRestoresRestBesideBackups(t *testing.T) {
 			t.Errorf("beside ten backups a restore rests %v", took)
 		}
 	})
+}
+
+// A restore that nobody waits for rests three times as long as it took, but no longer than
+// that of a bucket that was slow, and no longer than there are questions.
+func TestRestoresRestAsLongAsTheyTook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asks := true
+		k := &Keeper{pacer: newPacer(func() bool { return asks })}
+		for took, want := range map[time.Duration]time.Duration{100 * time.Millisecond: 300 * time.Millisecond, 1500 * time.Millisecond: 4500 * time.Millisecond, time.Hour: longestRestored} {
+			began := time.Now()
+			k.Rest(t.Context(), took)
+			if got := time.Since(began); got != want {
+				t.Errorf("after a restore of %v it rests %v, and not %v", took, got, want)
+			}
+		}
+		time.AfterFunc(2*longestRest, func() { asks = false })
+		began := time.Now()
+		k.Rest(t.Context(), time.Hour)
+		if got := time.Since(began); got > 2*longestRest+busyFor+longestRest {
+			t.Errorf("it rests %v, of which nobody asks most of the time", got)
+		}
+		asks = true
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(longestRest/2, cancel)
+		began = time.Now()
+		k.Rest(ctx, time.Hour)
+		if got := time.Since(began); got != longestRest/2 {
+			t.Errorf("nobody waits any more, and it rests %v", got)
+		}
+	})
+}
+
+// What is kept of an earlier restore is not expected of the next one, which would never
+// be done.
+func TestSchemasThatAreKeptAreNotExpected(t *testing.T) {
+	b := newBench(t)
+	b.post(50)
+	k := b.keeper(b.store, "a", nil)
+	must(t, k.Backup(t.Context()))
+	bucket, err := k.bucket(t.Context())
+	must(t, err)
+	newest, has := newest(t, k, partition.Of("member:1"))
+	if !has {
+		t.Fatal("there is no backup")
+	}
+	m, err := bucket.Manifest(t.Context(), partition.Of("member:1"), newest.Name)
+	must(t, err)
+	for _, want := range []int64{m.Schemas.Size, 0} {
+		progress := backup.NewProgress(m.Schemas.Size)
+		_, err := k.schemas(t.Context(), bucket.Counted(progress), m.Schemas, progress)
+		must(t, err)
+		if s := progress.Now(); s.Done != want || s.Total != want {
+			t.Errorf("%d of %d bytes are done, and not %d of as many", s.Done, s.Total, want)
+		}
+	}
 }
 
 // A backup looks whether there are questions; a restore, for which somebody

@@ -50,7 +50,12 @@ func (k *Keeper) Newest(ctx context.Context, p millrace.Partition) iter.Seq2[rep
 }
 
 // Restore implements replica.Backups.
-func (k *Keeper) Restore(ctx context.Context, p millrace.Partition, b replica.Backup, tell func(string)) error {
+func (k *Keeper) Restore(ctx context.Context, p millrace.Partition, b replica.Backup, tell func(string)) (err error) {
+	defer func() {
+		if err == nil || ctx.Err() == nil { // to be told to stop is no failure
+			k.counters.restored(b.Bytes, err)
+		}
+	}()
 	bucket, err := k.bucket(ctx)
 	if err != nil {
 		return err
@@ -72,28 +77,30 @@ func (k *Keeper) Restore(ctx context.Context, p millrace.Partition, b replica.Ba
 		}
 	})
 	bucket = bucket.Unlimited().Counted(progress)
-	schemas, err := k.schemas(ctx, bucket, m.Schemas)
+	schemas, err := k.schemas(ctx, bucket, m.Schemas, progress)
 	if err == nil {
 		err = restore(ctx, bucket, m, schemas, k.cfg.Store, k.incoming())
 	}
 	done()
 	teller.Wait() // what is told later would be of another state
-	k.counters.restored(m.Bytes(), err)
 	return err
 }
 
 // schemas returns the schemas that a manifest refers to. It keeps the last ones, since
-// partitions that are restored after one another mostly refer to the same.
-func (k *Keeper) schemas(ctx context.Context, b *backup.Bucket, ref backup.Ref) (rows map[millrace.Fingerprint][]byte, err error) {
+// partitions that are restored after one another mostly refer to the same; those it
+// keeps are no part of what the progress expects.
+func (k *Keeper) schemas(ctx context.Context, b *backup.Bucket, ref backup.Ref, progress *backup.Progress) (rows map[millrace.Fingerprint][]byte, err error) {
 	k.last.Lock()
 	defer k.last.Unlock()
-	if k.last.rows == nil || k.last.ref != ref {
-		if rows, err = getSchemas(ctx, b, ref); err != nil {
-			return nil, err
-		}
-		k.last.ref, k.last.rows = ref, rows
+	if k.last.rows != nil && k.last.ref == ref {
+		progress.Expect(-ref.Size)
+		return k.last.rows, nil
 	}
-	return k.last.rows, nil
+	if rows, err = getSchemas(ctx, b, ref); err != nil {
+		return nil, err
+	}
+	k.last.ref, k.last.rows = ref, rows
+	return rows, nil
 }
 
 // restRestores is how long the rest after a restore that nobody waits for is, as a
@@ -103,7 +110,7 @@ const restRestores = 3
 
 // Rest implements replica.Backups.
 func (k *Keeper) Rest(ctx context.Context, took time.Duration) {
-	k.pacer.rest(ctx, k.pacer.restores, restRestores*took)
+	k.pacer.restRestore(ctx, restRestores*took)
 }
 
 // incoming is where the files of partitions are while they are restored.

@@ -141,10 +141,6 @@ func TestDrill(t *testing.T) {
 	if must(t, err); d.Fault == "" {
 		t.Error("a backup with another digest was restored")
 	}
-	k.drills.add(d)
-	if got := gather(t, k); got["millrace_backup_drills_total failed"] != 1 || got["millrace_backup_drill_failed"] != 1 {
-		t.Errorf("metrics %v", got)
-	}
 	if left, err := filepath.Glob(filepath.Join(b.dir, "millrace-scratch-*")); err != nil || len(left) > 0 {
 		t.Errorf("%v are left, %v", left, err)
 	}
@@ -155,6 +151,46 @@ func TestDrill(t *testing.T) {
 	stop()
 	if _, err := Drill(ctx, DrillConfig{Bucket: bucket, Partitions: set, Node: "c", Log: slog.New(slog.DiscardHandler)}); err == nil {
 		t.Error("a drill that was stopped has a result")
+	}
+}
+
+// A drill that failed is told by all keepers, also after a restart, until one of the
+// same partition succeeds; the next drill that is due tries it again.
+func TestADrillThatFailedIsToldUntilItSucceeds(t *testing.T) {
+	b, k, bucket, set := backedUp(t, func(c *KeeperConfig) { c.Drill = time.Hour })
+	other := b.keeper(b.store, "b", func(c *KeeperConfig) { c.Drill = time.Hour })
+	tell := func(want float64, why string) {
+		t.Helper()
+		for _, each := range []*Keeper{k, other} {
+			wait, err := each.drillWhenDue(t.Context())
+			if must(t, err); wait > looksForDrills+time.Second {
+				t.Errorf("%s: it looks again in %v", why, wait)
+			}
+			if got := gather(t, each)["millrace_backup_drill_failed"]; got != want {
+				t.Errorf("%s: %s tells %v, want %v", why, each.cfg.Node, got, want)
+			}
+		}
+	}
+	at := time.Now().Add(-30 * time.Minute) // some time before now, so that the records are in an order
+	record := func(p millrace.Partition, fault string) {
+		t.Helper()
+		at = at.Add(time.Minute)
+		must(t, bucket.WriteDrill(t.Context(), &backup.Drill{Time: millrace.TimeOf(at), Node: "c", Partition: p, Fault: fault}))
+	}
+	all := slices.Collect(set.All())
+	record(all[0], "it lacks a file")
+	tell(1, "one failed")
+	record(all[1], "")
+	tell(1, "one of another partition succeeded")
+	other = b.keeper(b.store, "b-again", func(c *KeeperConfig) { c.Drill = time.Hour })
+	tell(1, "a node was restarted")
+	record(all[0], "")
+	tell(0, "it was drilled again")
+	record(all[0], "it lacks another")
+	k.cfg.Drill = time.Minute // so that it is due
+	tell(0, "it was tried again")
+	if drills, err := bucket.Drills(t.Context(), 2); err != nil || len(drills) < 2 || drills[1].Partition != all[0] || drills[1].Node != "a" {
+		t.Errorf("drills %+v, %v; want that of the partition that failed, and one more", drills, err)
 	}
 }
 

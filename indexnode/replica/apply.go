@@ -251,14 +251,8 @@ func (in *ingest) deadLetter(tp kafka.TopicPartition, x refusal) kafka.Outgoing 
 func (in *ingest) commit(r *Replica, b *backlog, next millrace.Offset) error {
 	f := &b.fetched[0]
 	in.batch.SetApplied(f.Partition, streamOf(f.Stream), next)
-	origin := r.origin()
-	moved := f.Epoch >= 0 && origin.Epochs[f.Stream] != f.Epoch
-	if moved {
-		origin.Epochs[f.Stream] = f.Epoch
-		in.batch.SetOrigin(f.Partition, origin.encode())
-	}
 	if err := in.cfg.Store.Admit(); err != nil { // before the lock: it may take as long as a flush
-		return in.failed(r, err)
+		return held(whyFailing(err).Reason, err) // of the store, and not of this partition
 	}
 	r.mu.Lock()
 	if r.reading.Load() != b.reading {
@@ -269,6 +263,12 @@ func (in *ingest) commit(r *Replica, b *backlog, next millrace.Offset) error {
 		r.mu.Unlock()
 		return held(Compared, errStands) // since it was gathered
 	}
+	origin := r.origin() // which the reconciler changes under the lock, too
+	moved := f.Epoch >= 0 && origin.Epochs[f.Stream] != f.Epoch
+	if moved {
+		origin.Epochs[f.Stream] = f.Epoch
+		in.batch.SetOrigin(f.Partition, origin.encode())
+	}
 	r.commits.Add(1)
 	changes, err := in.cfg.Store.Apply(&in.batch, in.changes[:0])
 	in.changes = changes
@@ -276,6 +276,9 @@ func (in *ingest) commit(r *Replica, b *backlog, next millrace.Offset) error {
 		in.cfg.Host.Written(f.Stream, changes, in.routes)
 		r.applied[f.Stream].Store(int64(next))
 		r.trail.pass(f.Stream, next, in.cfg.Store.Digest(f.Partition))
+		if moved {
+			r.setOrigin(origin)
+		}
 		if in.cfg.Aged {
 			r.clock.Store(int64(in.cfg.Store.Clock(f.Partition)))
 		}
@@ -287,9 +290,6 @@ func (in *ingest) commit(r *Replica, b *backlog, next millrace.Offset) error {
 	r.mu.Unlock()
 	if err != nil {
 		return in.failed(r, err)
-	}
-	if moved {
-		r.setOrigin(origin)
 	}
 	in.cfg.Host.Applied(f.Stream, changes, in.gathered)
 	return nil

@@ -170,12 +170,12 @@ func TestACorruptPartitionFailsNoOther(t *testing.T) {
 	w.start(partHere, partThere)
 	w.until("both are ready", func() bool { return w.is(partHere, Ready, "")() && w.is(partThere, Ready, "")() && w.count(here) == 1 })
 	w.trim(partHere, 1) // it stays out of service
-	must(t, w.store.Quarantine(partHere, errors.New("a flipped bit")))
 	w.replicas.Pause(time.Now().Add(time.Hour))
 	w.posts(3, here, there)
 	w.until("both wait", func() bool {
 		return w.is(partHere, Stale, Paused)() && w.is(partThere, Stale, Paused)()
 	})
+	must(t, w.store.Quarantine(partHere, errors.New("a flipped bit")))
 	w.replicas.Pause(time.Time{})
 	w.until("the one is out of service", w.is(partHere, Quarantined, Corrupt))
 	w.until("the other goes on", func() bool { return w.count(there) == 3 && w.is(partThere, Ready, "")() })
@@ -261,6 +261,60 @@ func TestARewoundStoreSaysWhichLogItIsOf(t *testing.T) {
 	f.all.detach(r)
 	f.attach(t, partHere, offsets{}, offsets{2, 0})
 	f.want(t, "when that is corrupt,", partHere, Quarantined, Corrupt)
+}
+
+// A store that cannot be read when a replica begins has not been damaged by that.
+func TestAReplicaThatBeginsOnAFailingDisk(t *testing.T) {
+	var broken atomic.Bool
+	mem := vfs.NewMem()
+	must(t, newFlushed(t, mem))
+	f := newIdle(t, errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if broken.Load() && op.Kind.ReadOrWrite() == errorfs.OpIsRead && strings.HasSuffix(op.Path, ".sst") {
+			return syscall.EIO
+		}
+		return nil
+	})))
+	f.all.Serve(partHere, time.Now())
+	broken.Store(true)
+	if err := f.bringTo(t, kafka.Timeline, partHere, recordOf(1, here, postOf(t, here, "b"))); !errors.Is(err, errDetach) {
+		t.Errorf("it says %v", err)
+	}
+	f.all.Of(partHere).state.Store(int32(Absent))
+	f.hosted(partHere)
+	f.want(t, "while the disk fails", partHere, CatchingUp, StoreFailing)
+	broken.Store(false)
+	var at map[kafka.TopicPartition]kafka.Position
+	for range 2 { // the first reads the disk again
+		at = f.attach(t, partHere, offsets{}, offsets{2, 0})
+	}
+	if next := at[kafka.TopicPartition{Stream: kafka.Timeline, Partition: partHere}].Next; next != 1 {
+		t.Errorf("it is read at %v", at)
+	}
+}
+
+// Where it is the note that a replica is whole that finds the store rewound, memory
+// has more than that, too: the log is read again.
+func TestANoteThatFindsTheStoreRewound(t *testing.T) {
+	var broken atomic.Bool
+	mem := vfs.NewMem()
+	must(t, newFlushed(t, mem))
+	f := newIdle(t, errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if broken.Load() && op.Kind.ReadOrWrite() == errorfs.OpIsRead && strings.HasSuffix(op.Path, ".sst") {
+			return syscall.EIO
+		}
+		return nil
+	})))
+	f.all.Serve(partHere, time.Now())
+	r := f.all.Of(partHere)
+	broken.Store(true)
+	var b store.Batch
+	b.Put(partHere, millrace.Timeline{Entity: here, Type: "post"}, millrace.Record{ID: "b", Time: 2, Version: 1})
+	if _, err := f.store.Apply(&b, nil); !errors.Is(err, store.ErrRewound) {
+		t.Errorf("it says %v", err)
+	}
+	if f.all.rememberWhole(r, r.reading.Load()) || r.reading.Load()%2 == 1 || f.host.forgotten.Load() != 1 {
+		t.Errorf("it is read on; the caches were emptied %d times", f.host.forgotten.Load())
+	}
 }
 
 // newFlushed leaves a store on a disk that has one record of a partition.
@@ -429,6 +483,35 @@ func TestTheEpochIsKept(t *testing.T) {
 		if want := []int32{5, 5, 5, 6}[at]; err != nil || !known || o.Epochs[0] != want || r.origin() != o {
 			t.Errorf("after a record of epoch %d the store has %+v, and memory %+v: %v", epoch, o, r.origin(), err)
 		}
+	}
+}
+
+// What a commit and the reconciler change of the origin at the same time is both
+// kept.
+func TestTheEpochAndTheEndAreBothKept(t *testing.T) {
+	f := newFed(t)
+	r := f.all.Of(partHere)
+	bring := func(at millrace.Offset, epoch int32) error {
+		b := backlog{reading: r.reading.Load(), fetched: []streams.Fetched{{
+			TopicPartition: both(partHere)[0], Epoch: epoch, From: at, Next: at + 1,
+			Records: []streams.Record{recordOf(at, here, postOf(t, here, fmt.Sprint(at)))},
+		}}}
+		return f.all.ingest.apply(t.Context(), r, &b)
+	}
+	r.mu.Lock() // both wait
+	done, remembered := make(chan error, 1), make(chan bool, 1)
+	go func() { done <- bring(0, 5) }()
+	go func() { remembered <- f.all.rememberWhole(r, r.reading.Load()) }()
+	time.Sleep(50 * time.Millisecond)
+	r.mu.Unlock()
+	must(t, <-done)
+	if !<-remembered {
+		t.Error("it is not remembered as whole")
+	}
+	row, err := f.store.Origin(partHere)
+	must(t, err)
+	if o, _, err := decodeOrigin(row); err != nil || o.Epochs[0] != 5 || !o.Whole || r.origin() != o {
+		t.Errorf("the store has %+v, and memory %+v: %v", o, r.origin(), err)
 	}
 }
 

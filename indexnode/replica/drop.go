@@ -72,7 +72,9 @@ func (all *Replicas) finishDrop(r *Replica, w *renewal) {
 		all.cfg.Log.Warn("a partition that is assigned elsewhere could not be deleted; trying again", "partition", r.partition, "err", w.err)
 		return
 	}
-	r.setCause(Why{})
+	if r.State() != Quarantined { // or it was condemned meanwhile, and is renewed for that
+		r.setCause(Why{})
+	}
 	r.gone, r.dropped, r.sought = true, true, false
 	poke(all.moved)
 }

@@ -237,6 +237,22 @@ func TestDropAgain(t *testing.T) {
 	w.until("its quarantine is gone", func() bool { return w.store.Quarantined(partThere) == nil })
 }
 
+// A replica that is condemned while it is deleted is renewed when it is assigned
+// again: the deletion does not take the cause away.
+func TestWhatIsCondemnedWhileItIsDeleted(t *testing.T) {
+	f := newIdle(t, vfs.NewMem())
+	f.has(t, partHere, 1, 0)
+	f.all.Drop(setOf(partHere))
+	f.all.drop(t.Context(), time.Now())
+	r := f.all.Of(partHere)
+	<-r.renewal.done
+	f.all.Condemn(partHere, Why{Corrupt, "a flipped bit"})
+	f.all.finish()
+	if got := f.all.unread(); r.condemnedFor().Reason != Corrupt || !slices.Equal(got, []*Replica{r}) {
+		t.Errorf("it is %s for %+v, and %d are renewed", r.State(), r.condemnedFor(), len(got))
+	}
+}
+
 // A deletion that failed is told, and tried again after a while; meanwhile
 // nothing else is deleted, and nothing counts as deleted.
 func TestADropThatFailedIsTriedAgain(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -91,6 +92,36 @@ func TestWhereReadingBegins(t *testing.T) {
 		}
 	}
 	f.want(t, "reading,", partHere, CatchingUp, Behind)
+}
+
+// A replica is not read before it is known from where on: what a fetch from before
+// brings would be taken for what comes next.
+func TestReadingBeginsBehindItsOffsets(t *testing.T) {
+	f := newIdle(t, vfs.NewMem())
+	f.has(t, partHere, 3, 2)
+	f.hosted(partHere)
+	r := f.all.Of(partHere)
+	r.applied[0].Store(9) // as memory had it before the store went back
+	r.trail.Lock()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f.attach(t, partHere, offsets{}, offsets{9, 5})
+	}()
+	for r.Applied() != (offsets{3, 2}) {
+		if r.reading.Load()%2 == 1 {
+			t.Fatalf("it is read at %v", r.Applied())
+		}
+		runtime.Gosched()
+	}
+	if r.reading.Load()%2 == 1 {
+		t.Error("it is read, and its trail has not begun")
+	}
+	r.trail.Unlock()
+	<-done
+	if r.reading.Load()%2 == 0 {
+		t.Error("it is not read")
+	}
 }
 
 // A log that ends before what was read of it is waited for a moment, and told;
@@ -275,6 +306,38 @@ func TestReadyIsKept(t *testing.T) {
 	must(t, err)
 	if o, known, err := decodeOrigin(row); !o.Whole || !known || err != nil || !f.all.Whole(partHere) {
 		t.Errorf("kept: %+v, %v", o, err)
+	}
+}
+
+// A replica that stops to be read, as one that the store has rewound, before it is
+// remembered as whole or announced as ready, is neither.
+func TestNotReadyOnceReadingHasEnded(t *testing.T) {
+	for _, whole := range []bool{false, true} {
+		f := newIdle(t, vfs.NewMem())
+		f.hosted(partHere)
+		f.attach(t, partHere, offsets{}, offsets{})
+		r := f.all.Of(partHere)
+		r.fresh.Store(momentOf(time.Now()))
+		r.through.Store(time.Now().UnixMilli())
+		if whole {
+			must(t, f.all.writeOrigin(r, Origin{Cluster: logOne.Cluster, Topics: logOne.Topics, Whole: true}, offsets{}))
+		}
+		r.mu.Lock()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			f.all.judgeOne(r, time.Now())
+		}()
+		time.Sleep(50 * time.Millisecond) // it waits by then
+		f.all.stopReading(r)
+		r.mu.Unlock()
+		<-done
+		f.want(t, "no longer read,", partHere, CatchingUp, Behind)
+		row, err := f.store.Origin(partHere)
+		must(t, err)
+		if o, _, err := decodeOrigin(row); o.Whole != whole || err != nil || r.origin().Whole != whole {
+			t.Errorf("kept: %+v, %v", o, err)
+		}
 	}
 }
 

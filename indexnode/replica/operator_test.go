@@ -14,7 +14,7 @@ import (
 // A quarantine is known again after a restart by its cause: that of an operator
 // stays, others are mended.
 func TestTheCauseOfAQuarantineIsKnownAgain(t *testing.T) {
-	for text, want := range map[string]Reason{operatorText + ": because " + differsText: ByOperator, differsText + ": at 5": Differs, "bad block": Corrupt} {
+	for text, want := range map[string]Reason{operatorText + ": because " + differsText: ByOperator, differsText + ": at 5": Differs, "it was being restored: " + differsText: Differs, "bad block": Corrupt} {
 		why := whyQuarantined(fmt.Errorf("store: partition 17: %s", text))
 		if why.Reason != want {
 			t.Errorf("%q is %s, want %s", text, why.Reason, want)
@@ -82,9 +82,9 @@ func TestCorruptionIsKnownAgainAfterARestart(t *testing.T) {
 	w.post(here)
 	w.start(partHere)
 	w.until("it is ready", func() bool { return w.is(partHere, Ready, "")() && w.count(here) == 1 })
+	away := w.away()
 	must(t, w.store.Quarantine(partHere, errors.New("a flipped bit")))
 	w.stop()
-	away := w.away()
 	w.start(partHere)
 	w.until("it is known", w.is(partHere, Quarantined, Corrupt))
 	if why, _ := w.replicas.Of(partHere).Why(); !strings.Contains(why.Detail, "a flipped bit") {
@@ -92,6 +92,24 @@ func TestCorruptionIsKnownAgainAfterARestart(t *testing.T) {
 	}
 	away.Store(false)
 	w.until("it is mended", func() bool { return w.is(partHere, Ready, "")() && w.count(here) == 1 })
+}
+
+// What damage the store finds by itself takes the replica out, though no record
+// comes and nobody asks.
+func TestWhatTheStoreQuarantinesIsTakenOut(t *testing.T) {
+	w := newWorld(t)
+	w.post(here)
+	w.start(partHere, partThere)
+	w.until("both are ready", func() bool {
+		return w.is(partHere, Ready, "")() && w.is(partThere, Ready, "")() && w.count(here) == 1
+	})
+	w.trim(partHere, 1) // it stays out of service
+	must(t, w.store.Quarantine(partHere, errors.New("a flipped bit")))
+	w.until("it is out of service", w.is(partHere, Quarantined, Corrupt))
+	if answering, _, _ := w.replicas.Answering(time.Now()); answering.Has(partHere) || w.replicas.Of(partHere).reading.Load()%2 == 1 {
+		t.Error("it answers, or is read")
+	}
+	w.until("the other is ready", w.is(partThere, Ready, ""))
 }
 
 // Only an operator's quarantine is released, and then no backup of the replica

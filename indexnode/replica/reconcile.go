@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/millrace/millrace"
@@ -39,6 +40,7 @@ func (all *Replicas) reconcile(ctx context.Context) error {
 		all.drop(ctx, time.Now())
 		attached := all.attach(ctx)
 		if now := time.Now(); now.Sub(confirmed) >= every || all.firstProof() {
+			all.condemnDamaged()
 			all.judgeInput()
 			all.lookBack(ctx)
 			all.confirm(ctx, all.read())
@@ -113,10 +115,14 @@ func (all *Replicas) begin(r *Replica) {
 		r.marks[s].forget()
 	}
 	if err := all.cfg.Store.Quarantined(r.partition); err != nil {
+		all.recallOrigin(r)
 		all.Condemn(r.partition, whyQuarantined(err))
 		return
 	}
-	if err := all.loadOrigin(r); err != nil {
+	if err := all.loadOrigin(r); errors.Is(err, store.ErrFailed) {
+		all.step(r, Assigned, whyFailing(err)) // attach reads it again
+		return
+	} else if err != nil {
 		all.Condemn(r.partition, Why{Corrupt, err.Error()})
 		return
 	}
@@ -143,6 +149,18 @@ func (all *Replicas) loadOrigin(r *Replica) error {
 	defer r.life.Unlock()
 	r.life.from, r.life.known = origin, known
 	return nil
+}
+
+// recallOrigin takes over what is known of the log that a quarantined partition
+// was read from: what takes its place must have as much.
+func (all *Replicas) recallOrigin(r *Replica) {
+	origin, known, err := decodeOrigin(all.cfg.Store.LastOrigin(r.partition))
+	if err != nil {
+		origin, known = Origin{}, false
+	}
+	r.life.Lock()
+	defer r.life.Unlock()
+	r.life.from, r.life.known = origin, known
 }
 
 // unread returns the replicas that should read the log and do not, and those
@@ -271,13 +289,13 @@ func (all *Replicas) attachOne(ctx context.Context, r *Replica, now logNow, at m
 	}
 	r.fresh.Store(nil)
 	r.through.Store(0)
-	r.reading.Add(1)
 	for s, n := range next {
 		r.marks[s].forget()
 		r.applied[s].Store(int64(n))
 		at[kafka.TopicPartition{Stream: kafka.Stream(s), Partition: r.partition}] = kafka.Position{Next: n, Epoch: origin.Epochs[s]}
 	}
 	r.trail.begin(next, all.cfg.Store.Digest(r.partition))
+	r.reading.Add(1) // last: what was fetched before is compared with the offsets of now
 	r.explain(Why{Behind, "the end of the log is not reached"})
 }
 
@@ -314,7 +332,7 @@ func (all *Replicas) whyLost(r *Replica) Why {
 
 // whyFailing says why the store takes nothing in.
 func whyFailing(err error) Why {
-	if errors.Is(err, store.ErrDiskFull) {
+	if errors.Is(err, store.ErrDiskFull) || errors.Is(err, syscall.ENOSPC) {
 		return Why{DiskFull, err.Error()}
 	}
 	return Why{StoreFailing, err.Error()}
@@ -343,6 +361,17 @@ func (all *Replicas) writeOrigin(r *Replica, o Origin, next [kafka.Streams]millr
 		r.setOrigin(o)
 	}
 	return err
+}
+
+// condemnDamaged takes out the replicas whose partitions the store has
+// quarantined by itself, as for a file that a compaction found damaged. No record
+// may come that would find that, and questions may be answered from the cache.
+func (all *Replicas) condemnDamaged() {
+	for p := range all.replicas {
+		if r := &all.replicas[p]; r.State().Answers() || r.reading.Load()%2 == 1 {
+			all.CondemnDamaged(r.partition)
+		}
+	}
 }
 
 // judge moves replicas by what is confirmed and applied.
@@ -475,9 +504,15 @@ func (all *Replicas) judgeOne(r *Replica, now time.Time) {
 	own, age := r.age(now), all.Age(r.partition, now)
 	switch r.State() {
 	case CatchingUp:
-		if r.reading.Load()%2 == 1 && own <= all.cfg.Limit && all.rememberWhole(r) && all.warm(r) {
+		reading := r.reading.Load()
+		if reading%2 == 0 || own > all.cfg.Limit || !all.rememberWhole(r, reading) || !all.warm(r) {
+			return
+		}
+		r.mu.Lock() // which who rewinds it holds until it is not read any more
+		if r.reading.Load() == reading {
 			all.step(r, CaughtUp, Why{})
 		}
+		r.mu.Unlock()
 	case Stale:
 		if !all.warm(r) {
 			return
@@ -526,19 +561,26 @@ func (all *Replicas) whyOld(r *Replica, own time.Duration, now time.Time) Why {
 }
 
 // rememberWhole keeps that a replica has reached the end of its log, so that
-// it answers after a restart even without Kafka.
-func (all *Replicas) rememberWhole(r *Replica) bool {
-	o := r.origin()
-	if o.Whole {
+// it answers after a restart even without Kafka; not if reading has ended since
+// that was found, as where the store has lost some of it.
+func (all *Replicas) rememberWhole(r *Replica, reading uint64) bool {
+	if r.origin().Whole {
 		return true
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.reading.Load() != reading {
+		return false
+	}
+	o := r.origin()
 	o.Whole = true
 	var b store.Batch
 	b.SetOrigin(r.partition, o.encode())
-	r.mu.Lock()
-	_, err := all.cfg.Store.Apply(&b, nil)
-	r.mu.Unlock()
-	if err != nil {
+	if _, err := all.cfg.Store.Apply(&b, nil); err != nil {
+		if errors.Is(err, store.ErrRewound) { // memory has more than the store
+			all.stopReading(r)
+			all.cfg.Host.Forget()
+		}
 		r.explain(whyFailing(err))
 		return false
 	}

@@ -6,10 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/kafka"
 )
 
@@ -161,7 +164,9 @@ func (all *Replicas) turn(ctx context.Context, r *Replica) (lane chan struct{}, 
 		case <-ctx.Done():
 			err = ctx.Err()
 		case <-look.C:
-			r.explain(Why{Restores, "others are restored before it"})
+			if why, _ := r.Why(); why.Reason != BackupAway { // which it learnt in an earlier turn
+				r.explain(Why{Restores, "others are restored before it"})
+			}
 			continue
 		}
 		look.Stop()
@@ -173,15 +178,22 @@ func (all *Replicas) turn(ctx context.Context, r *Replica) (lane chan struct{}, 
 // empty where it is the log's beginning; nil where nothing was replaced. It
 // returns errNothing, and has changed nothing, when there is neither.
 func (all *Replicas) replace(ctx context.Context, r *Replica, log kafka.LogID, e ends, why Why, since time.Time) (by *Backup, err error) {
-	whole := e.begin == [kafka.Streams]millrace.Offset{} && !r.origin().Past
+	begins := e.begin == [kafka.Streams]millrace.Offset{}
+	sought := search{log: log, ends: e, past: r.origin().Past}
 	err = errNothing
-	if all.cfg.Backups != nil && !(whole && why.Reason == Differs) { // or no backup is as good as the log itself
-		var from Backup
-		var patience time.Duration
-		if whole {
-			patience = all.patience(since)
+	if all.cfg.Backups != nil && begins && !sought.past && why.Reason == Differs { // no backup is as good as the log itself, if that has all
+		var bad error
+		if sought.past, bad = all.hasPast(ctx, r, log, all.patience(since)); bad != nil {
+			err = bad
 		}
-		if from, err = all.restore(ctx, r, log, e, patience); err == nil && from.Name != "" {
+	}
+	whole := begins && !sought.past
+	if all.cfg.Backups != nil && !(whole && why.Reason == Differs) {
+		var from Backup
+		if whole {
+			sought.patience = all.patience(since)
+		}
+		if from, err = all.restore(ctx, r, sought); err == nil && from.Name != "" {
 			return &from, nil
 		}
 	}
@@ -189,12 +201,13 @@ func (all *Replicas) replace(ctx context.Context, r *Replica, log kafka.LogID, e
 		return nil, err
 	}
 	var away *awayError
+	silent := all.cfg.Backups == nil || errors.As(err, &away)
 	switch {
-	case errors.As(err, new(*pastError)):
+	case errors.As(err, new(*pastError)), errors.As(err, new(*hereError)):
 		return nil, err
-	case !whole:
+	case !whole, silent && all.othersHavePast(r, log):
 		return nil, fmt.Errorf("%w, and %s", err, e.beginning(r.partition))
-	case errors.As(err, &away) && time.Since(since) < all.seekFor:
+	case away != nil && time.Since(since) < all.seekFor:
 		return nil, err
 	case all.cfg.Store.Applied(r.partition).Content < 0 && all.cfg.Store.Quarantined(r.partition) == nil:
 		return nil, nil // nothing is there that would have to go
@@ -277,40 +290,106 @@ type awayError struct{ err error }
 func (e *awayError) Error() string { return e.err.Error() }
 func (e *awayError) Unwrap() error { return e.err }
 
-// restore brings back the newest backup that the log goes on from; one that is
-// damaged gives way to the next. It returns which it was; none if the replica
-// was released meanwhile, or quarantined by an operator. The search for one, but
-// not the restore, is given up after patience; 0 is no bound.
-func (all *Replicas) restore(ctx context.Context, r *Replica, log kafka.LogID, e ends, patience time.Duration) (from Backup, err error) {
-	search, giveUp := context.WithCancelCause(ctx)
+// hasPast reports whether a backup of the log has what was before it: a replica
+// that was made anew since may not know. The search is given up after patience.
+func (all *Replicas) hasPast(ctx context.Context, r *Replica, log kafka.LogID, patience time.Duration) (bool, error) {
+	searching, giveUp := context.WithTimeoutCause(ctx, patience, errSilent)
+	defer giveUp()
+	for b, away := range all.cfg.Backups.Newest(searching, r.partition) {
+		if away != nil {
+			return false, &awayError{cmp.Or(context.Cause(searching), away)}
+		}
+		all.backupsAnswered()
+		if LogOf(b.Origin) == log.String() && HasPast(b.Origin) {
+			return true, nil
+		}
+	}
+	all.backupsAnswered()
+	return false, nil
+}
+
+// othersHavePast reports whether another replica of this node has what was before
+// the log, so that this one is likely to lack it.
+func (all *Replicas) othersHavePast(r *Replica, log kafka.LogID) bool {
+	for p := range all.replicas {
+		o := all.replicas[p].origin()
+		if p != int(r.partition) && o.Past && o.Cluster == log.Cluster && o.Topics == log.Topics {
+			return true
+		}
+	}
+	return false
+}
+
+// backupsAnswered notes that the backups answer.
+func (all *Replicas) backupsAnswered() {
+	now := time.Now()
+	all.answered.Store(&now)
+}
+
+// hereError is a failure of this node to restore a backup, which may be good.
+type hereError struct{ err error }
+
+func (e *hereError) Error() string { return e.err.Error() }
+func (e *hereError) Unwrap() error { return e.err }
+
+// failedHere reports whether a restore failed for this node's own disk, as the store
+// says or who downloads: an older backup would fail as well, and the same one may not,
+// later. What else the store fails for may lie in the backup.
+func failedHere(err error) bool {
+	var system syscall.Errno
+	switch {
+	case errors.Is(err, store.ErrRefused):
+		return false
+	case errors.Is(err, store.ErrDiskFull):
+		return true
+	case !errors.As(err, &system):
+		return false
+	}
+	return errors.Is(err, store.ErrFailed) && system != syscall.ENOENT ||
+		slices.Contains([]syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EIO, syscall.EROFS}, system)
+}
+
+// search is what a replica needs of a backup.
+type search struct {
+	log      kafka.LogID   // that goes on from it
+	ends     ends          // of that log
+	past     bool          // it has what was before that log
+	patience time.Duration // after which the search, but not the restore, is given up; 0 is no bound
+}
+
+// restore brings back the newest backup that will do; one that is damaged gives
+// way to the next. It returns which it was; none if the replica was released
+// meanwhile, or quarantined by an operator.
+func (all *Replicas) restore(ctx context.Context, r *Replica, sought search) (from Backup, err error) {
+	searching, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
 	var timer *time.Timer
-	if patience > 0 {
-		timer = time.AfterFunc(patience, func() { giveUp(errSilent) })
+	if sought.patience > 0 {
+		timer = time.AfterFunc(sought.patience, func() { giveUp(errSilent) })
 		defer timer.Stop()
-	}
-	answered := func() {
-		now := time.Now()
-		all.answered.Store(&now)
 	}
 	err = errNothing
 	var past error
-	for b, away := range all.cfg.Backups.Newest(search, r.partition) {
+	for b, away := range all.cfg.Backups.Newest(searching, r.partition) {
 		if away != nil {
-			return from, &awayError{cmp.Or(context.Cause(search), away)}
+			return from, &awayError{cmp.Or(context.Cause(searching), away)}
 		}
-		answered()
+		all.backupsAnswered()
 		origin, known, bad := decodeOrigin(b.Origin)
 		if bad != nil || !known {
 			err = fmt.Errorf("backup %s does not say which log it is of: %w", b.Name, cmp.Or(bad, errNoOrigin))
 			continue
 		}
-		_, why := judge(b.Applied, &origin, log, e)
-		if e.begin == [kafka.Streams]millrace.Offset{} { // or the log itself says what it lacks
+		_, why := judge(b.Applied, &origin, sought.log, sought.ends)
+		if sought.ends.begin == [kafka.Streams]millrace.Offset{} { // or the log itself says what it lacks
 			past = cmp.Or(past, pastOf(&b, &origin, why))
 		}
 		if why.Reason != "" {
 			err = fmt.Errorf("backup %s cannot be gone on from: %s", b.Name, why.Detail)
+			continue
+		}
+		if sought.past && !origin.Past {
+			err = fmt.Errorf("backup %s lacks what was before the log", b.Name)
 			continue
 		}
 		if r.condemnedFor().Reason == Differs && !r.trusts(&b, all.cfg.Node) {
@@ -335,13 +414,16 @@ func (all *Replicas) restore(ctx context.Context, r *Replica, log kafka.LogID, e
 		if ctx.Err() != nil {
 			return from, err
 		}
+		if failedHere(err) {
+			return from, &hereError{fmt.Errorf("backup %s: %w", b.Name, err)}
+		}
 		all.cfg.Log.Error("a backup could not be restored; trying an older one", "partition", r.partition, "backup", b.Name, "err", err)
 		err = fmt.Errorf("backup %s: %w", b.Name, err)
 		if timer != nil {
-			timer.Reset(patience)
+			timer.Reset(sought.patience)
 		}
 	}
-	answered()
+	all.backupsAnswered()
 	return from, cmp.Or(past, err)
 }
 
@@ -401,6 +483,10 @@ func (all *Replicas) finishOne(r *Replica, w *renewal) {
 	if past := (*pastError)(nil); errors.As(err, &past) && (w.was.Reason == "" || w.was.Reason == past.why.Reason) {
 		why = Why{past.why.Reason, "nothing of it is here, and " + past.why.Detail}
 	}
+	cause := why // that it is known by, and mended for
+	if here := (*hereError)(nil); errors.As(err, &here) {
+		why.Reason = whyFailing(err).Reason
+	}
 	if away := (*awayError)(nil); errors.As(err, &away) {
 		why.Reason = BackupAway
 		if r.State() == CatchingUp {
@@ -411,7 +497,7 @@ func (all *Replicas) finishOne(r *Replica, w *renewal) {
 	if !all.step(r, Failed, why) && !all.step(r, Condemned, why) {
 		r.explain(why)
 	} else if w.was.Reason == "" {
-		r.setCause(why)
+		r.setCause(cause)
 	}
 }
 

@@ -7,11 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"os"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -35,6 +38,8 @@ type kept struct {
 	waits    []time.Duration // which it did
 	backups  map[millrace.Partition][]Backup
 	damaged  map[string]bool
+	failing  error    // the next restore fails so, before it begins
+	tried    []string // to be restored
 	restored []string
 	left     []millrace.Partition // of which what was downloaded was to be removed
 	parts    topology.Set         // of which something is there that was downloaded
@@ -146,6 +151,14 @@ func (k *kept) forgotten() (all []millrace.Partition) {
 
 func (k *kept) Restore(ctx context.Context, p millrace.Partition, b Backup, tell func(string)) error {
 	tell("it begins")
+	var failing error
+	k.set(func() {
+		k.tried = append(k.tried, b.Name)
+		failing, k.failing = k.failing, nil
+	})
+	if failing != nil {
+		return failing
+	}
 	if err := k.w.store.DropPartition(p); err != nil {
 		return err
 	}
@@ -380,6 +393,99 @@ func TestTheLogAloneIsNotAllThatWas(t *testing.T) {
 	})
 }
 
+// addWithPast adds a backup, of another node, that has what was before the log.
+func (k *kept) addWithPast(p millrace.Partition, name string) {
+	k.w.t.Helper()
+	k.add(p, name, 0, "")
+	k.set(func() {
+		b := &k.backups[p][0]
+		b.Node, b.Origin = "elsewhere", bytes.Replace(b.Origin, []byte(`"whole":true`), []byte(`"whole":true,"past":true`), 1)
+	})
+}
+
+// beAway has the backups not answer.
+func (k *kept) beAway() {
+	k.set(func() { k.away = errors.New("503 slow down") })
+}
+
+// A quarantined replica that has what was before the log is known to have it
+// after a restart: while the backups do not answer it is not read from the log.
+func TestAQuarantineForgetsNoPast(t *testing.T) {
+	w := newWorld(t)
+	for range 5 {
+		w.post(here)
+	}
+	k := newKept(w)
+	k.addWithPast(partHere, "after")
+	w.backups, w.seek = k, 300*time.Millisecond
+	w.start(partHere)
+	w.until("it is ready", func() bool { return w.is(partHere, Ready, "")() && w.count(here) == 6 })
+	for _, cause := range []string{differsText, "a flipped bit"} {
+		must(t, w.store.Flush())
+		k.beAway()
+		must(t, w.store.Quarantine(partHere, errors.New(cause)))
+		w.stop()
+		w.start(partHere)
+		w.until("it waits for the backups", w.is(partHere, Quarantined, BackupAway))
+		time.Sleep(2 * w.seek)
+		w.replicas.Of(partHere).again.Store(0)
+		w.replicas.Wake()
+		w.until("it was tried again", func() bool { return w.replicas.Of(partHere).again.Load() > 0 })
+		k.set(func() { k.away = nil })
+		w.replicas.Of(partHere).again.Store(0)
+		w.until("it is ready again", w.is(partHere, Ready, ""))
+		if n := w.count(here); n != 6 {
+			t.Fatalf("%s: it has %d records; want that of before the log and five of it", cause, n)
+		}
+	}
+}
+
+// A replica that was read from the log alone, and so differs from others that have
+// what was before it, comes from a backup that has that; one that has not does not
+// do, though it is newer.
+func TestAReplicaThatLacksThePastComesFromABackup(t *testing.T) {
+	w := newWorld(t)
+	for range 5 {
+		w.post(here)
+	}
+	k := newKept(w)
+	w.backups = k
+	w.start(partHere)
+	w.until("it is ready", func() bool { return w.is(partHere, Ready, "")() && w.count(here) == 5 })
+	k.addWithPast(partHere, "after")
+	k.add(partHere, "without", 4, "")
+	k.set(func() { k.backups[partHere][0].Node = "another" })
+	w.replicas.Condemn(partHere, Why{Differs, "for a test"})
+	w.until("it is ready again", w.is(partHere, Ready, ""))
+	if got := k.names(); got != "after" || w.count(here) != 6 {
+		t.Errorf("restored %q, %d records", got, w.count(here))
+	}
+}
+
+// While the backups do not answer, a replica of which nothing is here is not read
+// from the log where another replica of the node has what was before that.
+func TestWhatOthersHaveOfThePastIsWaitedFor(t *testing.T) {
+	w := newWorld(t)
+	for range 5 {
+		w.post(here)
+	}
+	k := newKept(w)
+	k.addWithPast(partHere, "after")
+	k.addWithPast(partThere, "there")
+	w.backups, w.seek = k, 300*time.Millisecond
+	w.start(partThere)
+	w.until("the other is ready", w.is(partThere, Ready, ""))
+	k.beAway()
+	w.want(partHere, partThere)
+	w.until("it waits for the backups", w.is(partHere, CatchingUp, BackupAway))
+	time.Sleep(3 * w.seek)
+	k.set(func() { k.away = nil })
+	w.until("it is ready", w.is(partHere, Ready, ""))
+	if got := k.names(); got != "there after" || w.count(here) != 6 {
+		t.Errorf("restored %q, %d records", got, w.count(here))
+	}
+}
+
 // Where nothing of a partition is here, and the backups that kept it from the log
 // are removed, it is read from the log's beginning.
 func TestBackupsThatWereInTheWayAreRemoved(t *testing.T) {
@@ -428,7 +534,7 @@ func TestABackupOfNoLogIsNotTaken(t *testing.T) {
 		cfg := f.all.cfg
 		cfg.Backups = unknown{row: row}
 		f.all.Configure(cfg)
-		_, err := f.all.restore(t.Context(), f.all.Of(partHere), kafka.LogID{}, ends{}, 0)
+		_, err := f.all.restore(t.Context(), f.all.Of(partHere), search{})
 		if err == nil || !strings.Contains(err.Error(), "backup odd does not say which log it is of: "+what) {
 			t.Errorf("it says %v", err)
 		}
@@ -463,6 +569,91 @@ func TestBackupsAwayOrDamaged(t *testing.T) {
 	w.until("it is ready", w.is(partHere, Ready, ""))
 	if got := k.names(); got != "old" {
 		t.Errorf("restored %q", got)
+	}
+}
+
+// A replica that could not ask for backups says so until it can, also while it waits
+// for its turn to ask again.
+func TestBackupsAwayIsToldUntilTheyAreBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := &Replicas{unhurried: make(chan struct{}, 1)}
+		all.unhurried <- struct{}{} // another's turn, which lasts
+		for told, want := range map[Reason]Reason{KafkaAway: Restores, BackupAway: BackupAway} {
+			var r Replica
+			r.explain(Why{Reason: told})
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+			_, _, err := all.turn(ctx, &r)
+			cancel()
+			if why, _ := r.Why(); err == nil || why.Reason != want {
+				t.Errorf("after %s it says %s; %v", told, why.Reason, err)
+			}
+		}
+	})
+}
+
+// A backup that this node's own disk cannot take is not damaged: no older one is
+// taken instead, nor the log, and it is tried again. That is told.
+func TestAFullDiskIsNoDamagedBackup(t *testing.T) {
+	for failing, reason := range map[error]Reason{
+		fmt.Errorf("store: restore partition 1: %w", store.ErrDiskFull): DiskFull,
+		&os.PathError{Op: "write", Path: "in", Err: syscall.ENOSPC}:     DiskFull,
+		fmt.Errorf("%w: write: %w", store.ErrFailed, syscall.EIO):       StoreFailing,
+	} {
+		w := newWorld(t)
+		for range 5 {
+			w.post(here)
+		}
+		k := newKept(w)
+		w.backups = k
+		w.start(partHere)
+		w.until("it is ready", func() bool { return w.is(partHere, Ready, "")() && w.count(here) == 5 })
+		k.add(partHere, "old", 1, "")
+		k.add(partHere, "new", 3, "")
+		k.set(func() { k.failing = failing })
+		w.replicas.Condemn(partHere, Why{Corrupt, "a flipped bit"})
+		w.until("it failed", w.is(partHere, Quarantined, reason))
+		if n := w.count(here); n != 5 {
+			t.Errorf("%v: it has %d records, and nothing is restored yet", failing, n)
+		}
+		w.replicas.Of(partHere).again.Store(0)
+		w.replicas.Wake()
+		w.until("it is ready again", w.is(partHere, Ready, ""))
+		k.set(func() {
+			if got := strings.Join(k.tried, " "); got != "new new" {
+				t.Errorf("%v: tried %q", failing, got)
+			}
+		})
+		w.stop()
+	}
+}
+
+// What a backup may be to blame for gives way to an older one.
+func TestWhatIsNotThisNodesDisk(t *testing.T) {
+	for _, err := range []error{
+		errors.New("a flipped bit"), fmt.Errorf("%w: a table is not taken", store.ErrFailed), fmt.Errorf("%w: %w", store.ErrFailed, syscall.ENOENT),
+		fmt.Errorf("%w: %w", store.ErrRefused, syscall.EIO), &os.SyscallError{Syscall: "connect", Err: syscall.ECONNREFUSED},
+	} {
+		if failedHere(err) {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
+// A replica of which nothing was here is looked after again when its restore broke
+// off, for whatever reason.
+func TestARestoreThatBrokeOffIsTriedAgain(t *testing.T) {
+	for reason, err := range map[Reason]error{BackupAway: &awayError{errSilent}, DiskFull: &hereError{store.ErrDiskFull}} {
+		f := newIdle(t, vfs.NewMem())
+		f.all.cfg.Backups = ownBackups{}
+		f.hosted(partHere)
+		r := f.all.Of(partHere)
+		f.all.step(r, Replaced, Why{Restores, "a backup"})
+		f.all.finishOne(r, &renewal{err: err})
+		f.want(t, "then", partHere, Quarantined, reason)
+		r.again.Store(0)
+		if got := f.all.unread(); !slices.Equal(got, []*Replica{r}) {
+			t.Errorf("%s: %d are tried again", reason, len(got))
+		}
 	}
 }
 

@@ -251,6 +251,14 @@ func (all *Replicas) Condemn(p millrace.Partition, why Why) bool {
 	return true
 }
 
+// CondemnDamaged takes a partition out of service if the store has it in
+// quarantine now, and reports whether that changed anything. What somebody found
+// of it may be of what was replaced since.
+func (all *Replicas) CondemnDamaged(p millrace.Partition) bool {
+	err := all.cfg.Store.Quarantined(p)
+	return errors.Is(err, store.ErrCorrupt) && all.Condemn(p, whyQuarantined(err))
+}
+
 // lost notes what reading a log said that does not have what comes next. The
 // reconciler asks Kafka for the rest.
 func (all *Replicas) lost(r *Replica, err error) {

@@ -202,6 +202,10 @@ func (s *Store) applyTo(n millrace.Partition, o *ops, changes []Change) ([]Chang
 	if err := p.ready(s); err != nil {
 		return changes, err
 	}
+	if err := p.rewound; err != nil {
+		p.rewound = nil
+		return changes, err
+	}
 	before := p.bytes
 	after, err := p.apply(s, o, changes)
 	if err == nil {
@@ -250,7 +254,8 @@ func (s *Store) Applied(p millrace.Partition) Offsets {
 
 // Origin returns what [Batch.SetOrigin] set last, as reads of the partition see
 // it, or nil. The caller must not change it. What of a partition could not be read
-// is read again, as for a writer (ErrRewound).
+// is read again, as for a writer (ErrRewound). Who asks goes on from [Store.Applied]
+// and hears of no flush that rewound it before.
 func (s *Store) Origin(p millrace.Partition) ([]byte, error) {
 	q, err := s.part(p)
 	if err != nil {
@@ -261,7 +266,20 @@ func (s *Store) Origin(p millrace.Partition) ([]byte, error) {
 	if err := q.ready(s); err != nil {
 		return nil, err
 	}
+	q.rewound = nil
 	return q.origin, nil
+}
+
+// LastOrigin returns what is known of a partition's origin, of one that is
+// quarantined too, or nil. It reads nothing.
+func (s *Store) LastOrigin(p millrace.Partition) []byte {
+	q, err := s.part(p)
+	if err != nil {
+		return nil
+	}
+	q.mu.RLock()
+	defer q.mu.RUnlock()
+	return q.origin
 }
 
 // Clock returns the log's own time as a partition has it; see [Batch.SetClock].
@@ -309,10 +327,14 @@ func (s *Store) admit() error {
 	if err != nil {
 		return err
 	}
-	if s.dirty.Load() > 2*s.opts.MaxDirtyBytes {
-		return here(s.flush(s.ctx.Done()))
+	if s.dirty.Load() <= 2*s.opts.MaxDirtyBytes {
+		return nil
 	}
-	return nil
+	failed, err := s.flushParts(s.ctx.Done())
+	if failed != nil { // which their own writers hear
+		s.log.Error("store: flush failed", "err", failed)
+	}
+	return here(err)
 }
 
 // tellFull logs when the disk is full, each minute of it, and when it no longer

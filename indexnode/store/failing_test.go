@@ -38,6 +38,54 @@ func onlyFailed(err error) error {
 	return fmt.Errorf("not ErrFailed alone: %w", err)
 }
 
+// A partition that a flush could not write fails no writer of another, though that
+// waits for the flush; its own writer hears that it was rewound, once.
+func TestAFlushThatFailsAPartitionFailsNoOther(t *testing.T) {
+	var broken atomic.Bool
+	s := openMem(t, Options{FlushEvery: -1, unwritable: func(p millrace.Partition) error {
+		if broken.Load() && p == 5 {
+			return syscall.EIO
+		}
+		return nil
+	}})
+	batch := func(p millrace.Partition, n int) *Batch {
+		var b Batch
+		b.Put(p, millrace.Timeline{Entity: "member:1", Type: "post"}, millrace.Record{ID: millrace.RecordID(fmt.Sprint(n)), Time: millrace.Time(n)})
+		b.SetApplied(p, Content, millrace.Offset(n))
+		return &b
+	}
+	apply(t, s, batch(5, 1))
+	if err := s.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, s, batch(5, 2))
+	s.opts.MaxDirtyBytes = 0
+	broken.Store(true)
+	if err := s.Admit(); err != nil {
+		t.Errorf("another is told: %v", err)
+	}
+	if at := s.Applied(5).Content; at != 1 {
+		t.Errorf("it is at %d: the flush did not fail, and the test shows nothing", at)
+	}
+	if _, err := s.Apply(batch(3, 1), nil); err != nil {
+		t.Errorf("another is told: %v", err)
+	}
+	if _, err := s.Apply(batch(5, 3), nil); !errors.Is(err, ErrRewound) {
+		t.Errorf("its writer is told: %v", err)
+	}
+	broken.Store(false)
+	if at := s.Applied(5).Content; at != 1 {
+		t.Errorf("it is at %d, and has a hole", at)
+	}
+	apply(t, s, batch(5, 2))
+	if at := s.Applied(5).Content; at != 2 {
+		t.Errorf("it is at %d", at)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // A disk that cannot be read now has not corrupted anything: whatever fails says
 // ErrFailed, and the partition goes on from its offsets when the disk does.
 func TestAFailingReadIsNotCorruption(t *testing.T) {

@@ -21,13 +21,20 @@ func (s *Store) Flush() error {
 // flush writes every partition's changes, each in one batch, and waits until
 // they are on disk or stop is closed.
 func (s *Store) flush(stop <-chan struct{}) error {
+	failed, err := s.flushParts(stop)
+	return errors.Join(failed, err)
+}
+
+// flushParts is flush. It tells the failures of partitions, which were rewound and
+// whose writers are told too, apart from what concerns all.
+func (s *Store) flushParts(stop <-chan struct{}) (failed, err error) {
 	s.flushing.Lock()
 	defer s.flushing.Unlock()
 	if err := s.disk.Stuck(); err != nil {
-		return err
+		return nil, err
 	}
 	if err := s.room(s.opts.MinFreeBytes / 4); err != nil {
-		return err
+		return nil, err
 	}
 	s.stagger()
 	all := make([]*part, len(s.parts))
@@ -35,7 +42,7 @@ func (s *Store) flush(stop <-chan struct{}) error {
 		all[i] = &s.parts[i]
 	}
 	written, errs := s.write(all)
-	return errors.Join(append(errs, s.settle(written, stop))...)
+	return errors.Join(errs...), s.settle(written, stop)
 }
 
 // writtenPart is a partition, and the row that it has in Pebble.
@@ -53,11 +60,15 @@ func (s *Store) write(parts []*part) (written []writtenPart, errs []error) {
 		p.mu.Lock()
 		p.hot.shrink(s, int64(crowded*float64(p.hot.bytes)))
 		err := error(nil)
-		if p.changed {
+		if p.changed && s.opts.unwritable != nil {
+			err = s.opts.unwritable(p.p)
+		}
+		if p.changed && err == nil {
 			err = p.write(s)
 		}
 		if err != nil {
-			errs = append(errs, s.rewind(p, err))
+			p.rewound = s.rewind(p, err)
+			errs = append(errs, p.rewound)
 		} else {
 			written = append(written, writtenPart{p, p.epoch, p.row})
 		}

@@ -144,6 +144,7 @@ func (s *Store) loadParts() error {
 // used.
 func (p *part) load(s *Store) error {
 	p.forget(s)
+	p.rewound = nil
 	row, origin, err := loadRows(s.db, p.p)
 	var counts []byte
 	if err == nil {

@@ -66,3 +66,37 @@ func TestTheCauseOfAQuarantineChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// A restore that breaks off in its last step, however often, leaves the cause for
+// which the partition was quarantined before: who restores it next goes by that.
+func TestARestoreThatBreaksOffKeepsTheCause(t *testing.T) {
+	fs := vfs.NewCrashableMem()
+	s := openMem(t, Options{FS: fs})
+	apply(t, s, mendBatch(3, 0, 4))
+	if err := s.Quarantine(3, errors.New("it differs from others")); err != nil {
+		t.Fatal(err)
+	}
+	const want = "it was being restored: it differs from others"
+	for range 2 {
+		p := &s.parts[3]
+		s.flushing.Lock()
+		p.mu.Lock()
+		err := s.mark([]*replacement{{p: p, was: p.bad, run: []string{"a table"}}})
+		p.mu.Unlock()
+		s.flushing.Unlock()
+		if err != nil {
+			t.Fatal(err)
+		}
+		crashed := openMem(t, Options{FS: fs.CrashClone(vfs.CrashCloneCfg{})})
+		if err := crashed.Quarantined(3); err == nil || !strings.Contains(err.Error(), "partition 3 is quarantined: "+want+";") {
+			t.Errorf("after a crash it is quarantined for %v", err)
+		}
+		if err := errors.Join(s.Close(), crashed.Close()); err != nil {
+			t.Fatal(err)
+		}
+		s = openMem(t, Options{FS: fs})
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}

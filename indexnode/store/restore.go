@@ -36,7 +36,7 @@ import (
 // row is read before anything is replaced: files that are not what the
 // checkpoint says are an [ErrRefused], and the store is as it was. A crash or an
 // [ErrFailed] in the last step leaves the partition quarantined, for the next
-// Restore or [Store.DropPartition].
+// Restore or [Store.DropPartition], for the cause that it had before, too.
 func (s *Store) Restore(ctx context.Context, dir string, c Checkpoint) error {
 	p, err := s.part(c.Partition)
 	if err != nil {
@@ -287,6 +287,18 @@ type replacements struct {
 // takes several steps, and after a crash in between.
 var errRestoring = errors.New("it was being restored")
 
+// restoring is errRestoring of a partition that was quarantined before. What that
+// was for is still so if the replacement breaks off.
+func restoring(was error) error {
+	switch {
+	case was == nil:
+		return errRestoring
+	case strings.HasPrefix(was.Error(), errRestoring.Error()): // and broke off before
+		return was
+	}
+	return fmt.Errorf("%w: %s", errRestoring, was)
+}
+
 // DropPartition removes everything of a partition at once, on disk too, and
 // lifts its quarantine: the log can be read again from its beginning. It reads
 // nothing of the partition, so that missing or damaged files do not matter.
@@ -371,7 +383,7 @@ func (s *Store) mark(some []*replacement) error {
 		if len(r.bottom)+len(r.run) == 0 {
 			continue
 		}
-		if err := s.bad(r.p, errRestoring); err != nil {
+		if err := s.bad(r.p, restoring(r.was)); err != nil {
 			return err
 		}
 	}

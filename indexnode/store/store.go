@@ -65,6 +65,8 @@ type Options struct {
 
 	fatal         func(msg string) // hears that Pebble cannot go on; for tests
 	memTableBytes uint64           // of Pebble; tests make it small
+
+	unwritable func(millrace.Partition) error // has the flush of a partition fail; for tests
 }
 
 func (o Options) withDefaults() Options {

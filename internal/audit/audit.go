@@ -5,7 +5,9 @@ package audit
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"strings"
@@ -37,7 +39,15 @@ func Shortened(who string) string {
 type Log struct {
 	name string
 	mu   sync.Mutex
-	file *os.File
+	file file
+	torn bool // the file ends in the middle of a line, as of a full disk
+}
+
+// file is an *os.File.
+type file interface {
+	io.WriteCloser
+	Stat() (os.FileInfo, error)
+	Sync() error
 }
 
 type entryKey struct{}
@@ -47,15 +57,28 @@ func IsEntry(ctx context.Context) bool { return ctx.Value(entryKey{}) != nil }
 
 // Open opens a file, or makes it. Nobody but its owner may read it.
 func Open(name string) (*Log, error) {
-	f, err := open(name)
+	f, torn, err := open(name)
 	if err != nil {
 		return nil, fmt.Errorf("audit: %w", err)
 	}
-	return &Log{name: name, file: f}, nil
+	return &Log{name: name, file: f, torn: torn}, nil
 }
 
-func open(name string) (*os.File, error) {
-	return os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+// open opens a file, and reports whether it ends in the middle of a line.
+func open(name string) (f *os.File, torn bool, err error) {
+	if f, err = os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_RDWR, 0o600); err != nil {
+		return nil, false, err
+	}
+	is, err := f.Stat()
+	if err == nil && is.Size() > 0 {
+		last := make([]byte, 1)
+		_, err = f.ReadAt(last, is.Size()-1)
+		torn = last[0] != '\n'
+	}
+	if err != nil {
+		return nil, false, errors.Join(err, f.Close())
+	}
+	return f, torn, nil
 }
 
 // there opens the file anew if it was moved away, as who rotates logs does, or
@@ -68,39 +91,54 @@ func (l *Log) there() error {
 	if is, err := os.Stat(l.name); err == nil && os.SameFile(have, is) {
 		return nil
 	}
-	f, err := open(l.name)
+	f, torn, err := open(l.name)
 	if err != nil {
 		return err
 	}
 	_ = l.file.Close() // what is in it is on disk
-	l.file = f
+	l.file, l.torn = f, torn
 	return nil
 }
 
 // Write writes an entry, and gives it the time. It is on disk when Write returns
-// nil: write before the act, what cannot be written down must not be done.
+// nil: write before the act, what cannot be written down must not be done. The
+// process's log then has it with that for its fault.
 func (l *Log) Write(e Entry) error {
 	e.Time = time.Now().UTC()
+	err := l.write(e)
+	if err != nil {
+		e.Fault = strings.TrimPrefix(e.Fault+"; cannot be written down: "+err.Error(), "; ")
+		err = fmt.Errorf("audit: %w", err)
+	}
 	slog.InfoContext(context.WithValue(context.Background(), entryKey{}, true), "audit", "who", e.Who, "act", e.Act, "on", e.On, "before", e.Before, "after", e.After, "fault", e.Fault)
+	return err
+}
+
+func (l *Log) write(e Entry) error {
 	if l == nil {
 		return nil
 	}
 	line, err := json.Marshal(e)
 	if err != nil {
-		return fmt.Errorf("audit: %w", err)
+		return err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err = l.there(); err == nil {
-		_, err = l.file.Write(append(line, '\n'))
+	if err := l.there(); err != nil {
+		return err
 	}
-	if err == nil {
-		err = l.file.Sync()
+	line = append(line, '\n')
+	if l.torn { // the rest of that line is lost, and this one must not be with it
+		line = append([]byte{'\n'}, line...)
+	}
+	n, err := l.file.Write(line)
+	if n > 0 {
+		l.torn = n < len(line)
 	}
 	if err != nil {
-		return fmt.Errorf("audit: %w", err)
+		return err
 	}
-	return nil
+	return l.file.Sync()
 }
 
 // Close closes the file.

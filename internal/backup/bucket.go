@@ -27,6 +27,8 @@ type Options struct {
 	// Pace is called after work, with how long that held a processor or a disk, and
 	// returns when there may be more. Nil: there is no rest.
 	Pace objects.Pace
+	// Insecure has a store of objects be spoken to by plain text beyond loopback.
+	Insecure bool
 	// Log hears of what is tried again; nil hears nothing.
 	Log *slog.Logger
 }
@@ -64,7 +66,7 @@ func Open(ctx context.Context, to string, o Options) (*Bucket, error) {
 		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "backup.bytes_per_second",
 			Detail: fmt.Sprintf("%d is negative", o.BytesPerSecond), WayOut: "leave it out for no bound"}
 	}
-	body, err := objects.Open(ctx, to)
+	body, err := objects.Open(ctx, to, o.Insecure)
 	if err != nil {
 		return nil, err
 	}

@@ -43,7 +43,7 @@ func bodies() []body {
 }
 
 func directory(t testing.TB, name string) objects.Store {
-	return must(objects.Open(t.Context(), "file://"+name))
+	return must(objects.Open(t.Context(), "file://"+name, false))
 }
 
 func memory(t testing.TB) objects.Store { return must(openURL(t, "mem://test")) }
@@ -139,21 +139,26 @@ func back(ctx context.Context, b *Bucket, p millrace.Partition, files ...[]byte)
 func TestOpenNamesTheFaultAndTheWayOut(t *testing.T) {
 	plain := writeFile(t, nil)
 	for to, want := range map[string]string{
-		"":                              "unknown scheme",
-		"ftp://x":                       "unknown scheme",
-		"/dir":                          "unknown scheme",
-		"file://dir":                    "three slashes",
-		"file:dir":                      "not absolute",
-		"file:///no/such":               "there is no directory",
-		"file://" + plain:               "not a directory",
-		"file:///tmp?x=1":               "no parameters",
-		"s3:///prefix":                  "names no bucket",
-		"s3://b/../c":                   "prefix",
-		"s3://b?endpoint=host:1":        "endpoint",
-		"s3://b?nonsense=1":             "nonsense",
-		"s3://KEY:hush@b/p":             "it holds credentials",
-		"s3://b?Secret_Access_Key=hush": "it holds credentials",
-		"azblob://b?sig=hush":           "it holds credentials",
+		"":                                      "unknown scheme",
+		"ftp://x":                               "unknown scheme",
+		"/dir":                                  "unknown scheme",
+		"file://dir":                            "three slashes",
+		"file:dir":                              "not absolute",
+		"file:///no/such":                       "there is no directory",
+		"file://" + plain:                       "not a directory",
+		"file:///tmp?x=1":                       "no parameters",
+		"s3:///prefix":                          "names no bucket",
+		"s3://b/../c":                           "prefix",
+		"s3://b?endpoint=host:1":                "endpoint",
+		"s3://b?nonsense=1":                     "nonsense",
+		"s3://KEY:hush@b/p":                     "it holds credentials",
+		"s3://b?Secret_Access_Key=hush":         "it holds credentials",
+		"azblob://b?sig=hush":                   "it holds credentials",
+		"s3://b?endpoint=https://KEY:hush@host": "it holds credentials",
+		"s3://b?endpoint=http://minio.other:9000":                                   "minio.other:9000 is beyond loopback",
+		"s3://b?endpoint=HTTP://10.0.0.1":                                           "10.0.0.1:80 is beyond loopback",
+		"s3://b?disable_https=true":                                                 "is beyond loopback",
+		"azblob://b?protocol=http":                                                  "blob.core.windows.net:80 is beyond loopback",
 		"s3://b?endpoint=http://127.0.0.1:1&anonymous=true&rate_limiter_capacity=x": "capacity",
 	} {
 		_, err := Open(t.Context(), to, Options{})
@@ -163,6 +168,15 @@ func TestOpenNamesTheFaultAndTheWayOut(t *testing.T) {
 		}
 		if strings.Contains(fmt.Sprint(err), "hush") {
 			t.Errorf("%q: the credentials are told: %v", to, err)
+		}
+	}
+	t.Setenv("AWS_ENDPOINT_URL_S3", "http://minio.other:9000")
+	if _, err := Open(t.Context(), "s3://b", Options{}); err == nil || !strings.Contains(err.Error(), "is beyond loopback") {
+		t.Errorf("the environment names a server of plain text: %v", err)
+	}
+	for to, insecure := range map[string]bool{"s3://b?endpoint=http://minio.other:9000": true, "s3://b?endpoint=http://127.0.0.1:9000": false, "s3://b?endpoint=http://[::1]": false, "s3://b?endpoint=https://minio.other": false} {
+		if err := objects.CheckURL(to, insecure); err != nil {
+			t.Errorf("%s: %v", to, err)
 		}
 	}
 	if _, err := Open(t.Context(), "file:///tmp", Options{BytesPerSecond: -1}); err == nil {

@@ -143,7 +143,7 @@ func TestHealingsAtOnceAreAllKept(t *testing.T) {
 // What is said to be there, and cannot be read yet, is being written by another at this
 // moment: a store that is a directory behind a gateway says so for some milliseconds.
 func TestARecordThatIsBeingWrittenIsWaitedFor(t *testing.T) {
-	store := must(objects.Open(t.Context(), "file://"+t.TempDir()))
+	store := must(objects.Open(t.Context(), "file://"+t.TempDir(), false))
 	b := claimed(t, store)
 	at := millrace.TimeOf(time.Now())
 	early := 0

@@ -45,6 +45,22 @@ func (b *Bucket) Drills(ctx context.Context, most int) ([]*Drill, error) {
 	return records(ctx, b, drillsPrefix, most, func(d *Drill) (*Identity, *string) { return &d.Cluster, &d.ID })
 }
 
+// RecentDrills is how many drills are looked at for those that failed.
+const RecentDrills = 20
+
+// Failing returns those of some drills, the newest first, that failed and are the
+// newest of their partition: one of another partition says nothing of them.
+func Failing(drills []*Drill) (failing []*Drill) {
+	seen := map[millrace.Partition]bool{}
+	for _, d := range drills {
+		if d.Fault != "" && !seen[d.Partition] {
+			failing = append(failing, d)
+		}
+		seen[d.Partition] = true
+	}
+	return failing
+}
+
 // Healing is the record of damage to a node's copy of a partition that was
 // replaced by a good one. [Bucket.WriteHealing] sets Format, Cluster and ID.
 type Healing struct {

@@ -57,6 +57,49 @@ func TestARevocationEndsWhatIsToCome(t *testing.T) {
 	same("who starts without etcd", late.Current(), next.From, revokes.From)
 }
 
+// A revocation ends all that there are, though the clock of the machine that it is
+// made on is behind, or that on which the newest was made was ahead; the new one
+// signs from its own time on.
+func TestARevocationByAnotherClock(t *testing.T) {
+	ctx := t.Context()
+	etcd := startEtcd(t)
+	c := etcd.open(t.TempDir())
+	_, err := secrets.Watch(ctx, c, "pages")
+	check(t, err)
+	now := time.Now().Truncate(time.Millisecond)
+	for _, x := range []struct {
+		newest  secrets.Generation
+		revoked time.Time // by the clock of who does so
+	}{
+		{secrets.Generation{From: now.Add(-time.Hour)}, now.Add(-2 * time.Hour)},
+		{secrets.Generation{From: now.Add(-30 * time.Minute)}, now.Add(-30 * time.Minute)},
+		{secrets.Generation{From: now.Add(-10 * time.Minute), Alone: true}, now.Add(-11 * time.Minute)},
+		{secrets.Generation{From: now.Add(time.Hour)}, now},
+	} {
+		check(t, secrets.Rotate(ctx, c, "pages", x.newest, now.Add(-96*time.Hour)))
+		before, err := secrets.All(ctx, c, "pages")
+		check(t, err)
+		check(t, secrets.Rotate(ctx, c, "pages", secrets.Generation{From: x.revoked, Alone: true}, now.Add(-96*time.Hour)))
+		all, err := secrets.All(ctx, c, "pages")
+		check(t, err)
+		by := x.newest.From.Add(time.Millisecond)
+		for i, g := range all {
+			old := slices.ContainsFunc(before, func(b secrets.Generation) bool { return string(b.Secret) == string(g.Secret) })
+			switch end := secrets.Until(all, i, 24*time.Hour); {
+			case old && (end.IsZero() || end.After(by)):
+				t.Errorf("%v: that from %v is good until %v", x, g.From, end)
+			case !old && g.From.After(by):
+				t.Errorf("%v: the new one signs from %v on", x, g.From)
+			}
+		}
+		if string(all[0].Secret) == string(before[0].Secret) || !slices.ContainsFunc(all, func(g secrets.Generation) bool {
+			return g.From.Equal(x.revoked) && string(g.Secret) == string(all[0].Secret)
+		}) {
+			t.Errorf("%v: it does not sign from its time on: %v", x, all)
+		}
+	}
+}
+
 // A new generation reaches whoever watches, is there for whoever starts, with
 // etcd and without, and takes nothing away that may still be asked for.
 func TestSecretsRotate(t *testing.T) {
@@ -98,7 +141,7 @@ func TestSecretsRotate(t *testing.T) {
 	if err := secrets.Rotate(ctx, c, "pages", secrets.Generation{From: now.Add(2 * time.Hour)}, now); err == nil {
 		t.Error("one that is yet to come has another beside it")
 	}
-	add(secrets.Generation{From: now, Alone: true}, now.Add(-96*time.Hour), 4)
+	add(secrets.Generation{From: now, Alone: true}, now.Add(-96*time.Hour), 5) // and once more, behind what an hour ahead was made
 	same := func(what string, c *cluster.Client) {
 		t.Helper()
 		again, err := secrets.Watch(ctx, c, "pages")

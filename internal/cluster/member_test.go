@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -270,6 +271,40 @@ func TestAnOutdatedCopyIsRefused(t *testing.T) {
 	}
 	notRegistered(t, join(t, etcd.open(""), topology.Node{ID: "n1", Addr: "a:2", Dir: instance(t, dir)}), "has registered since")
 	registered(t, join(t, etcd.open(""), topology.Node{ID: "n1", Addr: "a:3", Dir: instance(t, copied(t, one))})) // or moved
+}
+
+// A registration is noted in the data directory before etcd has it, or as soon as
+// that can be written: the directory is no outdated copy when it has moved.
+func TestARegistrationIsNotedBeforeItIsMade(t *testing.T) {
+	t.Parallel()
+	etcd := startEtcd(t)
+	dir := filepath.Join(t.TempDir(), "data")
+	instance(t, dir)
+	file := filepath.Join(dir, datadir.IdentityFile) + ".new"
+	check(t, syscall.Mkfifo(file, 0o600)) // who writes it waits
+	w := watch(t, etcd.open(""))
+	m := join(t, etcd.open(""), topology.Node{ID: "n1", Addr: "a:1", Dir: instance(t, dir)})
+	time.Sleep(time.Second)
+	if at := holder(w, "n1"); at != "" {
+		t.Errorf("it is registered, at %s, and not noted", at)
+	}
+	pipe, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	check(t, err)
+	defer pipe.Close()
+	check(t, os.Remove(file)) // what was written is lost, since a pipe cannot be synced
+	registered(t, m)
+	long := time.After(30 * time.Second)
+	for instance(t, dir).Start != 1 {
+		select {
+		case <-long:
+			t.Fatal("it is never noted")
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	check(t, m.Leave(t.Context()))
+	moved := instance(t, dir)
+	moved.Place = "elsewhere"
+	registered(t, join(t, etcd.open(""), topology.Node{ID: "n1", Addr: "a:2", Dir: moved}))
 }
 
 // copied returns a copy of a directory.

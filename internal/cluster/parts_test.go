@@ -3,14 +3,19 @@ package cluster_test
 import (
 	"bytes"
 	"errors"
+	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/cluster/documents"
 )
 
@@ -22,6 +27,21 @@ func noise(seed uint64, n int) []byte {
 	return b
 }
 
+// partKeys are the keys of all parts of documents of models.
+func (s *server) partKeys() (keys []string) {
+	s.t.Helper()
+	s.raw(func(e *clientv3.Client) error {
+		got, err := e.Get(s.t.Context(), "/millrace/test/parts/models/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
+		if err == nil {
+			for _, kv := range got.Kvs {
+				keys = append(keys, string(kv.Key))
+			}
+		}
+		return err
+	})
+	return keys
+}
+
 func TestLargeDocuments(t *testing.T) {
 	t.Parallel()
 	ctx, etcd, dir := t.Context(), startEtcd(t), t.TempDir()
@@ -31,18 +51,7 @@ func TestLargeDocuments(t *testing.T) {
 	is := func(body []byte) func() bool {
 		return func() bool { return docs.Current()["big"].Body == string(body) }
 	}
-	partKeys := func() (keys []string) {
-		etcd.raw(func(e *clientv3.Client) error {
-			got, err := e.Get(ctx, "/millrace/test/parts/models/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
-			if err == nil {
-				for _, kv := range got.Kvs {
-					keys = append(keys, string(kv.Key))
-				}
-			}
-			return err
-		})
-		return keys
-	}
+	partKeys := func() []string { return etcd.partKeys() }
 
 	first, second, small := noise(1, 3<<20), noise(2, 5<<19), noise(3, 1000)
 	check(t, docs.Put(ctx, "big", first))
@@ -125,5 +134,61 @@ func TestLargeDocuments(t *testing.T) {
 	await(t, "it is small", docs.Changed, is(small))
 	if keys := partKeys(); len(keys) != 0 {
 		t.Errorf("parts left: %q", keys)
+	}
+}
+
+// A large document that is not put leaves no parts: not where somebody else was first,
+// nor, once the document changes, where its writer was killed.
+func TestAWriteThatBreaksOffLeavesNoParts(t *testing.T) {
+	t.Parallel()
+	ctx, etcd := t.Context(), startEtcd(t)
+	c := etcd.open("")
+	d := documents.Of(c, "models")
+	first, second := noise(1, 3<<20), noise(2, 5<<19)
+	never := clientv3.Compare(clientv3.ModRevision(d.Key("big")), "=", 1<<40)
+
+	put, err := d.PutIf(ctx, "big", first, never)
+	if check(t, err); put || len(etcd.partKeys()) != 0 {
+		t.Errorf("not put: %v, parts %q", put, etcd.partKeys())
+	}
+	check(t, d.Put(ctx, "big", first))
+	kept := etcd.partKeys()
+	for what, body := range map[string][]byte{"another": second, "the same": first} {
+		if put, err = d.PutIf(ctx, "big", body, never); err != nil || put || !slices.Equal(etcd.partKeys(), kept) {
+			t.Errorf("%s was not put: %v, %v, parts %q, want %q", what, put, err, etcd.partKeys(), kept)
+		}
+	}
+	etcd.put("/millrace/test/parts/models/small/0123/000", "of who was killed")
+	check(t, d.Change(ctx, "small", func(string) (string, error) { return "small", nil }))
+	if got := etcd.partKeys(); !slices.Equal(got, kept) {
+		t.Errorf("parts %q, want %q", got, kept)
+	}
+}
+
+// An etcd that does not answer is away for who writes a document, as for all others.
+func TestAWriteFindsThatEtcdIsAway(t *testing.T) {
+	t.Parallel()
+	ctx, etcd := t.Context(), startEtcd(t)
+	pipe := startPipe(t, etcd.addr)
+	c, err := cluster.Open(ctx, cluster.Config{Endpoints: []string{pipe.addr()}, Name: "test", Log: slog.New(slog.DiscardHandler)})
+	check(t, err)
+	defer c.Close()
+	defer pipe.thaw()
+	pipe.freeze()
+	done := make(chan error, 3)
+	go func() { done <- documents.Of(c, "models").Put(ctx, "big", noise(1, 3<<20)) }()
+	go func() { done <- documents.Of(c, "models").Put(ctx, "small", noise(1, 1<<10)) }()
+	go func() {
+		done <- artefacts.Of(c, "models").Upload(ctx, artefacts.Version{Name: "m", Version: "1", Sum: "0123"}, noise(1, 3<<20))
+	}()
+	for range cap(done) {
+		select {
+		case err := <-done:
+			if !errors.Is(err, cluster.ErrAway) {
+				t.Errorf("%v", err)
+			}
+		case <-time.After(10 * cluster.CallTimeout):
+			t.Fatal("it is waited for")
+		}
 	}
 }

@@ -82,7 +82,7 @@ func (n node) CondemnPartition(_ context.Context, req *nodev1.CondemnPartitionRe
 
 // Of two a witness decides. Where there is none, or it agrees with neither, and
 // where the replica is the last that answers, nobody is taken out.
-func TestSettleTakesOutOnlyWhoIsWrong(t *testing.T) {
+func TestOnlyWhoIsWrongIsTakenOut(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		digest uint64
@@ -103,7 +103,11 @@ func TestSettleTakesOutOnlyWhoIsWrong(t *testing.T) {
 				return node{digest: c.digest, err: c.err, condemned: &condemned, id: string(n.ID)}, nil
 			}
 			d := Judge(7, []Trail{told("a", "l", 20, 2), told("b", "l", 20, 3)})[0]
-			err := Settle(t.Context(), mapOf(t, c.ready), dial, &d)
+			m := mapOf(t, c.ready)
+			err := Witness(t.Context(), m, dial, &d)
+			for _, id := range d.Wrong {
+				err = errors.Join(err, Condemn(t.Context(), m, dial, &d, id))
+			}
 			if (err != nil) != (c.fails != "") || err != nil && !strings.Contains(err.Error(), c.fails) {
 				t.Errorf("%v", err)
 			}

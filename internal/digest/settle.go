@@ -10,25 +10,6 @@ import (
 	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
-// Settle has the replicas taken out and renewed that a difference names. Where
-// it names none, a witness decides first: see [Witness]. No replica is taken
-// out that is the last to answer for its partition. An error says what a person
-// has to see to.
-func Settle(ctx context.Context, m *topology.Map, dial Dial, d *Difference) error {
-	if len(d.Wrong) == 0 {
-		if err := Witness(ctx, m, dial, d); err != nil {
-			return err
-		}
-	}
-	var errs []error
-	for _, id := range d.Wrong {
-		if err := condemn(ctx, m, dial, d, id); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", id, err))
-		}
-	}
-	return errors.Join(errs...)
-}
-
 // Witness has the stream made anew up to where the replicas differ, by one of
 // the nodes, and names those that are not equal to it.
 func Witness(ctx context.Context, m *topology.Map, dial Dial, d *Difference) error {
@@ -73,8 +54,11 @@ func undecided(d *Difference, why string) error {
 	}
 }
 
-// condemn has a node take out its replica.
-func condemn(ctx context.Context, m *topology.Map, dial Dial, d *Difference, id millrace.NodeID) error {
+// Condemn has a node take out and renew its replica, which a difference names as wrong.
+// That is refused of the last one that answers for its partition: m is the cluster as it
+// is now, after whatever [Witness] took, and nobody else takes replicas out meanwhile.
+// An error says what a person has to see to.
+func Condemn(ctx context.Context, m *topology.Map, dial Dial, d *Difference, id millrace.NodeID) error {
 	n, ok := m.Node(id)
 	right, rightOK := m.Node(d.Right)
 	switch {

@@ -47,25 +47,27 @@ type Config struct {
 // Door is a listener that takes so many connections of another at a time, at
 // most half of them of one address, and at most an eighth of one address of
 // which no request was let in yet. These are hung up on when that takes too
-// long.
+// long. One identity, from however many addresses, has at most half of them, too.
 //
-// Who serves it says by [Conn.Let] that a request was let in.
+// Who serves it says by [Conn.Let] that a request was let in, and of whom.
 type Door struct {
 	net.Listener
-	cfg             Config
-	ofPeer, waiting int // connections of one address, and those of which nothing was let in
+	cfg            Config
+	share, waiting int // connections of one address or identity, and those of an address of which nothing was let in
 
 	mu struct {
 		sync.Mutex
 		all   int
 		peers map[netip.Addr]*count
+		names map[string]int // of which something was let in, by who
 	}
 }
 
 // count is how many connections an address has.
 type count struct{ all, waiting int }
 
-// fewConns is below which an address is not bounded more than all are.
+// fewConns is below which an address or an identity is not bounded more than all
+// are.
 const fewConns = 64
 
 // New returns the door of a listener.
@@ -73,8 +75,8 @@ func New(l net.Listener, c Config) *Door {
 	if c.Conns == 0 {
 		c.Conns = DefaultConns
 	}
-	d := &Door{Listener: l, cfg: c, ofPeer: max(c.Conns/2, fewConns), waiting: max(c.Conns/8, fewConns)}
-	d.mu.peers = map[netip.Addr]*count{}
+	d := &Door{Listener: l, cfg: c, share: max(c.Conns/2, fewConns), waiting: max(c.Conns/8, fewConns)}
+	d.mu.peers, d.mu.names = map[netip.Addr]*count{}, map[string]int{}
 	c.Told.of(c.Port)
 	return d
 }
@@ -115,7 +117,7 @@ func (d *Door) enter(peer netip.Addr) Reason {
 	case n == nil:
 		n = new(count)
 		d.mu.peers[peer] = n
-	case peer.IsValid() && (n.all >= d.ofPeer || n.waiting >= d.waiting):
+	case peer.IsValid() && (n.all >= d.share || n.waiting >= d.waiting):
 		return Peer
 	}
 	d.mu.all++
@@ -148,22 +150,38 @@ type Conn struct {
 	late *time.Timer
 
 	let    atomic.Bool // a request of it was let in; set under the door's lock
+	who    string      // of whom, if it is known; under the door's lock
 	closed bool        // under the door's lock
 }
 
-// Let notes that a request of the connection is let in: it may stay. A nil Conn
-// is one that came through no door.
-func (c *Conn) Let() {
+// Let notes that a request of the connection is let in, of whom, "" of nobody who
+// is known: it may stay. It reports false, and the connection may not, where who
+// has its share of the port already; it counts for who was let in first. A nil
+// Conn is one that came through no door.
+func (c *Conn) Let(who string) bool {
 	if c == nil || c.let.Load() {
-		return
+		return true
+	}
+	d := c.of
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case c.let.Load() || c.closed:
+		return true
+	case who != "" && d.mu.names[who] >= d.share:
+		return false
+	case who != "":
+		d.mu.names[who]++
 	}
 	c.late.Stop()
-	c.of.mu.Lock()
-	defer c.of.mu.Unlock()
-	if !c.let.Swap(true) && !c.closed {
-		c.of.mu.peers[c.peer].waiting--
-	}
+	c.who = who
+	c.let.Store(true)
+	d.mu.peers[c.peer].waiting--
+	return true
 }
+
+// Share is how many connections of its door one identity has at most.
+func (c *Conn) Share() int { return c.of.share }
 
 // Speaks notes that the connection has shown that it speaks the port's protocol:
 // it has more time until a request of it is let in. A nil Conn is as of [Conn.Let].
@@ -202,6 +220,11 @@ func (c *Conn) leave() bool {
 	n := d.mu.peers[c.peer]
 	if n.all--; !c.let.Load() {
 		n.waiting--
+	}
+	if c.who != "" {
+		if d.mu.names[c.who]--; d.mu.names[c.who] == 0 {
+			delete(d.mu.names, c.who)
+		}
 	}
 	if n.all == 0 {
 		delete(d.mu.peers, c.peer)

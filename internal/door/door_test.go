@@ -122,8 +122,8 @@ func TestAnAddressHasItsShare(t *testing.T) {
 				c := <-p.accepted
 				got = append(got, c)
 				if let {
-					Of(c).Let()
-					Of(c).Let()
+					Of(c).Let("")
+					Of(c).Let("")
 				}
 			}
 			return got
@@ -135,7 +135,7 @@ func TestAnAddressHasItsShare(t *testing.T) {
 				t.Errorf("of 200 that ask for nothing %d are taken, and %v refused", len(some), count("grpc", Peer)-was)
 			}
 			for _, c := range some {
-				Of(c).Let()
+				Of(c).Let("")
 			}
 			for range 5 {
 				some = append(some, come(100, same[0], true)...)
@@ -153,11 +153,57 @@ func TestAnAddressHasItsShare(t *testing.T) {
 			}
 			for _, c := range some {
 				_ = c.Close()
-				Of(c).Let()
+				Of(c).Let("")
 			}
 			if n := len(come(200, same[0], false)); n != 127 { // one is there
 				t.Errorf("all have left, and %d come", n)
 			}
+		}
+	})
+}
+
+// One identity has its share of a port, from however many addresses, and others
+// come through beside it; one that has left makes room for another.
+func TestAnIdentityHasItsShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := opened(t, Config{Port: "grpc", Conns: 1024})
+		come := func(i int) *Conn {
+			p.dial(fmt.Sprintf("10.0.%d.%d", i/256, i%256))
+			synctest.Wait()
+			return Of(<-p.accepted)
+		}
+		var app []*Conn
+		for i := range 512 {
+			c := come(i)
+			for range 2 {
+				if !c.Let("app") {
+					t.Fatalf("connection %d is not let in", i)
+				}
+			}
+			app = append(app, c)
+		}
+		late, other, nobody := come(600), come(601), come(602)
+		for range 2 {
+			if late.Let("app") || late.Share() != 512 {
+				t.Error("one has more than its share")
+			}
+		}
+		if !other.Let("other") || !nobody.Let("") || !app[0].Let("other") {
+			t.Error("others are not let in beside it")
+		}
+		_ = app[0].Close()
+		_ = app[0].Close()
+		if !late.Let("app") || come(603).Let("app") {
+			t.Error("one has left, and not one is let in")
+		}
+		time.Sleep(Within)
+		synctest.Wait()
+		if again := come(604); again.Let("app") {
+			t.Error("one that was not let in and has ended made room")
+		}
+		_ = late.Close()
+		if again := come(605); !again.Let("app") {
+			t.Error("another has left, and nobody is let in")
 		}
 	})
 }
@@ -189,7 +235,7 @@ func TestSilenceEndsAConnection(t *testing.T) {
 		synctest.Wait()
 		silent, let := <-plain.accepted, <-plain.accepted
 		go func() { _, _ = silent.Read(make([]byte, 1)) }()
-		Of(let).Let()
+		Of(let).Let("")
 		got := []string{<-ended, <-ended}
 		if time.Since(began) != Within || count("grpc", Late) != 2 {
 			t.Errorf("ended: %v, counted: %v", got, count("grpc", Late))
@@ -215,7 +261,7 @@ func TestOf(t *testing.T) {
 	if ours, _ := net.Pipe(); Of(ours) != nil || From(t.Context()) != nil {
 		t.Error("one is found that came through no door")
 	}
-	From(t.Context()).Let()
+	From(t.Context()).Let("app")
 	From(t.Context()).Refused(Unknown, nil)
 }
 

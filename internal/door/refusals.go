@@ -22,6 +22,7 @@ type Reason string
 const (
 	Full      Reason = "full"      // the port has as many connections as it takes
 	Peer      Reason = "peer"      // the address has
+	Identity  Reason = "identity"  // who asks has
 	Late      Reason = "late"      // no request of a connection was let in, in time
 	Handshake Reason = "handshake" // TLS: a certificate is missing or wrong, or it was no TLS
 	Unknown   Reason = "unknown"   // a token that is not believed, or no name at all
@@ -30,7 +31,7 @@ const (
 	Host      Reason = "host"      // a name that is not the port's: another site may have pointed it here
 )
 
-var reasons = []Reason{Full, Peer, Late, Handshake, Unknown, Forbidden, Origin, Host}
+var reasons = []Reason{Full, Peer, Identity, Late, Handshake, Unknown, Forbidden, Origin, Host}
 
 // tellEvery is how often the log has a line of one address and reason, and
 // maxLines how many of those it knows at a time: others are in one line.
@@ -57,7 +58,7 @@ type line struct {
 // NewRefusals registers how often ports turned something away.
 func NewRefusals(log *slog.Logger, metrics prometheus.Registerer) *Refusals {
 	r := &Refusals{log: log, lines: map[line]*int{}, count: prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "millrace_refused_total", Help: "Connections and requests that a port turned away, by reason: full, peer (an address has its share), late (nothing was let in in time), handshake, unknown (no name, or a token that is not believed), forbidden, origin (of another site), host (a name that is not the port's).",
+		Name: "millrace_refused_total", Help: "Connections and requests that a port turned away, by reason: full, peer (an address has its share), identity (who asks has), late (nothing was let in in time), handshake, unknown (no name, or a token that is not believed), forbidden, origin (of another site), host (a name that is not the port's).",
 	}, []string{"port", "reason"})}
 	metrics.MustRegister(r.count)
 	return r

@@ -38,7 +38,7 @@ func (s *Store) Begun(ctx context.Context, of *experiment.Defined) (begun time.T
 			begun = e.When
 		}
 	}
-	if len(events) == 0 || events[0].What != ledger.Published { // what came before is forgotten
+	if !ledger.Whole(events) { // what came before is forgotten
 		return time.Time{}, nil
 	}
 	return begun, nil

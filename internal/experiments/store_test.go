@@ -471,6 +471,36 @@ func TestExperimentsOfManyVersions(t *testing.T) {
 	}
 }
 
+// Since when an experiment is there is not known once the history of its document has
+// forgotten that, wherever the history is cut.
+func TestNobodyKnowsWhenAnExperimentOfACutHistoryBegan(t *testing.T) {
+	store := stores(t, 1)[0]
+	for i, cut := 0, false; !cut; i++ {
+		if _, err := store.Define(t.Context(), "d", []byte(document(true, "a", 0, 99+i))); err != nil {
+			t.Fatal(err)
+		}
+		if i < 40 {
+			continue
+		}
+		events, err := store.Documents.History(t.Context(), "d")
+		if err != nil {
+			t.Fatal(err)
+		}
+		cut = events[0].What == ledger.Published && events[0].Version != "1"
+	}
+	st, err := store.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	of, err := st.Find("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if begun, err := store.Begun(t.Context(), &of); err != nil || !begun.IsZero() {
+		t.Errorf("it began %s, %v", begun, err)
+	}
+}
+
 // An experiment runs since it was started last, whatever else its document becomes.
 func TestRunsSince(t *testing.T) {
 	store := stores(t, 1)[0]

@@ -59,10 +59,12 @@ type Config struct {
 	Log   *slog.Logger // nil = silent
 }
 
+// DefaultDrain is for how long Close waits.
+const DefaultDrain = 5 * time.Second
+
 // Bounds and pauses of a log.
 const (
 	defaultMaxBytes = 64 << 20
-	defaultDrain    = 5 * time.Second
 
 	maxBatchBytes   = 1 << 20 // or one entry
 	maxBatchEntries = 1000
@@ -142,7 +144,7 @@ func Open(cfg Config) (*Log, error) {
 		return nil, errors.Join(faults...)
 	}
 	cfg.MaxBytes = cmp.Or(cfg.MaxBytes, defaultMaxBytes)
-	cfg.Drain = cmp.Or(cfg.Drain, defaultDrain)
+	cfg.Drain = cmp.Or(cfg.Drain, DefaultDrain)
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}

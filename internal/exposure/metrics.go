@@ -5,7 +5,7 @@ import "github.com/prometheus/client_golang/prometheus"
 // What the metrics of a log are called, and say.
 var (
 	descAdded    = desc("added_total", "Records of answers that were to be written. Each of them waits, or is counted once by records_total.")
-	descRecords  = desc("records_total", "Records of answers by outcome: written; dropped, since the queue was full or at the end of the process; refused, as invalid or by the producer.", "outcome", "reason")
+	descRecords  = desc("records_total", "Records of answers by outcome: written; dropped, since the queue was full or at the end of the process, when its log says how many; refused, as invalid or by the producer.", "outcome", "reason")
 	descFailures = desc("failures_total", "Attempts to write records that failed and are repeated.")
 	descBare     = desc("without_features_total", "Records that were too large with the features that were asked for.")
 	descBytes    = desc("waiting_bytes", "Memory of the records that wait to be written.")

@@ -1,7 +1,9 @@
 package logs
 
 import (
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -48,10 +50,17 @@ func (l *Levels) change(r *http.Request, acts *audit.Log) error {
 		}
 	}
 	name := r.FormValue("package")
-	before := l.now().levelOf(name)
-	if err := acts.Write(audit.Entry{Who: permit.Who(r.Context()).String(), Act: "log level", On: fmt.Sprintf("package %.100q", name), Before: before.String(), After: fmt.Sprintf("%s for %s", level, lasts)}); err != nil {
+	if err := checkChange(name, lasts); err != nil {
 		return err
 	}
-	_, err := l.Set(name, level, lasts)
-	return err
+	before := l.now().levelOf(name).String()
+	act := audit.Entry{Who: cmp.Or(permit.Who(r.Context()).Name, "anybody"), Act: "log level", On: fmt.Sprintf("package %.100q", name), Before: before, After: fmt.Sprintf("%s for %s", level, lasts)}
+	if err := acts.Write(act); err != nil {
+		return err
+	}
+	if _, err := l.Set(name, level, lasts); err != nil {
+		act.After, act.Fault = act.Before, err.Error()
+		return errors.Join(err, acts.Write(act))
+	}
+	return nil
 }

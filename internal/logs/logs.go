@@ -149,13 +149,8 @@ const (
 // Set has a package log from a level on, for a while; package "" is all that are
 // not named. The error is a [*millrace.Error].
 func (l *Levels) Set(name string, level slog.Level, lasts time.Duration) (Change, error) {
-	if name != "" {
-		if err := checkPackage(name); err != nil {
-			return Change{}, err
-		}
-	}
-	if lasts <= 0 || lasts > maxChange {
-		return Change{}, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "for", Detail: fmt.Sprintf("%s is out of range", lasts), WayOut: fmt.Sprintf("write a time of at most %s, such as 10m", maxChange)}
+	if err := checkChange(name, lasts); err != nil {
+		return Change{}, err
 	}
 	now := time.Now()
 	until := now.Add(lasts)
@@ -169,6 +164,19 @@ func (l *Levels) Set(name string, level slog.Level, lasts time.Duration) (Change
 	l.changes[name] = c
 	l.count(now)
 	return c, nil
+}
+
+// checkChange refuses a change of no package, or of a time that it cannot have.
+func checkChange(name string, lasts time.Duration) error {
+	if name != "" {
+		if err := checkPackage(name); err != nil {
+			return err
+		}
+	}
+	if lasts <= 0 || lasts > maxChange {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "for", Detail: fmt.Sprintf("%s is out of range", lasts), WayOut: fmt.Sprintf("write a time of at most %s, such as 10m", maxChange)}
+	}
+	return nil
 }
 
 // All returns the levels that count now, by package.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -162,8 +163,19 @@ func TestHandler(t *testing.T) {
 	if got := l.now().levelOf("broker"); resp.StatusCode != 200 || got != slog.LevelDebug {
 		t.Errorf("%s, and broker logs from %s on", resp.Status, got)
 	}
-	if text, err := os.ReadFile(file); err != nil || !strings.Contains(string(text), `"act":"log level"`) || !strings.Contains(string(text), `"after":"DEBUG for 10m0s"`) {
+	if text, err := os.ReadFile(file); err != nil || !strings.Contains(string(text), `"who":"anybody","act":"log level"`) || !strings.Contains(string(text), `"after":"DEBUG for 10m0s"`) || strings.Count(string(text), "\n") != 1 {
 		t.Errorf("%s, %v", text, err)
+	}
+	for i := range maxChanges { // one too many
+		resp, err := http.Post(fmt.Sprintf("%s?package=x%d&level=DEBUG", s.URL, i), "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+	}
+	text, err := os.ReadFile(file)
+	if lines := strings.Split(strings.TrimSpace(string(text)), "\n"); err != nil || len(lines) != maxChanges+2 || !strings.Contains(lines[len(lines)-1], `"after":"WARN","fault":"`) {
+		t.Errorf("%d lines of %d acts, the last %s: %v", len(lines), maxChanges+1, lines[len(lines)-1], err)
 	}
 }
 

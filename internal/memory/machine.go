@@ -3,22 +3,45 @@ package memory
 import (
 	"bytes"
 	"os"
+	"path"
+	"path/filepath"
 	"strconv"
 )
 
 // Machine returns the memory that this process may take, of the machine or of
 // its control group, in bytes; 0 where that is not known.
-func Machine() int64 {
+func Machine() int64 { return machine("/") }
+
+// machine is Machine of the tree of files under root.
+func machine(root string) int64 {
 	total := int64(0)
-	if text, err := os.ReadFile("/proc/meminfo"); err == nil {
+	if text, err := os.ReadFile(filepath.Join(root, "proc/meminfo")); err == nil {
 		total = kibibytes(text, "MemTotal:") << 10
 	}
-	if text, err := os.ReadFile("/sys/fs/cgroup/memory.max"); err == nil {
-		if limit, err := strconv.ParseInt(string(bytes.TrimSpace(text)), 10, 64); err == nil && (total == 0 || limit < total) {
-			return limit
+	// The limits of the groups around the own one hold, too. The own one is the
+	// hierarchy's root only where the process has a namespace of its own, as in a
+	// container; a service of systemd has none.
+	for group := group(root); ; group = path.Dir(group) {
+		if text, err := os.ReadFile(filepath.Join(root, "sys/fs/cgroup", group, "memory.max")); err == nil {
+			if limit, err := strconv.ParseInt(string(bytes.TrimSpace(text)), 10, 64); err == nil && (total == 0 || limit < total) {
+				total = limit
+			}
+		}
+		if group == "/" {
+			return total
 		}
 	}
-	return total
+}
+
+// group returns the path of the process's control group.
+func group(root string) string {
+	text, _ := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
+	for line := range bytes.Lines(text) {
+		if own, ok := bytes.CutPrefix(line, []byte("0::")); ok { // of version 2
+			return path.Join("/", string(bytes.TrimSpace(own)))
+		}
+	}
+	return "/"
 }
 
 // kibibytes returns the number behind a name in /proc/meminfo; 0 if it is not there.

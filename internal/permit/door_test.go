@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -50,9 +52,12 @@ func (p pipes) Accept() (net.Conn, error) {
 func (p pipes) Close() error { p.once.Do(func() { close(p.done) }); return nil }
 func (pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
-func (p pipes) dial() net.Conn {
+func (p pipes) dial() net.Conn { return p.dialFrom(1) }
+
+// dialFrom dials from another address.
+func (p pipes) dialFrom(i int) net.Conn {
 	ours, theirs := net.Pipe()
-	p.of <- at{theirs}
+	p.of <- at{theirs, byte(i)}
 	return &ending{Conn: ours, of: p}
 }
 
@@ -63,9 +68,12 @@ func (p pipes) ended() int {
 }
 
 // at is a connection from an address.
-type at struct{ net.Conn }
+type at struct {
+	net.Conn
+	last byte
+}
 
-func (at) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 7} }
+func (a at) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(10, 0, 0, a.last), Port: 7} }
 
 // ending counts that the other side ended it.
 type ending struct {
@@ -86,9 +94,9 @@ func (e *ending) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// A connection stays if a call of it was let in, and by gRPC if it has a good
-// certificate, whatever it asks; one that has only been refused ends, and what was
-// refused is counted with its reason.
+// A connection stays if a call of it was let in, and by gRPC if its certificate is
+// of a role that the port is for; one that has only been refused ends, and what
+// was refused is counted with its reason.
 func TestOnlyWhoIsLetInStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := authority.New(t)
@@ -110,8 +118,10 @@ func TestOnlyWhoIsLetInStays(t *testing.T) {
 		through := func(p pipes, port string) net.Listener {
 			return door.New(p, door.Config{Port: port, TLS: how, Told: refusals})
 		}
-		policy := opened(t, Config{Identities: everybody.Identities})
-		server := grpc.NewServer(append(policy.ServerOptions(nil), grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error {
+		tokens := filepath.Join(t.TempDir(), "tokens")
+		must(t, os.WriteFile(tokens, nil, 0o600))
+		policy := opened(t, Config{Identities: everybody.Identities, Tokens: tokens})
+		server := grpc.NewServer(append(policy.ServerOptions(nil, Caller), grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error {
 			return s.SendMsg(&emptypb.Empty{})
 		}))...)
 		rpc, web := newPipes(), newPipes()
@@ -143,9 +153,9 @@ func TestOnlyWhoIsLetInStays(t *testing.T) {
 		}{
 			{"app", "", false, 0, 0, ""},
 			{"app", "", true, 0, 0, ""},
-			{"node", "", false, 0, 1, "grpc forbidden, http forbidden"},
-			{"", "", true, 1, 2, "grpc unknown, http unknown"},
-			{"app", "Bearer not-a-token-at-all", false, 1, 3, ""},
+			{"node", "", false, 1, 1, "grpc forbidden, http forbidden"},
+			{"", "", true, 2, 2, "grpc unknown, http unknown"},
+			{"app", "Bearer not-a-token-at-all", false, 2, 3, ""},
 		} {
 			conn, err := grpc.NewClient("passthrough:x", grpc.WithTransportCredentials(credentials.NewTLS(as(c.name))), grpc.WithIdleTimeout(0),
 				grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return rpc.dial(), nil }))
@@ -167,9 +177,14 @@ func TestOnlyWhoIsLetInStays(t *testing.T) {
 				_, _ = io.Copy(io.Discard, resp.Body)
 				resp.Body.Close()
 			}
+			before := rpc.ended()
 			ask()
 			time.Sleep(door.Within / 2)
 			ask()
+			time.Sleep(door.Within)
+			if rpc.ended() != before { // a token may yet come
+				t.Errorf("%q %q: by gRPC it has ended already", c.name, c.token)
+			}
 			time.Sleep(door.Patience)
 			if rpc.ended() != c.rpcs || web.ended() != c.webs {
 				t.Errorf("%q %q: %d and %d have ended, not %d and %d", c.name, c.token, rpc.ended(), web.ended(), c.rpcs, c.webs)
@@ -200,6 +215,114 @@ func TestOnlyWhoIsLetInStays(t *testing.T) {
 		if got := counted(); !strings.Contains(got, "grpc handshake") || !strings.Contains(got, "http handshake") {
 			t.Errorf("of a stranger's certificate: %s", got)
 		}
+		time.Sleep(time.Minute)
+	})
+}
+
+// Who has its share of a port's connections, by its certificate, is told so by
+// gRPC and by HTTP, and others are answered beside it; one that has left makes
+// room for another.
+func TestAnIdentityHasItsShare(t *testing.T) {
+	const share = 64 // of a port of 128
+	synctest.Test(t, func(t *testing.T) {
+		a := authority.New(t)
+		how := a.Server(a.Issue("server", "10.0.0.9"), true)
+		all := prometheus.NewRegistry()
+		refusals := door.NewRefusals(slog.New(slog.DiscardHandler), all)
+		counted := func(port string) (n float64) {
+			families, err := all.Gather()
+			must(t, err)
+			for _, m := range families[0].Metric {
+				if m.Label[0].GetValue() == port && m.Label[1].GetValue() == string(door.Identity) {
+					n += m.Counter.GetValue()
+				}
+			}
+			return n
+		}
+		policy := opened(t, everybody)
+		through := func(p pipes, port, protocol string) net.Listener {
+			c := how.Clone()
+			c.NextProtos = []string{protocol}
+			return door.New(p, door.Config{Port: port, Conns: 2 * share, TLS: c, Told: refusals})
+		}
+		server := grpc.NewServer(append(policy.ServerOptions(nil, Caller), grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error {
+			return s.SendMsg(&emptypb.Empty{})
+		}))...)
+		rpc, web := newPipes(), newPipes()
+		go func() { _ = server.Serve(through(rpc, "grpc", "h2")) }()
+		defer server.Stop()
+		site := &http.Server{
+			Handler:     policy.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})),
+			ConnContext: func(ctx context.Context, c net.Conn) context.Context { return door.With(ctx, door.Of(c)) },
+		}
+		go func() { _ = site.Serve(through(web, "http", "http/1.1")) }()
+		defer site.Close()
+		as := map[string]*tls.Config{}
+		for _, name := range []string{"app", "ops"} {
+			files, err := secure.Open(a.Issue(name), "tls", nil)
+			must(t, err)
+			as[name] = files.Client()
+			as[name].ServerName = "10.0.0.9"
+		}
+		from := 0
+		byRPC := func(name string) (ask func() string, end func() error) {
+			from++
+			i := from
+			conn, err := grpc.NewClient("passthrough:x", grpc.WithTransportCredentials(credentials.NewTLS(as[name])), grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return rpc.dialFrom(i), nil }))
+			must(t, err)
+			return func() string {
+				err := conn.Invoke(t.Context(), "/millrace.feed.v1.FeedService/GetFeed", &emptypb.Empty{}, &emptypb.Empty{})
+				if err == nil {
+					return "answered"
+				}
+				return err.Error()
+			}, conn.Close
+		}
+		byHTTP := func(name string) (ask func() string, end func() error) {
+			from++
+			i := from
+			transport := &http.Transport{TLSClientConfig: as[name], DialContext: func(context.Context, string, string) (net.Conn, error) { return web.dialFrom(i), nil }}
+			return func() string {
+				req, _ := http.NewRequest("GET", "https://x/v1/feed", nil)
+				resp, err := transport.RoundTrip(req)
+				must(t, err)
+				defer resp.Body.Close()
+				text, err := io.ReadAll(resp.Body)
+				must(t, err)
+				if resp.StatusCode == http.StatusOK {
+					return "answered"
+				}
+				return resp.Status + " " + string(text)
+			}, func() error { transport.CloseIdleConnections(); return nil }
+		}
+		for port, by := range map[string]func(string) (func() string, func() error){"grpc": byRPC, "http": byHTTP} {
+			var ends []func() error
+			for range share {
+				ask, end := by("app")
+				if got := ask(); got != "answered" {
+					t.Fatalf("%s: one within its share is told %s", port, got)
+				}
+				ends = append(ends, end)
+			}
+			late, end := by("app")
+			if got := late(); !strings.Contains(got, "app has 64 connections to this port") || counted(port) != 1 {
+				t.Errorf("%s: one that has its share is told %s, and %v are counted", port, got, counted(port))
+			}
+			other, endOther := by("ops")
+			if got := other(); got != "answered" {
+				t.Errorf("%s: another is told %s", port, got)
+			}
+			must(t, ends[0]())
+			synctest.Wait()
+			if got := late(); got != "answered" {
+				t.Errorf("%s: one has left, and it is told %s", port, got)
+			}
+			for _, end := range append(ends[1:], end, endOther) {
+				must(t, end())
+			}
+		}
+		server.Stop()
+		must(t, site.Close())
 		time.Sleep(time.Minute)
 	})
 }

@@ -123,6 +123,9 @@ func invalid(key, detail, wayOut string) error {
 	return millrace.Invalid(field+"."+key, detail, wayOut)
 }
 
+// byToken reports whether somebody may be known by a token alone.
+func (p *Policy) byToken() bool { return p.tokens != nil || p.jwt != nil }
+
 // Identity is who calls.
 type Identity struct {
 	Name   string // empty: nobody knows
@@ -130,26 +133,36 @@ type Identity struct {
 	Rights *Rights // of a caller; nil: all
 }
 
+// is reports whether somebody has one of some roles.
+func (i Identity) is(some []Role) bool {
+	return slices.ContainsFunc(i.Roles, func(r Role) bool { return slices.Contains(some, r) })
+}
+
 func (i Identity) String() string { return cmp.Or(i.Name, "somebody unknown") }
 
 // Identify tells who calls: by a bearer token if there is one, else by the
 // certificate. A token that is not known is refused, whatever the certificate.
 func (p *Policy) Identify(conn *tls.ConnectionState, authorization string) (Identity, error) {
-	name := ""
-	if authorization != "" {
-		token, ok := cutBearer(authorization)
-		if !ok {
-			return Identity{}, refused("the header authorization has no bearer token", "send: authorization: Bearer TOKEN")
-		}
-		var err error
-		if name, err = p.nameOf(token); err != nil {
-			return Identity{}, err
-		}
-	} else {
-		name = shownBy(conn)
+	if authorization == "" {
+		return p.certified(conn), nil
 	}
+	token, ok := cutBearer(authorization)
+	if !ok {
+		return Identity{}, refused("the header authorization has no bearer token", "send: authorization: Bearer TOKEN")
+	}
+	name, err := p.nameOf(token)
+	if err != nil {
+		return Identity{}, err
+	}
+	return p.named(name), nil
+}
+
+// certified is who shows a certificate, if it is anybody.
+func (p *Policy) certified(conn *tls.ConnectionState) Identity { return p.named(shownBy(conn)) }
+
+func (p *Policy) named(name string) Identity {
 	roles := p.identities[name]
-	return Identity{name, roles, p.rights(name, roles)}, nil
+	return Identity{name, roles, p.rights(name, roles)}
 }
 
 func cutBearer(header string) (string, bool) {

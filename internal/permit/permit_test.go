@@ -283,9 +283,28 @@ func TestTokens(t *testing.T) {
 	is("Bearer 0123456789abcdef", "")
 	is("Bearer fedcba9876543210fedc", "token:ops")
 
+	// There may be many.
+	many := []byte("ops fedcba9876543210fedc\n")
+	for i := range 2000 {
+		many = fmt.Appendf(many, "app-%d %040d\n", i, i)
+	}
+	write("tokens", many)
+	is(fmt.Sprintf("Bearer %040d", 1999), "token:app-1999")
+	for len(many) <= 1<<20 {
+		many = append(many, "# more\n"...)
+	}
+	write("tokens", append(many, "late 0123456789abcdef\n"...))
+	is("Bearer 0123456789abcdef", "")
+	is("Bearer fedcba9876543210fedc", "token:ops")
+
 	// What is malformed or gone changes nothing, and is told until it is mended; what
 	// is empty is nobody's.
-	fault := func(key string) string { return secure.Faults()["authorization."+key] }
+	fault := func(key string) string {
+		if f := secure.Faults()["authorization."+key]; strings.Contains(f, dir) { // other tests leave some
+			return f
+		}
+		return ""
+	}
 	for _, spoil := range []func(){
 		func() { write("tokens", []byte("ops")) },
 		func() { must(t, os.Remove(c.Tokens)) },
@@ -322,6 +341,40 @@ func TestTokens(t *testing.T) {
 			t.Errorf("an empty key set is a fault: %s", f)
 		}
 	}
+
+	// Keys that are not known are passed over, and told, once; of several with one
+	// name each is tried. What is left over nothing, or is secret, changes nothing.
+	const (
+		unknownKind  = `{"kty":"PQC","kid":"1","use":"sig"}`
+		unknownCurve = `{"kty":"EC","crv":"secp256k1","kid":"1","x":"AA","y":"AA"}`
+		agreement    = `{"kty":"OKP","crv":"X25519","kid":"1","x":"AA"}`
+		encrypts     = `{"kty":"RSA","use":"enc","kid":"1","n":"AA","e":"AQAB"}`
+		secret       = `{"kty":"PQC","kid":"1","d":"AA"}`
+		shared       = `{"kty":"oct","kid":"1","k":"AAAA"}`
+	)
+	set := func(keys ...string) []byte { return fmt.Appendf(nil, `{"keys":[%s]}`, strings.Join(keys, ",")) }
+	keyOf := func(s signer) string {
+		return strings.TrimSuffix(strings.TrimPrefix(string(keySet(t, s)), `{"keys":[`), "]}")
+	}
+	namesake := newSigner(t, "1")
+	write("keys", set(unknownKind, unknownCurve, agreement, encrypts, keyOf(signer{t, first.key, ""}), keyOf(first), keyOf(namesake)))
+	is(good, "jwt:ops")
+	is("Bearer "+namesake.sign(claims), "jwt:ops")
+	is("Bearer "+second.sign(claims), "")
+	is("Bearer "+signer{t, second.key, "1"}.sign(claims), "")
+	is("Bearer "+signer{t, first.key, ""}.sign(claims), "")
+	if f, n := fault("jwt.jwks"), strings.Count(log.String(), "passed over"); f != "" || n != 1 {
+		t.Errorf("fault %q, told %d times: %s", f, n, &log)
+	}
+	for _, bad := range [][]byte{set(unknownKind), set(keyOf(second), secret), set(keyOf(second), shared), set(keyOf(second), `{"kid":"1"}`)} {
+		write("keys", bad)
+		is("Bearer "+namesake.sign(claims), "jwt:ops")
+		if fault("jwt.jwks") == "" {
+			t.Errorf("%s is no fault", bad)
+		}
+	}
+	write("keys", keySet(t, second))
+	is("Bearer "+second.sign(claims), "jwt:ops")
 	if n := strings.Count(log.String(), "nobody is known by it"); n < 3 {
 		t.Errorf("it is told %d times that nobody is known: %s", n, &log)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -18,11 +19,13 @@ import (
 )
 
 // ServerOptions let a server of gRPC know who calls, and refuse by the headers
-// of a call alone who may not. next judges what is let in; nil: nobody does.
-// Without a policy everybody may.
-func (p *Policy) ServerOptions(next tap.ServerInHandle) []grpc.ServerOption {
-	return []grpc.ServerOption{grpc.Creds(handshaken{open: p == nil}), grpc.InTapHandle(func(ctx context.Context, info *tap.Info) (context.Context, error) {
-		ctx, err := p.admit(ctx, info)
+// of a call alone who may not. next judges what is let in; nil: nobody does. The
+// server has work for some roles, and for operators; connections of others do not
+// stay, though they may ask for its health. Without a policy everybody may.
+func (p *Policy) ServerOptions(next tap.ServerInHandle, work ...Role) []grpc.ServerOption {
+	work = append(slices.Clip(work), Operator)
+	return []grpc.ServerOption{grpc.Creds(handshaken{p, work}), grpc.InTapHandle(func(ctx context.Context, info *tap.Info) (context.Context, error) {
+		ctx, err := p.admit(ctx, info, work)
 		if err != nil || next == nil {
 			return ctx, err
 		}
@@ -30,7 +33,7 @@ func (p *Policy) ServerOptions(next tap.ServerInHandle) []grpc.ServerOption {
 	})}
 }
 
-func (p *Policy) admit(ctx context.Context, info *tap.Info) (context.Context, error) {
+func (p *Policy) admit(ctx context.Context, info *tap.Info, work []Role) (context.Context, error) {
 	var by handshake
 	if from, ok := peer.FromContext(ctx); ok {
 		by, _ = from.AuthInfo.(handshake)
@@ -39,7 +42,7 @@ func (p *Policy) admit(ctx context.Context, info *tap.Info) (context.Context, er
 	if values := info.Header.Get("authorization"); len(values) > 0 {
 		authorization = values[0]
 	}
-	ctx, err := p.enter(door.With(ctx, by.conn), by.tls, authorization, info.FullMethodName)
+	ctx, err := p.enter(door.With(ctx, by.conn), by.tls, authorization, info.FullMethodName, work)
 	if err != nil {
 		return nil, rpcerr.Status(err)
 	}
@@ -47,11 +50,12 @@ func (p *Policy) admit(ctx context.Context, info *tap.Info) (context.Context, er
 }
 
 // enter returns ctx with who calls, or refuses the call, and tells the door by
-// which it came.
-func (p *Policy) enter(ctx context.Context, conn *tls.ConnectionState, authorization, call string) (context.Context, error) {
+// which it came that the connection may stay, if the port has work for who calls:
+// for these roles; nil: for everybody.
+func (p *Policy) enter(ctx context.Context, conn *tls.ConnectionState, authorization, call string, work []Role) (context.Context, error) {
 	through := door.From(ctx)
 	if p == nil {
-		through.Let()
+		through.Let("")
 		return ctx, nil
 	}
 	who, err := p.Identify(conn, authorization)
@@ -66,7 +70,14 @@ func (p *Policy) enter(ctx context.Context, conn *tls.ConnectionState, authoriza
 		through.Refused(reason, err)
 		return nil, err
 	}
-	through.Let()
+	if (work == nil || who.is(work)) && !through.Let(who.Name) {
+		err := &millrace.Error{
+			Reason: millrace.ReasonOverloaded, Field: "connections", Detail: fmt.Sprintf("%s has %d connections to this port, and no more are for one identity", who, through.Share()),
+			WayOut: "use connections again, and end those of which there is no need; or give the port more, twice what one identity needs",
+		}
+		through.Refused(door.Identity, err)
+		return nil, err
+	}
 	return With(ctx, who), nil
 }
 
@@ -83,7 +94,7 @@ func (p *Policy) Handler(next http.Handler) http.Handler {
 			rpcerr.WriteProblem(w, err)
 			return
 		}
-		ctx, err := p.enter(r.Context(), r.TLS, r.Header.Get("authorization"), r.URL.Path)
+		ctx, err := p.enter(r.Context(), r.TLS, r.Header.Get("authorization"), r.URL.Path, nil)
 		if err != nil {
 			rpcerr.WriteProblem(w, err)
 			return
@@ -114,7 +125,8 @@ func ofAnotherSite(r *http.Request) (door.Reason, error) {
 // handshaken are the credentials of a server whose listener has TLS already:
 // they find it below what else wraps a connection.
 type handshaken struct {
-	open bool // everybody may
+	policy *Policy // nil: everybody may
+	work   []Role  // that the server is for
 }
 
 // ServerHandshake implements credentials.TransportCredentials.
@@ -136,12 +148,19 @@ func (s handshaken) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo,
 }
 
 // shown lets a connection in that needs no request to be known: everybody may, or
-// it has a certificate. One that sends requests with tokens has not sent any yet.
+// its certificate is of a role that the server is for. One that sends requests
+// with tokens has not sent any yet; whoever else has a certificate may ask, and
+// its connection ends like one of nobody.
 func (s handshaken) shown(h handshake) {
+	if s.policy == nil {
+		h.conn.Let("")
+		return
+	}
+	who := s.policy.certified(h.tls)
 	switch {
-	case s.open || h.tls != nil && len(h.tls.VerifiedChains) > 0:
-		h.conn.Let()
-	case h.tls != nil:
+	case who.is(s.work):
+		h.conn.Let(who.Name) // who has its share already is told so when it asks
+	case h.tls != nil && s.policy.byToken():
 		h.conn.Speaks()
 	}
 }

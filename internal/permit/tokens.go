@@ -1,13 +1,15 @@
 package permit
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
@@ -19,9 +21,8 @@ import (
 // file holds nobody; one that does not parse, or cannot be read, changes nothing,
 // and is told.
 type parsed[T any] struct {
-	mu     sync.Mutex
 	source *secure.Source
-	good   T
+	good   atomic.Pointer[T]
 }
 
 func open[T any](file, key string, log *slog.Logger, parse func(string) (T, error)) (*parsed[T], error) {
@@ -35,7 +36,8 @@ func open[T any](file, key string, log *slog.Logger, parse func(string) (T, erro
 		if err != nil {
 			return err
 		}
-		if p.good = next; text == "" {
+		p.good.Store(&next)
+		if text == "" {
 			log.Warn("a file is empty: nobody is known by it", "field", field+"."+key)
 		}
 		return nil
@@ -44,10 +46,8 @@ func open[T any](file, key string, log *slog.Logger, parse func(string) (T, erro
 }
 
 func (p *parsed[T]) current() T {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.source.Current()
-	return p.good
+	return *p.good.Load()
 }
 
 // tokens are names by the hashes of tokens, so that a look-up takes as long
@@ -123,29 +123,82 @@ func (j JWT) open(log *slog.Logger) (*verifier, error) {
 	case j.Audience:
 		return nil, invalid("jwt.audience", "nothing says whom tokens are for: one for another service would be believed", "give the aud that they have")
 	}
-	keys, err := open(j.JWKS, "jwt.jwks", log, parseKeys)
+	keys, err := open(j.JWKS, "jwt.jwks", log, func(text string) (*jose.JSONWebKeySet, error) { return parseKeys(text, cmp.Or(log, slog.Default())) })
 	return &verifier{j, keys}, err
 }
 
 // parseKeys takes an empty file and an empty set for the keys of nobody, and
-// refuses what has no keys because it is something else.
-func parseKeys(text string) (*jose.JSONWebKeySet, error) {
-	var keys jose.JSONWebKeySet
+// refuses what has no keys because it is something else. Keys that sign no tokens
+// which are taken, as of a kind that is not known, are passed over, as RFC 7517
+// says: an issuer may have some before all who read its set know of them.
+func parseKeys(text string, log *slog.Logger) (*jose.JSONWebKeySet, error) {
+	keys := new(jose.JSONWebKeySet)
 	if text == "" {
-		return &keys, nil
+		return keys, nil
 	}
-	if err := json.Unmarshal([]byte(text), &keys); err != nil {
+	var set struct {
+		Keys []json.RawMessage `json:"keys"`
+	}
+	if err := json.Unmarshal([]byte(text), &set); err != nil {
 		return nil, err
 	}
-	if keys.Keys == nil {
+	if set.Keys == nil {
 		return nil, errors.New("it is no key set: it has no keys, and not an empty list of them")
 	}
-	for _, k := range keys.Keys {
-		if !k.IsPublic() {
-			return nil, fmt.Errorf("the key %q is secret: whoever reads the file could sign", k.KeyID)
+	var over []string
+	for i, raw := range set.Keys {
+		k, why, err := parseKey(raw)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("key %d: %w", i+1, err)
+		case why != "":
+			over = append(over, fmt.Sprintf("%.100q: %s", k.KeyID, why))
+		default:
+			keys.Keys = append(keys.Keys, k)
 		}
 	}
-	return &keys, nil
+	if len(over) == 0 {
+		return keys, nil
+	}
+	if len(keys.Keys) == 0 {
+		return nil, fmt.Errorf("none of its %d keys is of use: %s", len(over), strings.Join(over, "; "))
+	}
+	log.Warn("keys of a set are passed over: tokens that they sign are not believed", "field", field+".jwt.jwks", "keys", over)
+	return keys, nil
+}
+
+// parseKey returns a key of a set, or why it is passed over.
+func parseKey(raw json.RawMessage) (k jose.JSONWebKey, over string, err error) {
+	var is struct {
+		ID     string          `json:"kid"`
+		Kind   string          `json:"kty"`
+		Curve  string          `json:"crv"`
+		Use    string          `json:"use"`
+		Secret json.RawMessage `json:"d"`
+		Shared json.RawMessage `json:"k"`
+	}
+	if err := json.Unmarshal(raw, &is); err != nil {
+		return k, "", err
+	}
+	if is.Secret != nil || is.Shared != nil {
+		return k, "", fmt.Errorf("the key %q is secret: whoever reads the file could sign", is.ID)
+	}
+	k.KeyID = is.ID
+	if is.Use == "enc" {
+		return k, "it is for encryption", nil
+	}
+	if is.Kind == "EC" && !slices.Contains([]string{"P-256", "P-384", "P-521"}, is.Curve) {
+		return k, fmt.Sprintf("the curve %.40q is not known", is.Curve), nil
+	}
+	err = k.UnmarshalJSON(raw)
+	switch {
+	case errors.Is(err, jose.ErrUnsupportedKeyType):
+		k.KeyID = is.ID
+		return k, fmt.Sprintf("keys of kind %.40q are not known", is.Kind), nil
+	case err == nil && !k.IsPublic():
+		err = fmt.Errorf("the key %q is not public", is.ID)
+	}
+	return k, "", err
 }
 
 // maxTokenBytes bounds a token before it is parsed.
@@ -165,7 +218,17 @@ func (v *verifier) name(token string) (string, error) {
 		return "", bad(err)
 	}
 	var claims jwt.Claims
-	if err := signed.Claims(v.keys.current(), &claims); err != nil {
+	id := signed.Headers[0].KeyID
+	keys := v.keys.current().Key(id)
+	if id == "" || len(keys) == 0 {
+		return "", bad(jose.ErrJWKSKidNotFound)
+	}
+	for _, k := range keys { // several may have one name
+		if err = signed.Claims(k.Key, &claims); err == nil {
+			break
+		}
+	}
+	if err != nil {
 		return "", bad(err)
 	}
 	if claims.Expiry == nil {

@@ -1,9 +1,11 @@
 package secure
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -52,6 +54,7 @@ func Open(t TLS, field string, log *slog.Logger) (*Files, error) {
 	if f.mu.good, err = t.read(field); err != nil { // it says more than what is gone
 		return nil, err
 	}
+	watch(f)
 	return f, gone
 }
 
@@ -81,8 +84,14 @@ func (t TLS) read(field string) (*material, error) {
 	}
 	if t.CA != "" && t.CA != SystemCA {
 		m.pool = x509.NewCertPool()
-		if pem := file("ca", t.CA); pem != nil && !m.pool.AppendCertsFromPEM(pem) {
-			wrong("ca", fmt.Errorf("%s holds no certificate", t.CA))
+		if text := file("ca", t.CA); text != nil {
+			all, err := certificates(text)
+			if err != nil {
+				wrong("ca", fmt.Errorf("%s: %w", t.CA, err))
+			}
+			for _, c := range all {
+				m.pool.AddCert(c)
+			}
 		}
 	}
 	if t.Cert != "" {
@@ -90,11 +99,40 @@ func (t TLS) read(field string) (*material, error) {
 			pair, err := tls.X509KeyPair(cert, key)
 			if err != nil {
 				wrong("cert", fmt.Errorf("%s with %s: %w", t.Cert, t.Key, err))
+			} else if _, err := certificates(cert); err != nil { // of a chain only the first was looked at
+				wrong("cert", fmt.Errorf("%s: %w", t.Cert, err))
 			}
 			m.pair = &pair
 		}
 	}
 	return m, errors.Join(errs...)
+}
+
+// certificates returns all certificates of a PEM file, and refuses one of which
+// some part is none: it may be half-written.
+func certificates(text []byte) (all []*x509.Certificate, err error) {
+	blocks, rest := 0, text
+	for {
+		var b *pem.Block
+		if b, rest = pem.Decode(rest); b == nil {
+			break
+		}
+		if blocks++; b.Type != "CERTIFICATE" {
+			continue
+		}
+		c, err := x509.ParseCertificate(b.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("certificate %d: %w", len(all)+1, err)
+		}
+		all = append(all, c)
+	}
+	switch {
+	case bytes.Count(text, []byte("-----BEGIN")) != blocks || bytes.Contains(rest, []byte("-----")): // Decode passes over what is cut
+		return nil, fmt.Errorf("it is cut, or malformed: %d blocks of it are whole", blocks)
+	case len(all) == 0:
+		return nil, errors.New("it holds no certificate")
+	}
+	return all, nil
 }
 
 // current returns what the files hold, or held when they were last good.
@@ -110,7 +148,7 @@ func (f *Files) current() *material {
 		next, err = f.tls.read(f.field)
 	}
 	was := f.mu.fault
-	f.mu.fault = tell(f.field, was, err)
+	f.mu.fault = textOf(err)
 	if err != nil {
 		if f.mu.fault != was {
 			f.log.Error("certificates have changed and cannot be used; the last good ones stay", "field", f.field, "err", err)
@@ -120,6 +158,14 @@ func (f *Files) current() *material {
 	f.mu.good, f.mu.stamps = next, stamps
 	f.log.Info("certificates were read again", "field", f.field)
 	return next
+}
+
+// look implements watched.
+func (f *Files) look() (field, fault string) {
+	f.current()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.field, f.mu.fault
 }
 
 // stampsOf returns by what a change of files is seen.

@@ -71,8 +71,12 @@ type Source struct {
 	wrong error  // what it found
 }
 
-// maxSecretBytes bounds a file of a secret: a token may be some kilobytes.
-const maxSecretBytes = 64 << 10
+const (
+	// maxSecretBytes bounds a file of a secret: a token may be some kilobytes.
+	maxSecretBytes = 64 << 10
+	// maxTextBytes bounds one of many: a thousand callers' tokens are some 64 KiB.
+	maxTextBytes = 1 << 20
+)
 
 // OpenSource reads the secret in a file. Space around it does not count. field
 // is the key of the configuration that names the file.
@@ -84,7 +88,7 @@ func OpenSource(file, field string, log *slog.Logger) (*Source, error) {
 }
 
 // OpenText is OpenSource of a file whose text is good if check says so; it may be
-// empty.
+// empty, and has 1 MiB at most.
 func OpenText(file, field string, log *slog.Logger, check func(text string) error) (*Source, error) {
 	return (&Source{file: file, field: field, log: log, check: check}).open("name a file that this process can read, and mend it")
 }
@@ -93,6 +97,7 @@ func (s *Source) open(wayOut string) (*Source, error) {
 	if err := s.read(); err != nil {
 		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: s.field, Detail: err.Error(), WayOut: wayOut}
 	}
+	watch(s)
 	return s, nil
 }
 
@@ -105,8 +110,12 @@ func (s *Source) read() error {
 	if s.stamp != nil && s.fault == "" && same(stamp, s.stamp) {
 		return nil
 	}
-	if n := stamp[0].Size(); n > maxSecretBytes {
-		return fmt.Errorf("%s has %d bytes, and a secret has %d at most", s.file, n, maxSecretBytes)
+	most := int64(maxSecretBytes)
+	if s.check != nil {
+		most = maxTextBytes
+	}
+	if n := stamp[0].Size(); n > most {
+		return fmt.Errorf("%s has %d bytes, and may have %d", s.file, n, most)
 	}
 	text, err := os.ReadFile(s.file)
 	if err != nil {
@@ -137,10 +146,18 @@ func (s *Source) Current() string {
 	if s.file == "" {
 		return s.good
 	}
-	if now := tell(s.field, s.fault, s.read()); now != s.fault {
+	if now := textOf(s.read()); now != s.fault {
 		if s.fault = now; now != "" {
 			s.log.Error("a secret has changed and cannot be used; the last good one stays", "field", s.field, "err", now)
 		}
 	}
 	return s.good
+}
+
+// look implements watched.
+func (s *Source) look() (field, fault string) {
+	s.Current()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.field, s.fault
 }

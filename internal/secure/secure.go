@@ -7,47 +7,79 @@ package secure
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"net"
+	"slices"
+	"strings"
 	"sync"
+	"weak"
 
 	"github.com/millrace/millrace"
 )
 
-// faults are the files of the process that cannot be used as they are, by the
-// keys of the configuration that name them.
-var faults struct {
+// watched is what is in files, read again when they change.
+type watched interface {
+	// look reads them again if they have changed, and returns the key of the
+	// configuration that names them and what is wrong with them: "" if nothing is.
+	look() (field, fault string)
+}
+
+// opened is what the process has open, as long as something uses it. A nil result
+// is no more used.
+var opened struct {
 	sync.Mutex
-	of map[string]string
+	all []func() watched
+}
+
+// watch has [Faults] look at x, too.
+func watch[T any, P interface {
+	*T
+	watched
+}](x P) {
+	used := weak.Make((*T)(x))
+	opened.Lock()
+	defer opened.Unlock()
+	opened.all = append(opened.all, func() watched {
+		if x := used.Value(); x != nil {
+			return P(x)
+		}
+		return nil
+	})
 }
 
 // Faults returns what is wrong with files that have changed and cannot be used,
 // so that what they held before stays: by the keys of the configuration that name
-// them.
+// them. It looks at all of them, whether anybody shakes hands by them or not.
 func Faults() map[string]string {
-	faults.Lock()
-	defer faults.Unlock()
-	return maps.Clone(faults.of)
+	opened.Lock()
+	var all []watched
+	opened.all = slices.DeleteFunc(opened.all, func(use func() watched) bool {
+		x := use()
+		if x != nil {
+			all = append(all, x)
+		}
+		return x == nil
+	})
+	opened.Unlock()
+	faults := map[string]string{}
+	for _, x := range all {
+		field, fault := x.look()
+		switch was := faults[field]; {
+		case fault == "" || strings.Contains(was, fault):
+		case was == "":
+			faults[field] = fault
+		default:
+			faults[field] = was + "; " + fault
+		}
+	}
+	return faults
 }
 
-// tell notes what is wrong now with the files of a key, where was was, and
-// returns it: "" if nothing is.
-func tell(field, was string, err error) (now string) {
-	if err != nil {
-		now = err.Error()
+// textOf is the text of an error, "" of none.
+func textOf(err error) string {
+	if err == nil {
+		return ""
 	}
-	if now == was {
-		return now
-	}
-	faults.Lock()
-	defer faults.Unlock()
-	if faults.of == nil {
-		faults.of = map[string]string{}
-	}
-	if faults.of[field] = now; now == "" {
-		delete(faults.of, field)
-	}
-	return now
+	return err.Error()
 }
 
 // SystemCA stands for the authorities that the machine trusts, where a CA file

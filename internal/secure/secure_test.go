@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -136,8 +139,21 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 
 	good, err := os.ReadFile(me.Cert)
 	must(t, err)
+	authorities, err := os.ReadFile(a.CA)
+	must(t, err)
+	two := func(second []byte) error { return os.WriteFile(a.CA, slices.Concat(authorities, second), 0o600) }
 	for what, spoil := range map[string]func() error{
-		"half-written":          func() error { return os.WriteFile(me.Cert, good[:len(good)/2], 0o600) },
+		"half-written": func() error { return os.WriteFile(me.Cert, good[:len(good)/2], 0o600) },
+		"of a chain, cut": func() error {
+			return os.WriteFile(me.Cert, append(slices.Clone(good), authorities[:len(authorities)/2]...), 0o600)
+		},
+		"of authorities, cut": func() error { return two(authorities[:len(authorities)/2]) },
+		"of authorities, cut first": func() error {
+			return os.WriteFile(a.CA, slices.Concat(authorities[:len(authorities)/2], []byte("\n"), authorities), 0o600)
+		},
+		"of authorities, malformed": func() error {
+			return two(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("no certificate")}))
+		},
 		"gone":                  func() error { return os.Remove(me.Cert) },
 		"of an authority, gone": func() error { return os.Rename(a.CA, a.CA+".away") },
 	} {
@@ -152,9 +168,7 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 			t.Errorf("%s: told %d times: %s", what, n, &log)
 		}
 		must(t, os.WriteFile(me.Cert, good, 0o600))
-		if strings.HasPrefix(what, "of an authority") {
-			must(t, os.Rename(a.CA+".away", a.CA))
-		}
+		must(t, os.WriteFile(a.CA, authorities, 0o600))
 		if got, err := ask(t, f, addr); err != nil || got != first {
 			t.Errorf("after %s: %s, %v", what, got, err)
 		}
@@ -229,6 +243,59 @@ func TestSecretsAreReadAgain(t *testing.T) {
 	is("two two", true)
 	write("three")
 	is("three", false)
+}
+
+// Files that are spoiled are told without a handshake or a login, and so is that
+// they are mended; of several with one key each counts until it is.
+func TestFaultsAreFoundWithoutAHandshake(t *testing.T) {
+	a := authority.New(t)
+	one, two := a.Issue("one"), a.Issue("two")
+	var all []any
+	for _, of := range []secure.TLS{one, two} {
+		f, err := secure.Open(of, "ports", slog.New(slog.DiscardHandler))
+		must(t, err)
+		all = append(all, f)
+	}
+	file := filepath.Join(t.TempDir(), "password")
+	must(t, os.WriteFile(file, []byte("alpha7"), 0o600))
+	s, err := secure.OpenSource(file, "login", slog.New(slog.DiscardHandler))
+	must(t, err)
+	spoil := func(file string) (mend func()) {
+		text, err := os.ReadFile(file)
+		must(t, err)
+		must(t, os.WriteFile(file, nil, 0o600))
+		return func() { must(t, os.WriteFile(file, text, 0o600)) }
+	}
+	is := func(what, key string, files ...string) {
+		t.Helper()
+		fault := secure.Faults()[key]
+		if (fault == "") != (len(files) == 0) {
+			t.Errorf("%s: %s has the fault %q", what, key, fault)
+		}
+		for _, file := range files {
+			if !strings.Contains(fault, file) {
+				t.Errorf("%s: %s has the fault %q, and not that of %s", what, key, fault, file)
+			}
+		}
+	}
+	is("nothing is spoiled", "ports")
+	mendOne, mendTwo, mendLogin := spoil(one.Cert), spoil(two.Cert), spoil(file)
+	is("both are spoiled", "ports", one.Cert, two.Cert)
+	is("the password is spoiled", "login", file)
+	mendOne()
+	is("one is mended", "ports", two.Cert)
+	mendTwo()
+	mendLogin()
+	is("both are mended", "ports")
+	is("the password is mended", "login")
+	runtime.KeepAlive(s)
+
+	// What nothing uses any more is not looked at.
+	spoil(one.Cert)
+	is("one is spoiled again", "ports", one.Cert)
+	runtime.KeepAlive(all)
+	runtime.GC()
+	is("nothing uses them", "ports")
 }
 
 // What is of no use, or a contradiction, is refused by the key's name.

@@ -20,7 +20,8 @@ import (
 
 // backupFlags are the flags that all commands of backups take.
 type backupFlags struct {
-	from string // the bucket's URL
+	from     string // the bucket's URL
+	insecure bool   // see [backup.Options]
 }
 
 // Command returns the command backup, with all of its commands.
@@ -37,6 +38,7 @@ the bucket, and bring it back. See docs/backup.md.`,
 	}
 	var f backupFlags
 	c.PersistentFlags().StringVar(&f.from, "from", "", "the bucket: file:///dir, s3://bucket/prefix, gs://bucket/prefix or azblob://container/prefix")
+	c.PersistentFlags().BoolVar(&f.insecure, "from-insecure", false, "speak plain text to the bucket's server beyond loopback")
 	c.AddCommand(
 		backupStatus(&f), backupList(&f), backupShow(&f), backupDiff(&f), backupCuts(&f),
 		backupCut(&f), backupRemoveCut(&f), backupVerify(&f), backupDrill(&f), backupRestore(&f),
@@ -53,7 +55,7 @@ func (f *backupFlags) open(ctx context.Context) (*backup.Bucket, backup.Identity
 			WayOut: "name the bucket of the nodes' configuration (backup.to), such as --from s3://bucket/prefix",
 		}
 	}
-	b, err := backup.Open(ctx, f.from, backup.Options{Log: slog.Default()})
+	b, err := backup.Open(ctx, f.from, backup.Options{Insecure: f.insecure, Log: slog.Default()})
 	if err != nil {
 		return nil, backup.Identity{}, flagged(err)
 	}

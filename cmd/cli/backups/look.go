@@ -57,8 +57,8 @@ func backupStatus(f *backupFlags) *cobra.Command {
 		Use:   "status",
 		Short: "Whether every partition has a backup that can be read, and how old they are; fails unless all is well",
 		Long: `Looks at the newest backup of every partition. It fails when a partition has
-none that can be read, one older than --max-age, or when the last restore drill
-failed. A backup that is dated ahead of now is damaged. Without --max-age, a good backup
+none that can be read, one older than --max-age, or when its last restore drill
+failed, of the last 20. A backup that is dated ahead of now is damaged. Without --max-age, a good backup
 of any age is well. It shows the last partitions that nodes found damaged and
 replaced.
 
@@ -183,15 +183,15 @@ func bucketStateOf(ctx context.Context, b *backup.Bucket, fresh freshness) (*buc
 	if s.Cuts, err = b.Cuts(ctx); err != nil {
 		return nil, err
 	}
-	drills, err := b.Drills(ctx, 1)
+	drills, err := b.Drills(ctx, backup.RecentDrills)
 	if err != nil {
 		return nil, err
 	}
 	if len(drills) > 0 {
 		s.Drill = drills[0]
-		if fault := drills[0].Fault; fault != "" {
-			s.Faults = append(s.Faults, "the last restore drill failed: "+fault)
-		}
+	}
+	for _, d := range backup.Failing(drills) {
+		s.Faults = append(s.Faults, fmt.Sprintf("the last restore drill of partition %d failed: %s; mend it, and run millrace backup drill --partitions %[1]d", d.Partition, d.Fault))
 	}
 	if s.Healed, err = b.Healings(ctx, shownHealings); err != nil {
 		return nil, err

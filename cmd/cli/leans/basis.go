@@ -121,7 +121,7 @@ func (s *Feeds) tenures(ctx context.Context, name string) (all []tenure, err err
 	if err != nil {
 		return nil, err
 	}
-	if built.feed != nil && events[0].What == ledger.Published { // else what came before is forgotten
+	if built.feed != nil && ledger.Whole(events) { // else what came before is forgotten
 		all = append(all, built)
 	}
 	sum := "" // of what serves

@@ -61,15 +61,19 @@ func (c *Change) CheckFilter(src string) error {
 
 // CheckWeights implements [experiment.Known].
 func (c *Change) CheckWeights(feed, model string, set map[string]float64) error {
+	own := model == ""
 	switch {
-	case model != "":
+	case !own:
 	case feed == c.Feed:
-		model = c.To.Model // which is there, or nobody asks
+		model = c.To.Model // of what is there, or nobody asks
 	default:
 		var err error
 		if model, err = c.modelOf(feed); err != nil {
 			return err
 		}
+	}
+	if own && !c.HasModel(model) {
+		return experiment.OwnModelGone(feed, model)
 	}
 	if model == c.Model.Name {
 		return weighs(c.ctx, c.versions, c.Model, set)

@@ -120,7 +120,7 @@ func (p *pausing) pause(c *cobra.Command, name string) error {
 	if err != nil {
 		return err
 	}
-	shown := pauseShown{Node: n.ID, Partitions: int(resp.Partitions), Alone: display.Numbers(aloneIn(o.Map, n.ID)), Was: until(resp.WasUntilMs), Until: until(resp.UntilMs)}
+	shown := pauseShown{Node: n.ID, Partitions: int(resp.Partitions), Alone: display.Numbers(clusters.Alone(o.Map, n.ID)), Was: until(resp.WasUntilMs), Until: until(resp.UntilMs)}
 	if !asJSON {
 		display.Printf(c.OutOrStdout(), "%s would apply nothing until %s; it answers for %d partitions\n", n.ID, shown.Until, shown.Partitions)
 		if shown.Was != "" {
@@ -128,7 +128,7 @@ func (p *pausing) pause(c *cobra.Command, name string) error {
 		}
 	}
 	still := func(m *topology.Map) error {
-		alone := display.Numbers(aloneIn(m, n.ID))
+		alone := display.Numbers(clusters.Alone(m, n.ID))
 		if len(alone) == 0 || over {
 			return nil
 		}
@@ -194,21 +194,4 @@ func (p *pausing) finish(c *cobra.Command, shown pauseShown, asJSON bool, do fun
 		err = display.WriteJSON(c.OutOrStdout(), shown)
 	}
 	return err
-}
-
-// aloneIn returns what a node hosts and no other has ready and goes on with.
-func aloneIn(m *topology.Map, id millrace.NodeID) (all topology.Set) {
-	hosted := m.Hosted(id)
-	for p := range hosted.All() {
-		others := 0
-		for _, other := range m.Replicas(p) {
-			if ready := m.Ready(other); other != id && m.Alive(other) && ready.Has(p) && !m.Paused(other) {
-				others++
-			}
-		}
-		if others == 0 {
-			all.Add(p)
-		}
-	}
-	return all
 }

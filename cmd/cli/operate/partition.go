@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -52,7 +53,8 @@ type checkedReplica struct {
 	Features       int64           `json:"features"`
 	FeaturesDigest string          `json:"features_digest"`
 	Records        int64           `json:"records"`
-	Fault          string          `json:"fault,omitempty"`
+	Fault          string          `json:"fault,omitempty"` // or why it is not known
+	unseen         bool            // nothing is known of it but that
 }
 
 func partitionCheck(cm *clusters.Flags) *cobra.Command {
@@ -70,7 +72,12 @@ func partitionCheck(cm *clusters.Flags) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			all, err := checkReplicas(c.Context(), l.Map, p)
+			conns, err := clusters.ConnsOf(c.Context())
+			if err != nil {
+				return err
+			}
+			defer conns.Close()
+			all, err := checkReplicas(c.Context(), l.Map, conns.Dial, p)
 			if err != nil && len(all.Replicas) == 0 {
 				return err
 			}
@@ -81,39 +88,58 @@ func partitionCheck(cm *clusters.Flags) *cobra.Command {
 	return c
 }
 
-func checkReplicas(ctx context.Context, m *topology.Map, p millrace.Partition) (all checked, err error) {
-	conns, err := clusters.ConnsOf(ctx)
-	if err != nil {
-		return all, err
-	}
-	defer conns.Close()
-	trails, err := digest.Trails(ctx, m, conns.Dial, p)
+// checkReplicas asks all that have a replica of a partition. One that does not answer is
+// shown too: of it nobody knows whether it is equal to the others.
+func checkReplicas(ctx context.Context, m *topology.Map, dial digest.Dial, p millrace.Partition) (all checked, err error) {
+	trails, err := digest.Trails(ctx, m, dial, p)
 	all.Partition, all.Replicas = p, []checkedReplica{}
 	for _, t := range trails[p] {
 		n, _ := m.Node(t.Node)
 		r := checkedReplica{Node: t.Node}
 		r.Content, r.ContentDigest = newest(t.ContentAt, t.Content)
 		r.Features, r.FeaturesDigest = newest(t.FeaturesAt, t.Features)
-		c, bad := conns.Dial(n)
+		c, bad := dial(n)
 		if bad == nil {
 			var resp *nodev1.CheckPartitionResponse
 			resp, bad = c.CheckPartition(ctx, &nodev1.CheckPartitionRequest{Partition: int32(p)})
 			r.Records, r.Fault = resp.GetRecords(), resp.GetFault()
 		}
 		if bad != nil {
+			r.Fault = fmt.Sprintf("not known: %v", bad)
 			err = errors.Join(err, fmt.Errorf("check of %s: %w", t.Node, bad))
 		}
 		all.Replicas = append(all.Replicas, r)
 	}
+	for _, id := range m.Replicas(p) {
+		if !slices.ContainsFunc(trails[p], func(t digest.Trail) bool { return t.Node == id }) {
+			all.Replicas = append(all.Replicas, checkedReplica{Node: id, Fault: "does not answer: " + stateOf(m, id, p), unseen: true})
+		}
+	}
 	for _, d := range digest.Judge(p, trails[p]) {
 		all.Differences = append(all.Differences, d.String())
 	}
-	if len(all.Replicas) == 0 {
+	if len(trails[p]) == 0 {
 		err = errors.Join(err, &millrace.Error{
 			Reason: millrace.ReasonUnavailable, Field: "partition", Detail: fmt.Sprintf("no replica of partition %d answers", p), WayOut: "millrace cluster show says why",
 		})
 	}
 	return all, err
+}
+
+// stateOf is the state of a replica that answers nothing, as its node says.
+func stateOf(m *topology.Map, id millrace.NodeID, p millrace.Partition) string {
+	if !m.Alive(id) {
+		return "its node is gone"
+	}
+	for _, r := range m.Reports(id) {
+		if r.Partitions.Has(p) {
+			return strings.TrimSuffix(fmt.Sprintf("%s (%s)", r.State, r.Reason), " ()")
+		}
+	}
+	if ready := m.Ready(id); ready.Has(p) {
+		return "ready"
+	}
+	return "not ready"
 }
 
 func newest(at []int64, digests []uint64) (int64, string) {
@@ -128,6 +154,10 @@ func (all checked) write(w io.Writer) error {
 	t := display.NewTable(w)
 	t.Printf("NODE\tCONTENT\tDIGEST\tFEATURES\tDIGEST\tRECORDS\tHOLDS\n")
 	for _, r := range all.Replicas {
+		if r.unseen {
+			t.Printf("%s\t-\t-\t-\t-\t-\t%s\n", r.Node, r.Fault)
+			continue
+		}
 		holds := "what its digests say"
 		if r.Fault != "" {
 			holds = r.Fault
@@ -140,13 +170,17 @@ func (all checked) write(w io.Writer) error {
 	for _, d := range all.Differences {
 		fmt.Fprintln(w, d)
 	}
-	if all.fault() == nil {
+	switch {
+	case all.fault() != nil:
+	case len(all.Replicas) < 2:
+		fmt.Fprintln(w, "there is one replica, and none to compare it with")
+	default:
 		fmt.Fprintln(w, "the replicas are equal where they have been at equal offsets")
 	}
 	return nil
 }
 
-// fault is an error where something differs.
+// fault is an error where something differs, or is not known.
 func (all checked) fault() error {
 	n := len(all.Differences)
 	for _, r := range all.Replicas {

@@ -107,7 +107,7 @@ func (q *quarantining) run(c *cobra.Command, arg string, do func(*cobra.Command,
 		fmt.Fprintln(w, q.does())
 	}
 	still := func(m *topology.Map) error {
-		if alone := aloneIn(m, n.ID); q.why == "" || !alone.Has(p) || over {
+		if alone := clusters.Alone(m, n.ID); q.why == "" || !alone.Has(p) || over {
 			return nil
 		}
 		return &millrace.Error{

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -36,9 +37,14 @@ import (
 	"github.com/millrace/millrace/internal/document"
 	"github.com/millrace/millrace/internal/door"
 	"github.com/millrace/millrace/internal/experiments"
+	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/exposures"
 )
+
+// ClosesFor is what a broker takes at most, behind the last request, to leave the
+// cluster, to write what was shown, and to hand over its traces.
+const ClosesFor = cluster.CallTimeout + exposure.DefaultDrain + tracesFor
 
 // FinishFor is how long requests that are under way have to end when a broker
 // stops answering: no request takes longer.
@@ -52,7 +58,7 @@ type brokerConfig struct {
 	Feeds         string                     `yaml:"feeds" form:"directory" doc:"feed definitions, *.yaml, beside those of the cluster"`
 	Zone          string                     `yaml:"zone" doc:"where it stands: index nodes of the same are asked first"`
 	Quotas        map[string]admission.Quota `yaml:"quotas" name:"CALLER"`
-	Connections   int                        `yaml:"connections" range:"0.." doc:"connections to each port at a time; one address has half of them at most, and an eighth of which no request was let in yet"`
+	Connections   int                        `yaml:"connections" range:"0.." doc:"connections to each port at a time; one address, and one identity, has half of them at most, and an address an eighth of which no request was let in yet"`
 	RequestMemory int64                      `yaml:"request_memory_mib" unit:"MiB" doc:"for all requests: a half until they are read, a half for answers until they are taken; the default is the least"`
 	Forbid        feeds.Forbid               `yaml:"forbid"` // what no caller may ask of this broker
 	Exposures     string                     `yaml:"exposures" doc:"a topic for what answers of experiments showed, whose Kafka is brokers; left out: none is written"`
@@ -144,7 +150,7 @@ func (c *brokerConfig) exposures(metrics prometheus.Registerer) (broker.Exposure
 		return nil, nil, err
 	}
 	metrics.MustRegister(records, brokers.Collector("millrace_exposure"))
-	return records, closes, nil
+	return records, sync.OnceFunc(closes), nil
 }
 
 // Broker runs a broker.
@@ -259,14 +265,8 @@ func Broker() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, b.Close()) }()
 		leave := brokers.Announce(cl, brokers.Broker{Name: cfg.Name, Addr: reached(c.GRPC, host), Admin: reached(c.Admin, host), Version: version.Here()},
 			instance.Word, definitions, models, condemned, tests, pages, traced)
-		defer func() {
-			if err := leave(context.WithoutCancel(ctx)); err != nil {
-				slog.Warn("the broker stays registered for some minutes", "err", err)
-			}
-		}()
 		if https != nil {
 			r.run(func() error { return admin.ServeBy(ctx, https, b.HTTPServer(), FinishFor) })
 		}
@@ -277,7 +277,14 @@ func Broker() *cobra.Command {
 			defer context.AfterFunc(ctx, func() { b.Stop(server, FinishFor) })()
 			return server.Serve(b.Guard(grpcs))
 		})
-		return r.wait()
+		return r.wait(func() error {
+			if err := leave(context.WithoutCancel(ctx)); err != nil {
+				slog.Warn("the broker stays registered for some minutes", "err", err)
+			}
+			err := b.Close() // which ends what shadows rank: that is exposed, too
+			closeExposures()
+			return err
+		})
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -111,13 +112,13 @@ func Coordinator() *cobra.Command {
   exposures: exposures         # the topic by which experiments are ramped and paused; left out: only people do
   brokers: [kafka-1:9092]      # that have it
   admin: 127.0.0.1:6065`, func(ctx context.Context, c *coordinatorConfig) (err error) {
-		var co *coordinator.Coordinator
+		var made atomic.Pointer[coordinator.Coordinator]
 		r, ctx, err := newRole(ctx, &c.Common, func() error {
-			if co == nil {
-				return c.waiting()
+			if co := made.Load(); co != nil {
+				_, fault := co.Leads()
+				return fault
 			}
-			_, fault := co.Leads()
-			return fault
+			return c.waiting()
 		}, nil)
 		if err != nil {
 			return err
@@ -142,13 +143,13 @@ func Coordinator() *cobra.Command {
 		if cfg.Leans, err = leans.Of(ctx, cl); err != nil {
 			return err
 		}
-		made, err := coordinator.New(cfg)
+		co, err := coordinator.New(cfg)
 		if err != nil {
 			return err
 		}
-		r.metrics.MustRegister(made)
-		co = made
-		r.run(func() error { return made.Run(ctx) })
+		r.metrics.MustRegister(co)
+		made.Store(co)
+		r.run(func() error { return co.Run(ctx) })
 		return r.wait()
 	})
 }

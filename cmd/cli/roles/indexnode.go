@@ -22,6 +22,7 @@ import (
 	"github.com/millrace/millrace/indexnode/backups"
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/admin"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/kafka"
@@ -187,6 +188,7 @@ func IndexNode() *cobra.Command {
   min_free_mib: 512            # of disk space, below which nothing more is taken in
   backup:                      # left out: none, and the log must keep everything
     to: s3://bucket/prefix     # or gs://, azblob://, file:///dir; the same for all nodes
+    insecure: false            # true: its server may speak plain text (?endpoint=http://host:port) beyond loopback
     every: 15m
     keep: 24                   # backups of each partition
     mib_per_second: 64         # at most, of what is uploaded
@@ -207,7 +209,11 @@ func IndexNode() *cobra.Command {
 		var closed atomic.Pointer[string] // why the store is not open yet
 		r, ctx, err := newRole(ctx, &c.Common, func() error {
 			if n := opened.Load(); n != nil {
-				return n.Ready()
+				err := n.Ready()
+				if errors.Is(err, indexnode.ErrUnassigned) { // or it would hold up rollouts
+					return admin.Noted{err}
+				}
+				return err
 			}
 			if why := closed.Load(); why != nil {
 				return errors.New("the store cannot be opened: " + *why)

@@ -37,17 +37,23 @@ import (
 
 // Common is what every role's configuration file has.
 type Common struct {
-	Role           string        `yaml:"role,omitempty" choices:"partitioner, indexnode, broker, coordinator" doc:"which role the file is of, so that config check knows and another role refuses it"`
-	Brokers        []string      `yaml:"brokers" form:"host:port" doc:"Kafka"`
-	TopicPrefix    string        `yaml:"topic_prefix" doc:"stands before the names of Millrace's own topics; the same in every role"`
-	Etcd           []string      `yaml:"etcd" form:"host:port" doc:"etcd; partitioners do not ask it"`
-	Cluster        string        `yaml:"cluster" doc:"its name in etcd; the same in every role"`
-	Admin          string        `yaml:"admin" form:"host:port" doc:"where livez, readyz, metrics, the log's levels and pprof are served; left out: nowhere"`
-	Hosts          []string      `yaml:"hosts" doc:"names that plain HTTP may ask its ports by (Host), besides addresses, localhost, the machine's name and that in the port's own key; left out: on loopback no others, so that no web page has a name of its own lead there, and beyond loopback any"`
-	Authorization  permit.Config `yaml:"authorization"` // left out: who gets through a port may do everything that it serves, on loopback only
-	Audit          string        `yaml:"audit" form:"file" doc:"what others have the role do is written there: who, what, before and after; left out: in the log alone"`
+	Role          string        `yaml:"role,omitempty" choices:"partitioner, indexnode, broker, coordinator" doc:"which role the file is of, so that config check knows and another role refuses it"`
+	Brokers       []string      `yaml:"brokers" form:"host:port" doc:"Kafka"`
+	TopicPrefix   string        `yaml:"topic_prefix" doc:"stands before the names of Millrace's own topics; the same in every role"`
+	Etcd          []string      `yaml:"etcd" form:"host:port" doc:"etcd; partitioners do not ask it"`
+	Cluster       string        `yaml:"cluster" doc:"its name in etcd; the same in every role"`
+	Admin         string        `yaml:"admin" form:"host:port" doc:"where livez, readyz, metrics, the log's levels and pprof are served; left out: nowhere"`
+	Hosts         []string      `yaml:"hosts" doc:"names that plain HTTP may ask its ports by (Host), besides addresses, localhost, the machine's name and that in the port's own key; left out: on loopback no others, so that no web page has a name of its own lead there, and beyond loopback any"`
+	Authorization permit.Config `yaml:"authorization"` // left out: who gets through a port may do everything that it serves, on loopback only
+	Audit         string        `yaml:"audit" form:"file" doc:"what others have the role do is written there: who, what, before and after; left out: in the log alone"`
+	Traces        struct {
+		Insecure bool `yaml:"insecure,omitempty" doc:"true: traces go to the collector of OTEL_EXPORTER_OTLP_ENDPOINT by plain text beyond loopback, where other means guard the network"`
+	} `yaml:"traces,omitempty"`
 	reach.Security `yaml:",inline"`
 }
+
+// tracesPlainly reports whether traces may go beyond loopback by plain text.
+func (c *Common) tracesPlainly() bool { return c.Traces.Insecure }
 
 // Files are the files that the program reads.
 func Files() config.Files {
@@ -73,6 +79,7 @@ file serves all of them.
 func roleCommand[C any, P interface {
 	*C
 	config.Configuration
+	tracesPlainly() bool
 }](name, short, example string, run func(context.Context, *C) error) *cobra.Command {
 	var file string
 	c := &cobra.Command{
@@ -93,12 +100,12 @@ func roleCommand[C any, P interface {
 			}
 			slog.Info("starting", "role", name, "version", version.Here(), "config", string(said))
 			tellExposed(file, cfg, gave)
-			stop, err := startTraces(c.Context(), "millrace-"+name)
+			stop, err := startTraces(c.Context(), "millrace-"+name, cfg.tracesPlainly())
 			if err != nil {
 				return err
 			}
 			err = run(c.Context(), cfg)
-			last, cancel := context.WithTimeout(context.WithoutCancel(c.Context()), 2*time.Second)
+			last, cancel := context.WithTimeout(context.WithoutCancel(c.Context()), tracesFor)
 			defer cancel()
 			return command.ToldToStop(errors.Join(err, stop(last)))
 		},
@@ -207,11 +214,16 @@ func (r *role) run(part func() error) {
 	})
 }
 
-// wait returns when all parts have ended. Until then the admin port is served.
-func (r *role) wait() error {
+// wait returns when all parts have ended, and last has, which closes what they
+// worked with, in its order. Until then the admin port tells how it is with them.
+func (r *role) wait(last ...func() error) error {
 	r.parts.Wait()
+	var errs []error
+	for _, closes := range last {
+		errs = append(errs, closes())
+	}
 	r.end()
-	return errors.Join(r.group.Wait(), r.acts.Close())
+	return errors.Join(append(errs, r.group.Wait(), r.acts.Close())...)
 }
 
 func (c *Common) adminPort() port {
@@ -272,7 +284,7 @@ func (c *Common) Validate(role string, ports ...port) error {
 
 // Settings are those of every role.
 func (c *Common) Settings() []config.Setting {
-	return append(reach.SettingsOf(&c.Security), config.Setting{Env: "MILLRACE_TOKENS", Text: &c.Authorization.Tokens})
+	return append(reach.SettingsOf(&c.Security), config.Setting{Env: "MILLRACE_TOKENS", Text: &c.Authorization.Tokens}, config.Setting{Env: "MILLRACE_TRACES_INSECURE", On: &c.Traces.Insecure})
 }
 
 // Complete fills in the values that are used for what is left out.

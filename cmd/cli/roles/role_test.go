@@ -75,12 +75,14 @@ func TestCacheMemory(t *testing.T) {
 }
 
 // A role that is told to stop is not ready any more while it goes on with its
-// work; then its parts end, and the admin port after all of them.
+// work; then its parts end, what they worked with is closed, and the admin port after all
+// of it.
 func TestARoleLeavesBeforeItStops(t *testing.T) {
 	told, tell := context.WithCancel(t.Context())
 	defer tell()
 	c := &Common{Admin: clitest.FreeAddr(t)}
 	leaving, left, ending, ended := make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{})
+	closing, closed := make(chan struct{}), make(chan struct{})
 	r, ctx, err := newRole(told, c, func() error { return nil }, func() {
 		close(leaving)
 		<-left
@@ -95,7 +97,13 @@ func TestARoleLeavesBeforeItStops(t *testing.T) {
 		return nil
 	})
 	all := make(chan error, 1)
-	go func() { all <- r.wait() }()
+	go func() {
+		all <- r.wait(func() error {
+			close(closing)
+			<-closed
+			return nil
+		})
+	}()
 	clitest.WaitFor(t.Context(), t, "the role to be ready", func() bool { return clitest.SaysReady(c.Admin) == "ok\n" })
 	tell()
 	<-leaving
@@ -108,6 +116,11 @@ func TestARoleLeavesBeforeItStops(t *testing.T) {
 		t.Errorf("while its parts end: %q", said)
 	}
 	close(ended)
+	<-closing
+	if said := clitest.SaysReady(c.Admin); said != errStopping.Error()+"\n" {
+		t.Errorf("while it closes what its parts worked with: %q", said)
+	}
+	close(closed)
 	if err := <-all; err != nil {
 		t.Error(err)
 	}

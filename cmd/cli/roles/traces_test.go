@@ -41,7 +41,7 @@ func TestTracesAreExported(t *testing.T) {
 	t.Cleanup(func() { otel.SetTracerProvider(before) })
 
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://"+l.Addr().String())
-	stop, err := startTraces(t.Context(), "millrace-test")
+	stop, err := startTraces(t.Context(), "millrace-test", false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,6 +55,34 @@ func TestTracesAreExported(t *testing.T) {
 		if !strings.Contains(sent, want) {
 			t.Errorf("the collector got %q, without %q", sent, want)
 		}
+	}
+}
+
+// Traces go beyond loopback by plain text only where somebody says so.
+func TestTracesStayOnLoopback(t *testing.T) {
+	for _, c := range []struct {
+		endpoint, plain string
+		insecure        bool
+		refused         bool
+	}{
+		{"http://collector:4317", "", false, true},
+		{"http://collector", "", false, true},
+		{"https://collector:4317", "true", false, true},
+		{"http://collector:4317", "", true, false},
+		{"http://collector:4317", "false", false, false},
+		{"https://collector:4317", "", false, false},
+		{"http://127.0.0.1:4317", "", false, false},
+		{"http://localhost", "true", false, false},
+		{"unix:///run/collector", "true", false, false},
+	} {
+		t.Setenv("OTEL_EXPORTER_OTLP_INSECURE", c.plain)
+		if err := checkCollector(c.endpoint, c.insecure); (err != nil) != c.refused {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	t.Setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://collector:4317")
+	if _, err := startTraces(t.Context(), "millrace-test", false); err == nil {
+		t.Error("it starts")
 	}
 }
 

@@ -234,10 +234,10 @@ func (r *rollout) hold(serving, next artefacts.Version) string {
 		return ""
 	}
 	switch c := relevance.CompareVersions(next.Version, serving.Version); {
+	case c == 0, sameNumber(next.Version, serving.Version):
+		return fmt.Sprintf("its version says no more than %s, which serves, and not which of them is newer", serving.Version)
 	case c < 0:
 		return fmt.Sprintf("it is older than %s, which serves", serving.Version)
-	case c == 0:
-		return fmt.Sprintf("its version says no more than %s, which serves, and not which of them is newer", serving.Version)
 	}
 	now, before := r.cost(next), r.cost(serving)
 	if before == 0 {
@@ -247,6 +247,17 @@ func (r *rollout) hold(serving, next artefacts.Version) string {
 		return err.Error()
 	}
 	return ""
+}
+
+// sameNumber reports whether two versions are one number, such as 1 and 1.0: which of them
+// is newer is not what whoever wrote them says.
+func sameNumber(a, b string) bool {
+	for _, v := range []*string{&a, &b} {
+		for strings.HasSuffix(*v, ".0") {
+			*v = strings.TrimSuffix(*v, ".0")
+		}
+	}
+	return a == b
 }
 
 // cost returns what a record costs by a version, in operations, as nodes reckon

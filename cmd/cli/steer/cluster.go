@@ -230,7 +230,8 @@ func clusterAssign(cm *clusters.Flags) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "assign --nodes a,b,c --replicas 2 | --from FILE",
 		Short: "Spread all partitions over nodes, or go back to an assignment that there was",
-		Long: `Spreads all partitions over nodes, in a cluster that has no assignment yet.
+		Long: `Spreads all partitions over nodes, in a cluster that has no assignment yet, at once.
+There are at least as many nodes as replicas.
 
 With --from it assigns what a file holds, under the next epoch: the output of
 "cluster show -o json", or map.json of a data directory's cluster directory. So
@@ -410,8 +411,13 @@ func tellRestored(w io.Writer, r *restoration.Restored) {
 	}
 }
 
-// tellPlan tells what becomes of a plan that was under way, which no process keeps.
-func tellPlan(w io.Writer, s *coordinator.Steered) {
+// tellPlan tells what becomes of a plan that was under way, which no process keeps. That it
+// cannot be looked at makes nothing undone.
+func tellPlan(w io.Writer, s *coordinator.Steered, err error) {
+	if err != nil {
+		fmt.Fprintf(w, "all is restored, and what becomes of a plan that was under way cannot be told: %v: see millrace cluster status\n", err)
+		return
+	}
 	if surplus := s.Surplus(); surplus.Len() > 0 {
 		fmt.Fprintf(w, "%d partitions have more than %d replicas, and etcd has no plan that is under way: one was, and is lost, and nobody takes them away: %s: see to it with millrace cluster plan, and millrace cluster apply\n", surplus.Len(), s.Map.Wanted(), &surplus)
 	}
@@ -458,9 +464,9 @@ func clusterRestore(cm *clusters.Flags) *cobra.Command {
 	act := command.Act{Cluster: cm}
 	c := &cobra.Command{
 		Use:   "restore --data DIR,DIR",
-		Short: "Bring back what etcd lost, from what brokers and index nodes kept of it",
-		Long: `Brings back what etcd lost, from what brokers and index nodes kept of it in
-their data directories, the newest of each thing. Brokers keep the definitions of
+		Short: "Bring back what etcd lost, from what brokers, index nodes and coordinators kept of it",
+		Long: `Brings back what etcd lost, from what brokers, index nodes and coordinators kept of
+it in their data directories, the newest of each thing. Brokers keep the definitions of
 feeds and experiments and the key of page tokens, index nodes the list of models,
 coordinators what they decided about experiments and who vetoed it. Name the
 directories of all that you can reach, copied to one machine: a process that was down
@@ -522,10 +528,7 @@ does within seconds, is named as NOT HEARD.`,
 			tellRestored(c.ErrOrStderr(), &r)
 			if !r.Alone {
 				s, _, err := coordinator.Look(c.Context(), cl)
-				if err != nil {
-					return err
-				}
-				tellPlan(c.ErrOrStderr(), s)
+				tellPlan(c.ErrOrStderr(), s, err)
 			}
 			fmt.Fprintln(c.OutOrStdout(), sumRestored(&r))
 			return clusters.TellAllHeard(c.Context(), c.OutOrStdout(), cl)

@@ -132,7 +132,8 @@ func nodeAdd() *cobra.Command {
 		Use:   "add NODE...",
 		Short: "Let nodes take their share of the partitions, and what nodes that are gone leave behind",
 		Long: `Lets nodes take their share of the partitions, and what nodes that are gone
-leave behind. Start them first; a node that was to be drained hosts again.`,
+leave behind: those that were given up, or that have been away for longer than the
+coordinator's grace. Start them first; a node that was to be drained hosts again.`,
 		Args: cobra.MinimumNArgs(1),
 	}
 }
@@ -158,8 +159,11 @@ func nodeRemove() *cobra.Command {
 		Use:   "remove NODE...",
 		Short: "Give nodes up that are gone for good: their replicas are made elsewhere at once",
 		Long: `Gives nodes up that are gone for good: their replicas are made elsewhere at
-once, without waiting for the grace, also when many are gone. A node that is
-there is drained first ("node drain") and then simply stopped.`,
+once, without waiting for the grace, also when many are gone. Name all of them in
+one line: while another one is gone it is refused. So it is where fewer nodes are
+left than replicas are wanted, without --override; with it they are given up all
+the same, and their replicas are made once nodes are added ("node add"). A node
+that is there is drained first ("node drain") and then simply stopped.`,
 		Args: cobra.MinimumNArgs(1),
 	}
 }
@@ -186,7 +190,7 @@ func (r *restarting) restartFlags(c *cobra.Command) {
 	r.Flags(c)
 	display.Flag(c, &r.Output)
 	c.Flags().StringVar(&r.exec, "exec", "", `the command that restarts a node, by sh; NODE, ADDR and ZONE are in its environment, as in: ssh ${ADDR%:*} systemctl restart millrace-indexnode`)
-	c.Flags().DurationVar(&r.timeout, "timeout", 10*time.Minute, "how long a node may take to be whole again")
+	c.Flags().DurationVar(&r.timeout, "timeout", 10*time.Minute, "how long each step may take: until others serve what a node hosts, the command, and until the node is whole again")
 	r.OverrideFlag(c, "to go on though partitions have no second ready replica")
 	if err := c.MarkFlagRequired("exec"); err != nil {
 		panic(err) // the flag above exists
@@ -220,7 +224,8 @@ func clusterRoll(cm *clusters.Flags) *cobra.Command {
 		Long: `Restarts all nodes, one after the other and zone by zone, as for an upgrade.
 Before each, everything that it hosts must be served by another node; after it,
 the node must be whole again. It stops at the first that is not, and goes on
-from there when it is run again with --after.
+from there when it is run again with --after. A node that has left before its turn,
+and hosts nothing, is left out.
 
 The command runs by sh with NODE, ADDR and ZONE in its environment, and returns
 when the node is stopped and started. A node that is told to stop (SIGTERM)
@@ -288,6 +293,10 @@ func (r *restarting) run(c *cobra.Command, which func(*coordinator.Steered) ([]m
 	}
 	for i, id := range ids {
 		restarted, err := r.restart(c.Context(), w, cl, id)
+		if errors.Is(err, errLeft) && len(ids) > 1 {
+			step := shownRestart{Node: id, State: "left_out"}
+			err = r.Output.Write(w, step, step.text("%v\n", err))
+		}
 		if err == nil {
 			continue
 		}
@@ -328,11 +337,11 @@ func (r *restarting) restart(told context.Context, w io.Writer, cl *cluster.Clie
 
 // restartAlone is restart while cl.Alone keeps others from taking replicas out.
 func (r *restarting) restartAlone(told context.Context, w io.Writer, cl *cluster.Client, id millrace.NodeID) (restarted bool, err error) {
-	ctx, cancel := context.WithTimeout(told, r.timeout)
-	defer cancel()
-	watch, err := cl.Watch(ctx)
+	watching, stop := context.WithCancel(told)
+	defer stop()
+	watch, err := cl.Watch(watching)
 	if err == nil && r.Override == "" {
-		err = clusters.Await(ctx, watch, func(m *topology.Map) error { return spared(m, id) })
+		err = r.await(told, watch, func(m *topology.Map) error { return spared(m, id) })
 	}
 	if told.Err() != nil {
 		return false, fmt.Errorf("interrupted: %s is not restarted", id)
@@ -340,14 +349,21 @@ func (r *restarting) restartAlone(told context.Context, w io.Writer, cl *cluster
 	if err != nil {
 		return false, fmt.Errorf("%s is not restarted: %w", id, err)
 	}
-	n, _ := watch.Current().Node(id)
-	hosted := watch.Current().Hosted(id)
+	m := watch.Current()
+	hosted := m.Hosted(id)
+	n, ok := m.Node(id)
+	if !ok { // one that hosts something may be brought back
+		n, ok = m.Past(id)
+	}
+	if !ok || !m.Alive(id) && hosted.Len() == 0 {
+		return false, fmt.Errorf("%s is left out: %w", id, errLeft)
+	}
 	step := shownRestart{Node: id, Addr: n.Addr, Zone: n.Zone, Partitions: hosted.Len(), State: "restarts"}
 	if err := r.Output.Write(w, step, step.text("%s restarts\n", id)); err != nil {
 		return false, err
 	}
-	note := func(e audit.Entry) error { return cl.Note(context.WithoutCancel(ctx), e) }
-	return restarted, command.Noted(note, audit.Entry{Act: "restart", On: string(id), Before: fmt.Sprintf("start %d", n.Start), After: "restarted by: " + r.exec}, func() error {
+	note := func(e audit.Entry) error { return cl.Note(context.WithoutCancel(told), e) }
+	err = command.Noted(note, audit.Entry{Act: "restart", On: string(id), Before: fmt.Sprintf("start %d", n.Start), After: "restarted by: " + r.exec}, func() error {
 		if err := r.command(told, w, n); err != nil {
 			return fmt.Errorf("the command that restarts %s: %w", id, err)
 		}
@@ -356,7 +372,7 @@ func (r *restarting) restartAlone(told context.Context, w io.Writer, cl *cluster
 		if err := r.Output.Write(w, step, step.text("%s: the command has ended; waiting until it is whole again\n", id)); err != nil {
 			return err
 		}
-		err := clusters.Await(ctx, watch, func(m *topology.Map) error { return whole(m, id, n.Start) })
+		err := r.await(told, watch, func(m *topology.Map) error { return whole(m, id, n.Start) })
 		if err != nil && told.Err() != nil {
 			restarted, err = interrupted(id, err)
 			return err
@@ -368,6 +384,17 @@ func (r *restarting) restartAlone(told context.Context, w io.Writer, cl *cluster
 		step.State, step.Seconds = "whole", took.Seconds()
 		return r.Output.Write(w, step, step.text("%s is whole again after %s\n", id, took))
 	})
+	return restarted, err
+}
+
+// errLeft is why a node is not restarted that has left since all were listed.
+var errLeft = errors.New("it is not there any more, and hosts nothing")
+
+// await waits for as long as one step of a restart may take.
+func (r *restarting) await(told context.Context, watch *cluster.Watcher, fault func(*topology.Map) error) error {
+	ctx, cancel := context.WithTimeout(told, r.timeout)
+	defer cancel()
+	return clusters.Await(ctx, watch, fault)
 }
 
 // interrupted says what became of a node whose command has ended, when nobody waits any
@@ -385,7 +412,7 @@ type shownRestart struct {
 	Addr       string          `json:"addr"`
 	Zone       string          `json:"zone"`
 	Partitions int             `json:"partitions"`
-	State      string          `json:"state"`   // planned, restarts, waits, whole
+	State      string          `json:"state"`   // planned, restarts, waits, whole; or left_out
 	Seconds    float64         `json:"seconds"` // from the command's end until it was whole
 }
 
@@ -418,16 +445,9 @@ func (r *restarting) command(told context.Context, w io.Writer, n topology.Node)
 
 // spared returns an error that says which partitions of a node nobody else serves.
 func spared(m *topology.Map, id millrace.NodeID) error {
-	hosted := m.Hosted(id)
-	for _, n := range m.Nodes() {
-		if n.ID != id && m.Alive(n.ID) && !m.Paused(n.ID) {
-			serves := m.Ready(n.ID)
-			serves = serves.And(m.Hosted(n.ID))
-			hosted = hosted.Minus(serves.Minus(m.Lag(n.ID).Behind))
-		}
-	}
-	if k := hosted.Len(); k > 0 {
-		return fmt.Errorf("%d partitions that it hosts are served by nobody else: %s", k, &hosted)
+	alone := clusters.Alone(m, id)
+	if k := alone.Len(); k > 0 {
+		return fmt.Errorf("%d partitions that it hosts are served by nobody else: %s", k, &alone)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package steer
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -81,11 +82,13 @@ func TestALostPlanIsTold(t *testing.T) {
 	a.Replicas[4] = []millrace.NodeID{"n1", "n2"}
 	s := &coordinator.Steered{State: &steering.State{Map: topology.NewMap(a, nil, nil)}, Plan: &coordinator.Plan{ID: "x", Kind: coordinator.Add, Status: coordinator.Done}}
 	var out strings.Builder
-	tellPlan(&out, s)
+	tellPlan(&out, s, nil)
 	s.Plan.Status = coordinator.Paused
-	tellPlan(&out, s)
+	tellPlan(&out, s, nil)
+	tellPlan(&out, nil, errors.New("etcd is away"))
 	const want = `1 partitions have more than 1 replicas, and etcd has no plan that is under way: one was, and is lost, and nobody takes them away: 4: see to it with millrace cluster plan, and millrace cluster apply
 plan x (add) is paused as etcd has it, which may be older, and goes on from this assignment: look at it with millrace cluster status
+all is restored, and what becomes of a plan that was under way cannot be told: etcd is away: see millrace cluster status
 `
 	if out.String() != want {
 		t.Errorf("%s", out.String())

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -101,9 +102,12 @@ func (st *hosting) propose(c *cobra.Command, r coordinator.Request) error {
 		if err := showProposal(w, p, &st.Output); err != nil {
 			return err
 		}
-		says := r.Kind == coordinator.Add || r.Kind == coordinator.Drain // something of a node, though nothing moves
-		if err := p.Err(); err != nil || len(p.Plan.Moves) == 0 && !says {
-			return cmp.Or(err, command.ErrDry)
+		if err := p.Err(); err != nil {
+			return err
+		}
+		if !p.Changes() {
+			fmt.Fprintln(c.ErrOrStderr(), "nothing is to be done: all is as it would be then")
+			return command.ErrDry
 		}
 		if ok, err := st.Meant(c); !ok {
 			return cmp.Or(err, command.ErrDry)
@@ -397,11 +401,7 @@ func clusterStatus(cm *clusters.Flags) *cobra.Command {
 		if err != nil {
 			return nil, nil, err
 		}
-		out := shownStatus{Plan: s.Plan, Progress: s.Progress(time.Now()), Notes: s.Notes, Intent: s.Intent}
-		out.Progress.UnderWay, out.Progress.Nodes = display.List(out.Progress.UnderWay), display.List(out.Progress.Nodes)
-		if out.Progress.Moves == nil {
-			out.Progress.Moves = map[coordinator.MoveState]int{}
-		}
+		out := statusOf(s, seen)
 		if leads {
 			out.Leader = &leader
 		}
@@ -410,11 +410,39 @@ func clusterStatus(cm *clusters.Flags) *cobra.Command {
 }
 
 type shownStatus struct {
-	Leader   *cluster.Leader      `json:"leader"`
-	Plan     *coordinator.Plan    `json:"plan"`
-	Progress coordinator.Progress `json:"progress"`
-	Notes    coordinator.Notes    `json:"notes"`
-	Intent   coordinator.Intent   `json:"intent"`
+	Leader     *cluster.Leader      `json:"leader"`
+	Plan       *coordinator.Plan    `json:"plan"`
+	Standstill string               `json:"standstill,omitempty"` // why the plan does not go on
+	Progress   coordinator.Progress `json:"progress"`
+	Notes      coordinator.Notes    `json:"notes"`
+	Gone       []shownGone          `json:"gone"`
+	Intent     coordinator.Intent   `json:"intent"`
+}
+
+// statusOf is how a cluster is steered, but for who leads.
+func statusOf(s *coordinator.Steered, seen map[millrace.NodeID]time.Time) shownStatus {
+	out := shownStatus{Plan: s.Plan, Standstill: s.Plan.Standstill(), Progress: s.Progress(time.Now()), Notes: s.Notes, Gone: display.List(goneOf(s, seen)), Intent: s.Intent}
+	out.Progress.UnderWay, out.Progress.Nodes = display.List(out.Progress.UnderWay), display.List(out.Progress.Nodes)
+	if out.Progress.Moves == nil {
+		out.Progress.Moves = map[coordinator.MoveState]int{}
+	}
+	return out
+}
+
+// shownGone is a node that hosts something, or is to, and is not there.
+type shownGone struct {
+	Node        millrace.NodeID `json:"node"`
+	Since       time.Time       `json:"since"`        // it was last heard, where that is known
+	WaitedSince time.Time       `json:"waited_since"` // by the coordinator
+}
+
+// goneOf returns the nodes that are gone, by their ids.
+func goneOf(s *coordinator.Steered, seen map[millrace.NodeID]time.Time) (out []shownGone) {
+	for _, id := range slices.Sorted(maps.Keys(s.Notes.Gone)) {
+		waited := s.Notes.Gone[id]
+		out = append(out, shownGone{id, goneSince(waited, seen[id]), waited})
+	}
+	return out
 }
 
 // goneSince is since when a node is gone: since it was last heard, where that is known. A
@@ -437,8 +465,8 @@ func writeStatus(w io.Writer, s *coordinator.Steered, seen map[millrace.NodeID]t
 	for _, a := range s.Notes.Alarms {
 		t.Printf("ALARM %s since %s: %s\n", a.What, a.Since.Format(time.RFC3339), a.Detail)
 	}
-	for id, since := range s.Notes.Gone {
-		t.Printf("%s is gone since %s, and waited for since %s\n", id, goneSince(since, seen[id]).Format(time.RFC3339), since.Format(time.RFC3339))
+	for _, g := range goneOf(s, seen) {
+		t.Printf("%s is gone since %s, and waited for since %s\n", g.Node, g.Since.Format(time.RFC3339), g.WaitedSince.Format(time.RFC3339))
 	}
 	if s.Plan == nil {
 		t.Printf("there has been no plan yet: see millrace cluster plan\n")

@@ -3,6 +3,7 @@ package steer
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -137,6 +138,9 @@ func TestStatusTellsOfAPause(t *testing.T) {
 	if err := writeStatus(&out, s, nil, cluster.Leader{}, true); err != nil || !strings.Contains(out.String(), says) {
 		t.Errorf("%s%v", out.String(), err)
 	}
+	if got := statusOf(s, nil).Standstill; got != strings.TrimSpace(says) {
+		t.Errorf("as JSON: %q", got)
+	}
 }
 
 // What waits for room is told, by the nodes whose disks are full, and no time is.
@@ -183,6 +187,26 @@ func TestANodeIsGoneSinceItWasLastHeard(t *testing.T) {
 	const says = "n1 is gone since 2027-01-15T07:00:00Z, and waited for since 2027-01-15T08:00:00Z\n"
 	if err := writeStatus(&out, s, heard, cluster.Leader{}, true); err != nil || !strings.Contains(out.String(), says) {
 		t.Errorf("%s%v", out.String(), err)
+	}
+	for _, id := range []millrace.NodeID{"n5", "n3", "n2", "n4"} {
+		s.Notes.Gone[id] = missed
+	}
+	out.Reset()
+	var shown []string
+	if err := writeStatus(&out, s, heard, cluster.Leader{}, true); err != nil {
+		t.Error(err)
+	}
+	for line := range strings.Lines(out.String()) {
+		if id, _, ok := strings.Cut(line, " is gone since "); ok {
+			shown = append(shown, id)
+		}
+	}
+	if fmt.Sprint(shown) != "[n1 n2 n3 n4 n5]" {
+		t.Errorf("they are told as %v", shown)
+	}
+	body, err := json.Marshal(statusOf(s, heard))
+	if err != nil || !strings.Contains(string(body), `"gone":[{"node":"n1","since":"2027-01-15T07:00:00Z","waited_since":"2027-01-15T08:00:00Z"},{"node":"n2",`) {
+		t.Errorf("as JSON: %s%v", body, err)
 	}
 	if got := goneSince(missed, time.Time{}); got != missed {
 		t.Errorf("one that nobody has heard is gone since %s", got)

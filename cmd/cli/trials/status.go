@@ -326,7 +326,9 @@ type reportShown struct {
 	Misdealt int64 `json:"of_misdealt_viewers"`
 	// Answers whose variants were dealt by other chances than now, which do not count.
 	Otherwise int64 `json:"of_other_chances"`
-	Beyond    int64 `json:"beyond_those_told_apart"` // answers
+	// Answers that say that they took what none takes, which is not known of them.
+	Implausible int64 `json:"of_implausible_times"`
+	Beyond      int64 `json:"beyond_those_told_apart"` // answers
 	// Acts of units, or with items of drafts, beyond those that are told apart, and
 	// with drafts of other models.
 	BeyondActs int64 `json:"acts_beyond_those_told_apart"`
@@ -410,7 +412,7 @@ func estimateOf(e *compare.Effect) estimate {
 }
 
 func reportOf(r *compare.Report, alpha float64) reportShown {
-	out := reportShown{Control: r.Control, Units: r.Units, Arms: []shownArm{}, Effects: []effectShown{}, Drafts: []draftShown{}, Fits: r.Fits(alpha / 10), Crossed: r.Crossed, Unknown: r.Unknown, Misdealt: r.Misdealt, Otherwise: r.Otherwise, Beyond: r.Beyond, BeyondActs: r.BeyondActs, OtherTeams: r.OtherTeams}
+	out := reportShown{Control: r.Control, Units: r.Units, Arms: []shownArm{}, Effects: []effectShown{}, Drafts: []draftShown{}, Fits: r.Fits(alpha / 10), Crossed: r.Crossed, Unknown: r.Unknown, Misdealt: r.Misdealt, Implausible: r.Implausible, Otherwise: r.Otherwise, Beyond: r.Beyond, BeyondActs: r.BeyondActs, OtherTeams: r.OtherTeams}
 	if r.Split != nil {
 		out.SplitP = display.Known(r.Split.P)
 	}
@@ -534,6 +536,7 @@ func printApart(w io.Writer, r *compare.Report) {
 		{r.Crossed, r.Units + " met two variants, and stay with their first"},
 		{r.Unknown, "answers are of variants that the definition does not have"},
 		{r.Misdealt, "answers " + compare.Misdealt},
+		{r.Implausible, "answers " + compare.Implausible},
 		{r.Otherwise, "answers are of a time in which variants were dealt by other chances, as while monitored, and do not count"},
 		{r.Beyond, "answers are of " + r.Units + " beyond those that are told apart"},
 		{r.BeyondActs, "acts are of " + r.Units + ", or with items of drafts, beyond those that are told apart"},

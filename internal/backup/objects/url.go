@@ -1,14 +1,19 @@
 package objects
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"net"
 	"net/url"
+	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/secure"
 )
 
 // openTimeout bounds the first look at a bucket: the search for credentials on
@@ -16,13 +21,14 @@ import (
 const openTimeout = 30 * time.Second
 
 // Open opens the directory or the prefix of an object store that a URL names. It
-// looks there once, so that a wrong name is refused here.
-func Open(ctx context.Context, to string) (Store, error) {
+// looks there once, so that a wrong name is refused here. insecure is as of
+// [CheckURL].
+func Open(ctx context.Context, to string, insecure bool) (Store, error) {
 	u, err := url.Parse(to)
 	if err != nil {
 		return nil, Refuse(fmt.Sprintf("%.100q is no URL", to), wantURL)
 	}
-	if err := CheckURL(to); err != nil {
+	if err := CheckURL(to, insecure); err != nil {
 		return nil, err
 	}
 	switch u.Scheme {
@@ -37,13 +43,14 @@ func Open(ctx context.Context, to string) (Store, error) {
 }
 
 // CheckURL refuses a URL that holds credentials: it is shown to whoever looks at a
-// configuration or a log.
-func CheckURL(to string) error {
+// configuration or a log. It refuses plain text beyond loopback, unless insecure
+// says that it may be.
+func CheckURL(to string, insecure bool) error {
 	u, err := url.Parse(to)
 	if err != nil {
 		return Refuse("it is no URL", wantURL)
 	}
-	found := u.User != nil
+	found := u.User != nil || strings.Contains(u.Query().Get("endpoint"), "@")
 	for name := range u.Query() {
 		name = strings.ToLower(name)
 		found = found || strings.Contains(name, "secret") || strings.Contains(name, "password") || strings.Contains(name, "token") || strings.Contains(name, "access_key") || name == "sig"
@@ -51,7 +58,39 @@ func CheckURL(to string) error {
 	if found {
 		return Refuse("it holds credentials, which would be shown with it", "leave them to the environment of the process, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or to the machine's identity")
 	}
-	return nil
+	addr := plainAt(u)
+	if addr == "" || (secure.Plain{Insecure: insecure}).Check(addr) == nil {
+		return nil
+	}
+	return Refuse(addr+" is beyond loopback, where plain text can be read and changed by others", "ask it by https, or say backup.insecure: true (a command: --from-insecure) if the network is guarded by other means")
+}
+
+// plainAt returns the address of a store that is spoken to by plain text, by its
+// URL or by the variables of its own tools; "" if none is.
+func plainAt(u *url.URL) string {
+	q := u.Query()
+	switch u.Scheme {
+	case "s3":
+		endpoint := cmp.Or(q.Get("endpoint"), os.Getenv("AWS_ENDPOINT_URL_S3"), os.Getenv("AWS_ENDPOINT_URL"))
+		e, err := url.Parse(endpoint)
+		if off, _ := strconv.ParseBool(q.Get("disable_https")); err == nil && (off || strings.EqualFold(e.Scheme, "http")) {
+			return withPort(cmp.Or(e.Host, u.Host+".s3.amazonaws.com"))
+		}
+	case "azblob":
+		domain := cmp.Or(q.Get("domain"), os.Getenv("AZURE_STORAGE_DOMAIN"), "blob.core.windows.net")
+		if strings.EqualFold(cmp.Or(q.Get("protocol"), os.Getenv("AZURE_STORAGE_PROTOCOL")), "http") {
+			return withPort(domain)
+		}
+	}
+	return ""
+}
+
+// withPort is a host with its port, which is that of http unless it says another.
+func withPort(host string) string {
+	if _, _, err := net.SplitHostPort(host); err != nil {
+		return net.JoinHostPort(strings.Trim(host, "[]"), "80")
+	}
+	return host
 }
 
 const wantURL = "use file:///dir, s3://bucket/prefix, gs://bucket/prefix or azblob://container/prefix"

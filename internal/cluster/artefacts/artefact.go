@@ -635,14 +635,11 @@ func (a *Kind) commit(ctx context.Context, name string, l *ledger.Ledger, did ed
 	changes := []clientv3.Op{clientv3.OpPut(a.docs.Key(name), body)}
 	withs := false
 	if w := did.with; w != nil {
-		same, change, err := w.Documents.Prepare(ctx, w.Name, w.By)
+		same, with, err := w.Documents.Prepare(ctx, w.Name, w.By)
 		if err != nil {
 			return 0, err
 		}
-		if conditions = append(conditions, same); change != nil {
-			changes = append(changes, *change)
-			withs = true
-		}
+		conditions, changes, withs = append(conditions, same), append(changes, with...), with != nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.c.AskTime())
 	defer cancel()

@@ -107,8 +107,11 @@ func tooLarge(name string, bytes int) error {
 func (a *Kind) Upload(ctx context.Context, v Version, body []byte) error {
 	for i := range documents.PartCount(len(body)) {
 		part := body[i*keyspace.MaxDocumentBytes : min((i+1)*keyspace.MaxDocumentBytes, len(body))]
-		if _, err := a.c.Etcd().Put(ctx, a.partKey(v.Name, v.Sum, i), string(part)); err != nil {
-			return fmt.Errorf("cluster: %s %s: %w", a.kind, v, err)
+		call, cancel := context.WithTimeout(ctx, a.c.AskTime())
+		_, err := a.c.Etcd().Put(call, a.partKey(v.Name, v.Sum, i), string(part))
+		cancel()
+		if err != nil {
+			return fmt.Errorf("cluster: %s %s: %w", a.kind, v, a.c.Unanswered(err))
 		}
 	}
 	return nil

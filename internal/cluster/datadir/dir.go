@@ -51,7 +51,7 @@ func placeOf(dir string) string {
 	return fmt.Sprintf("%.8s/%d/%d", boot, at.Dev, at.Ino)
 }
 
-// Registered keeps that a process has registered from the directory.
+// Registered keeps that a process registers from the directory.
 func (i Instance) Registered(start int64) error {
 	if i.dir == "" {
 		return nil

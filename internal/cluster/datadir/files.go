@@ -23,7 +23,8 @@ func Read(file string, most int64) ([]byte, error) {
 }
 
 // Replace writes a file beside its place, syncs it and moves it there, so
-// that a crash leaves the old one or the new one.
+// that a crash leaves the old one or the new one; once this has returned, the new
+// one.
 func Replace(file string, body []byte, mode os.FileMode) error {
 	f, err := os.OpenFile(file+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
 	if err != nil {
@@ -34,7 +35,14 @@ func Replace(file string, body []byte, mode os.FileMode) error {
 	if err != nil {
 		return err
 	}
-	return os.Rename(file+".new", file)
+	if err := os.Rename(file+".new", file); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(file))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
 }
 
 // MapFile is where the last good map is kept in a data directory.

@@ -252,8 +252,10 @@ func (d *Kind) PutIf(ctx context.Context, name string, body []byte, conditions .
 	if len(body) > keyspace.MaxDocumentBytes {
 		return d.putParts(ctx, name, body, conditions)
 	}
+	ctx, cancel := context.WithTimeout(ctx, d.c.AskTime())
+	defer cancel()
 	put, err := d.c.Etcd().Txn(ctx).If(conditions...).Then(clientv3.OpPut(d.Key(name), string(body)), clientv3.OpDelete(d.partsPrefix(name), clientv3.WithPrefix())).Commit()
-	return err == nil && put.Succeeded, err
+	return err == nil && put.Succeeded, d.c.Unanswered(err)
 }
 
 // Delete removes a document; one that is not there is no error.
@@ -288,8 +290,8 @@ func (d *Kind) ChangeAs(ctx context.Context, lead *cluster.Lead, name string, by
 func (d *Kind) tryChange(ctx context.Context, lead *cluster.Lead, name string, by func(body string) (string, error)) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, cluster.CallTimeout)
 	defer cancel()
-	same, change, err := d.Prepare(ctx, name, by)
-	if err != nil || change == nil {
+	same, changes, err := d.Prepare(ctx, name, by)
+	if err != nil || changes == nil {
 		return true, err
 	}
 	if err := d.c.Lost(); err != nil {
@@ -299,7 +301,7 @@ func (d *Kind) tryChange(ctx context.Context, lead *cluster.Lead, name string, b
 	if lead != nil {
 		conditions = append(conditions, lead.Holds())
 	}
-	put, err := d.c.Etcd().Txn(ctx).If(conditions...).Then(*change).Else(clientv3.OpGet(d.c.LeaderKey()), clientv3.OpGet(d.c.SetbackKey())).Commit()
+	put, err := d.c.Etcd().Txn(ctx).If(conditions...).Then(changes...).Else(clientv3.OpGet(d.c.LeaderKey()), clientv3.OpGet(d.c.SetbackKey())).Commit()
 	if err != nil {
 		return false, fmt.Errorf("cluster: %s %s: %w", d.kind, name, cluster.Away(err))
 	}
@@ -317,7 +319,7 @@ func (d *Kind) tryChange(ctx context.Context, lead *cluster.Lead, name string, b
 
 // Prepare reads a document and returns what changes it, nil for no change, and
 // the condition that nobody else has changed it.
-func (d *Kind) Prepare(ctx context.Context, name string, by func(body string) (string, error)) (same clientv3.Cmp, change *clientv3.Op, err error) {
+func (d *Kind) Prepare(ctx context.Context, name string, by func(body string) (string, error)) (same clientv3.Cmp, changes []clientv3.Op, err error) {
 	if err := keyspace.ValidID(name); err != nil {
 		return same, nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "name", Detail: err.Error(), WayOut: "choose another name"}
 	}
@@ -338,7 +340,7 @@ func (d *Kind) Prepare(ctx context.Context, name string, by func(body string) (s
 	if next != "" {
 		op = clientv3.OpPut(d.Key(name), next)
 	}
-	return same, &op, nil
+	return same, []clientv3.Op{op, clientv3.OpDelete(d.partsPrefix(name), clientv3.WithPrefix())}, nil // and what a write of before has left
 }
 
 // Each calls follow now, and whenever the documents have changed, until ctx or

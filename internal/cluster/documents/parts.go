@@ -79,21 +79,52 @@ func (d *Kind) putParts(ctx context.Context, name string, body []byte, condition
 	there := slices.Clone(conditions)
 	for i := range p.count {
 		part, key := body[i*keyspace.MaxDocumentBytes:min((i+1)*keyspace.MaxDocumentBytes, len(body))], d.partKey(name, p, i)
-		if _, err := d.c.Etcd().Put(ctx, key, string(part)); err != nil {
-			return false, err
+		call, cancel := context.WithTimeout(ctx, d.c.AskTime())
+		_, err := d.c.Etcd().Put(call, key, string(part))
+		cancel()
+		if err != nil {
+			d.unwrite(name, p)
+			return false, d.c.Unanswered(err)
 		}
 		there = append(there, clientv3.Compare(clientv3.CreateRevision(key), ">", 0))
 	}
 	all, own := d.partsPrefix(name), d.partsPrefix(name)+p.sum+"/"
-	put, err := d.c.Etcd().Txn(ctx).If(there...).Then(
+	call, cancel := context.WithTimeout(ctx, d.c.AskTime())
+	defer cancel()
+	put, err := d.c.Etcd().Txn(call).If(there...).Then(
 		clientv3.OpPut(d.Key(name), p.line()),
 		clientv3.OpDelete(all, clientv3.WithRange(own)),
 		clientv3.OpDelete(clientv3.GetPrefixRangeEnd(own), clientv3.WithRange(clientv3.GetPrefixRangeEnd(all))),
 	).Commit()
-	if err == nil && !put.Succeeded && len(conditions) == 0 {
+	if err == nil && put.Succeeded {
+		return true, nil
+	}
+	d.unwrite(name, p)
+	if err == nil && len(conditions) == 0 {
 		err = errors.New("somebody else put it at the same time; try again")
 	}
-	return err == nil && put.Succeeded, err
+	return false, d.c.Unanswered(err)
+}
+
+// unwrite removes the parts of a document that was not put after all, unless its line
+// names them: another may have put the same, or the answer to our own was lost. Who
+// still writes the same parts finds them gone, and says so. Whoever put it may be gone.
+func (d *Kind) unwrite(name string, p parts) {
+	ctx, cancel := context.WithTimeout(d.c.Context(), d.c.AskTime())
+	defer cancel()
+	got, err := d.c.Etcd().Get(ctx, d.Key(name))
+	if err != nil {
+		return // the next who writes it removes them
+	}
+	revision := int64(0)
+	if len(got.Kvs) > 0 {
+		if string(got.Kvs[0].Value) == p.line() {
+			return
+		}
+		revision = got.Kvs[0].ModRevision
+	}
+	_, _ = d.c.Etcd().Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(d.Key(name)), "=", revision)).
+		Then(clientv3.OpDelete(d.partsPrefix(name)+p.sum+"/", clientv3.WithPrefix())).Commit()
 }
 
 // join puts the documents together that are in parts. One of which that fails,

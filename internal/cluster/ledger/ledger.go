@@ -178,6 +178,13 @@ func (l *Ledger) NextNumber() string {
 	return strconv.Itoa(highest + 1)
 }
 
+// Whole reports whether a history tells all that became of an artefact whose versions
+// are numbers: of a longer one the oldest changes are forgotten, and the first that is
+// left may be a publication too.
+func Whole(history []Event) bool {
+	return len(history) > 0 && history[0].What == Published && history[0].Version == "1"
+}
+
 // Same reports whether two events are the same one.
 func (e Event) Same(o Event) bool {
 	return e.What == o.What && e.Version == o.Version && e.Sum == o.Sum && e.Who == o.Who && e.When.Equal(o.When)

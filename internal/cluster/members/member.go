@@ -50,6 +50,8 @@ type Membership struct {
 	told      map[string]told           // by kind, what etcd has. Of run alone
 	seen      time.Time                 // when run last said that the node lives. Of run alone
 	once      bool                      // whether the node has been registered. Of run alone
+	noted     bool                      // whether the data directory says that this process registers. Of run alone
+	unnoted   error                     // why it does not. Of run alone
 	other     pulse                     // of a registration from the same directory, elsewhere. Of run alone
 
 	mu struct {
@@ -189,13 +191,11 @@ func (m *Membership) hold(ctx context.Context) error {
 		return err
 	}
 	m.once = true
-	if err := m.node.Dir.Registered(m.node.Start); err != nil {
-		m.c.Log().Warn("the registration is not noted in the data directory, which a copy of it could be mistaken for", "node", m.node.ID, "err", err)
-	}
 	m.state.Set(true, nil)
 	m.c.Log().Info("node registered", "node", m.node.ID, "addr", m.node.Addr)
 	for {
 		var again <-chan time.Time
+		m.note()
 		if err := m.tell(ctx); errors.Is(err, errNameLost) {
 			return err
 		} else if err != nil {
@@ -242,6 +242,7 @@ func (m *Membership) register(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	m.note()
 	said, now := m.said(), time.Now()
 	ops := []clientv3.Op{
 		clientv3.OpPut(m.key("nodes"), string(body), clientv3.WithLease(lease.ID)),
@@ -264,6 +265,21 @@ func (m *Membership) register(ctx context.Context) error {
 		m.told[kind] = toldAt(said[kind], put.Header.Revision)
 	}
 	return nil
+}
+
+// note keeps in the data directory that this process registers, before etcd knows:
+// one that says less than etcd is refused as an outdated copy as soon as it is
+// elsewhere, as after a reboot. A disk that takes nothing keeps no node away: it is
+// tried again as long as the node is registered.
+func (m *Membership) note() {
+	if m.noted {
+		return
+	}
+	err := m.node.Dir.Registered(m.node.Start)
+	if err != nil && !keyspace.SameFault(err, m.unnoted) {
+		m.c.Log().Warn("the registration is not noted in the data directory, which would be taken for an outdated copy after a reboot; trying again", "node", m.node.ID, "err", err)
+	}
+	m.noted, m.unnoted = err == nil, err
 }
 
 // mayReplace reports why a registration is not to be replaced by this
@@ -339,8 +355,8 @@ func (m *Membership) outdated(ctx context.Context) error {
 		return nil
 	}
 	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "data",
-		Detail: fmt.Sprintf("%s has registered since from a copy of this data directory, at %s", m.node.ID, last.Addr),
-		WayOut: "use that one; if it is gone for good, remove " + datadir.IdentityFile + " from this one"}
+		Detail: fmt.Sprintf("%s has registered since from a copy of this data directory, or from this one while it could not be written, at %s", m.node.ID, last.Addr),
+		WayOut: "use that one; if it is gone for good, or there is none, remove " + datadir.IdentityFile + " from this one"}
 }
 
 // write is the operation that makes etcd say a value.

@@ -566,9 +566,9 @@ func readKept(dirs []string) (kept, error) {
 	case len(dirs) == 0:
 		return k, errors.New("cluster: restore: no directory is named")
 	case len(k.dirs) == 0:
-		return k, fmt.Errorf("cluster: restore: nothing is kept in %s; name directories of brokers and index nodes of this cluster", strings.Join(k.empty, ", "))
+		return k, fmt.Errorf("cluster: restore: nothing is kept in %s; name directories of brokers, index nodes and coordinators of this cluster", strings.Join(k.empty, ", "))
 	case k.assignment.Epoch == 0:
-		return k, fmt.Errorf("cluster: restore: no map is kept in %s; name the directory of a broker or an index node of this cluster, too", strings.Join(dirs, ", "))
+		return k, fmt.Errorf("cluster: restore: no map is kept in %s; name the directory of a broker, an index node or a coordinator of this cluster, too", strings.Join(dirs, ", "))
 	}
 	return k, nil
 }

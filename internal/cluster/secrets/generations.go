@@ -145,10 +145,13 @@ const Ahead = time.Minute
 // that had their place. One that is made after it takes its place later than Ahead.
 func withoutRevoked(all []Generation) []Generation {
 	return slices.DeleteFunc(all, func(g Generation) bool {
-		return !g.Alone && slices.ContainsFunc(all, func(by Generation) bool {
-			return by.Alone && g.From.After(by.From) && g.From.Before(by.From.Add(Ahead))
-		})
+		return slices.ContainsFunc(all, func(by Generation) bool { return by.drops(g) })
 	})
+}
+
+// drops reports whether a generation leaves one out that was yet to take its place.
+func (g Generation) drops(other Generation) bool {
+	return g.Alone && !other.Alone && other.From.After(g.From) && other.From.Before(g.From.Add(Ahead))
 }
 
 const alone = ".alone"
@@ -171,7 +174,8 @@ func All(ctx context.Context, c *cluster.Client, name string) ([]Generation, err
 
 // Rotate adds a generation of a secret. Generations that were replaced before keep are
 // deleted, but for the first, which any process that starts would make again. While one
-// is yet to take its place another is refused, unless that is alone.
+// is yet to take its place another is refused, unless that is alone. One that is alone
+// ends all that there are, whatever the clocks of the machines that made them say.
 func Rotate(ctx context.Context, c *cluster.Client, name string, g Generation, keep time.Time) error {
 	fail := func(err error) error { return fmt.Errorf("cluster: rotate %s: %w", name, err) }
 	all, err := All(ctx, c, name)
@@ -192,7 +196,18 @@ func Rotate(ctx context.Context, c *cluster.Client, name string, g Generation, k
 	}
 	g.Secret = make([]byte, Size)
 	_, _ = rand.Read(g.Secret) // never fails
-	key := c.Prefix() + cluster.SecretsPrefix + g.name(name)
+	added := []Generation{g}
+	if newest := all[0]; g.Alone && !g.From.After(newest.From) && !g.drops(newest) {
+		// Some clock is wrong, here or where the newest was made. The same secret
+		// behind that ends what g, by its time, does not.
+		added = append(added, Generation{Secret: g.Secret, From: newest.From.Add(time.Millisecond), Alone: true})
+	}
+	var absent []clientv3.Cmp
+	for _, a := range added {
+		key := c.Prefix() + cluster.SecretsPrefix + a.name(name)
+		absent = append(absent, clientv3.Compare(clientv3.CreateRevision(key), "=", 0))
+		ops = append(ops, clientv3.OpPut(key, string(a.Secret)))
+	}
 	act := audit.Entry{Act: "rotate", On: "secret " + name, Before: signsFrom(all[0]), After: signsFrom(g)}
 	if g.Alone {
 		act.Act = "revoke"
@@ -201,8 +216,7 @@ func Rotate(ctx context.Context, c *cluster.Client, name string, g Generation, k
 	if err != nil {
 		return fail(err)
 	}
-	resp, err := c.Etcd().Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
-		Then(append(append(ops, clientv3.OpPut(key, string(g.Secret))), noted...)...).Commit()
+	resp, err := c.Etcd().Txn(ctx).If(absent...).Then(append(ops, noted...)...).Commit()
 	if err == nil && !resp.Succeeded {
 		err = fmt.Errorf("another was added at the same instant")
 	}

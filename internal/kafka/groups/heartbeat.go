@@ -38,7 +38,7 @@ type HeartbeatConfig struct {
 	Logs     []string                // what it writes to; see SessionConfig.Logs
 	Future   time.Duration           // how far a record's time may be after its arrival
 	Stuck    func() []progress.Stuck // places this process cannot read past
-	Measured func(progress.Progress) // told of each measurement; nil = nobody
+	Measured func(progress.Progress) // told of each measurement, and of an empty one where there has been none for 8 s; nil = nobody
 	Log      *slog.Logger            // nil = silent
 }
 
@@ -108,13 +108,22 @@ func (h *Heartbeat) Run(ctx context.Context) {
 				h.cfg.Log.Warn("kafka: no heartbeat", "group", h.cfg.Group, "error", err)
 			}
 		}
-		h.mu.Lock()
-		h.mu.fault = err
-		h.mu.Unlock()
+		h.ended(err)
 		select {
 		case <-ctx.Done():
 		case <-tick.C:
 		}
+	}
+}
+
+// ended notes how a beat ended. What was measured long ago is no more told as what is.
+func (h *Heartbeat) ended(fault error) {
+	h.mu.Lock()
+	h.mu.fault = fault
+	late := fault != nil && time.Since(h.mu.at) > beatLate
+	h.mu.Unlock()
+	if late && h.cfg.Measured != nil {
+		h.cfg.Measured(progress.Progress{})
 	}
 }
 

@@ -271,6 +271,26 @@ func TestHeartbeatTellsOfAMuteKafka(t *testing.T) {
 	}
 }
 
+// Who is told what is measured hears when nothing has been for long.
+func TestHeartbeatTellsThatNothingIsMeasured(t *testing.T) {
+	var told []progress.Progress
+	h := NewHeartbeat(HeartbeatConfig{Group: "g", Measured: func(p progress.Progress) { told = append(told, p) }})
+	h.mu.at = time.Now().Add(beatEvery - beatLate)
+	h.ended(errors.New("no answer"))
+	if len(told) > 0 {
+		t.Errorf("measured lately: %v", told)
+	}
+	h.mu.at = time.Now().Add(-beatLate - time.Millisecond)
+	h.ended(nil)
+	if len(told) > 0 {
+		t.Errorf("without a fault: %v", told)
+	}
+	h.ended(errors.New("no answer"))
+	if len(told) != 1 || told[0].Topics != nil {
+		t.Errorf("measured long ago: %v", told)
+	}
+}
+
 // What is written to a Kafka that takes it and never answers ends with its
 // context: who writes it can be stopped.
 func TestWritesEndWithTheirContext(t *testing.T) {

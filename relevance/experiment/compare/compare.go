@@ -232,7 +232,10 @@ func (t *Tally) Add(r *exposure.Record) {
 			a.Did[action] += int64(did.actions >> action & 1)
 		}
 	}
-	m := metBy(r)
+	m, plausible := metBy(r)
+	if !plausible {
+		t.report.Implausible++
+	}
 	m.arm, m.step = int32(at), was.step
 	a.count(&m, 1)
 	if m.step == t.steps && m.at >= t.since {
@@ -306,18 +309,32 @@ func (t *Tally) Did(a *outcome.Act) {
 	}
 }
 
-// metBy is what an answer lets its unit meet.
-func metBy(r *exposure.Record) met {
+const (
+	// maxMillis is more than anybody waits for an answer.
+	maxMillis = 3_600_000
+	// maxCores is more than score one answer at a time.
+	maxCores = 10_000
+)
+
+// metBy is what an answer lets its unit meet. A time that no answer takes is not known,
+// and not plausible: one such would outweigh all others, and decide or blind a guard.
+func metBy(r *exposure.Record) (m met, plausible bool) {
 	none := math.NaN()
-	m := met{at: r.Time, millis: r.Millis, refused: r.Refusal != "", cost: none, share: none, types: none, missing: none}
+	m, plausible = met{at: r.Time, millis: r.Millis, refused: r.Refusal != "", cost: none, share: none, types: none, missing: none}, true
+	if m.millis > maxMillis {
+		m.millis, plausible = none, false
+	}
 	if m.refused {
-		return m
+		return m, plausible
 	}
 	m.partial = r.TimelinesAnswered < r.TimelinesAsked
 	m.nan = slices.ContainsFunc(r.Items, func(it exposure.Item) bool { return !it.Finite() })
 	m.items = int32(len(r.Items))
-	if r.ScoringNanos > 0 { // what nodes of before do not tell
-		m.cost = float64(r.ScoringNanos) / 1000
+	switch cost := float64(r.ScoringNanos) / 1000; {
+	case cost < 0 || cost > min(r.Millis, maxMillis)*1000*maxCores:
+		plausible = false
+	case cost > 0: // else of nodes of before, which do not tell
+		m.cost = cost
 	}
 	if len(r.Items) > 0 {
 		m.share = largest(r.Items, func(it *exposure.Item) string { return it.Entity })
@@ -326,7 +343,7 @@ func metBy(r *exposure.Record) met {
 	if missing, known := lacking(r.Items); known {
 		m.missing = missing
 	}
-	return m
+	return m, plausible
 }
 
 // count counts what a unit met: 1 adds it, and -1 takes it out again.
@@ -341,9 +358,11 @@ func (a *arm) count(m *met, sign int64) {
 		}
 	}
 	a.Units += sign
-	if sign > 0 {
+	switch {
+	case math.IsNaN(m.millis):
+	case sign > 0:
 		a.times.Add(m.millis)
-	} else {
+	default:
 		a.times.Remove(m.millis)
 	}
 	mean(&a.millis, m.millis)
@@ -490,6 +509,9 @@ type Report struct {
 	Acted      []millrace.Time    // by these: the newest answer with an item that it was done with; 0: none
 	Effects    []Effect
 	Drafts     []Draft // if they are credited
+	// Implausible is how many first pages say that they took what none takes: that is not
+	// known of them.
+	Implausible int64
 }
 
 // Effect is how a variant differs from the control.

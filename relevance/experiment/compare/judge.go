@@ -141,6 +141,9 @@ func number(x float64) string {
 // Misdealt says what is wrong with the answers of [Report.Misdealt].
 const Misdealt = "are of viewers whom the hash deals another variant, and do not count: something but brokers writes to the topic"
 
+// Implausible says what is wrong with the answers of [Report.Implausible].
+const Implausible = "say that they took longer than any answer does, or less than nothing, and do not count for times and costs: a node's or broker's clock is broken, or something but brokers writes to the topic"
+
 // Inputs says by what an experiment is judged: what each variant has met, and
 // each effect that is guarded.
 func Inputs(e *experiment.Experiment, r *Report) (all []string) {
@@ -153,6 +156,9 @@ func Inputs(e *experiment.Experiment, r *Report) (all []string) {
 	}
 	if r.Misdealt > 0 {
 		all = append(all, fmt.Sprintf("%d answers %s", r.Misdealt, Misdealt))
+	}
+	if r.Implausible > 0 {
+		all = append(all, fmt.Sprintf("%d answers %s", r.Implausible, Implausible))
 	}
 	if e.Guards == nil {
 		return all

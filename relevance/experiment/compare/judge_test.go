@@ -3,6 +3,7 @@ package compare
 import (
 	"flag"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -448,5 +449,44 @@ func TestWhatWasDealtByOtherChancesIsApart(t *testing.T) {
 	}
 	if v := Judge(&d.Experiment, &r, 0); v.Pause || r.Split == nil || !r.Fits(0.5) || r.Otherwise != 400 || r.Arms[0].Units != 80 || r.Arms[1].Units != 20 || r.Arms[0].Did[0] != 80 {
 		t.Errorf("%+v, %+v, %d apart, %+v", v, r.Split, r.Otherwise, r.Arms)
+	}
+}
+
+// A time that no answer takes, as of a broken clock, neither decides a guard nor blinds it
+// to what all others took, and is told.
+func TestImplausibleTimesDecideNothing(t *testing.T) {
+	for name, breaks := range map[string]func(x *exposure.Record){
+		"most":      func(x *exposure.Record) { x.ScoringNanos = math.MaxInt64 },
+		"an hour":   func(x *exposure.Record) { x.ScoringNanos = int64(time.Hour) },
+		"negative":  func(x *exposure.Record) { x.ScoringNanos = -1 },
+		"no answer": func(x *exposure.Record) { x.Millis = math.MaxFloat64 },
+	} {
+		for _, worse := range []int64{1, 50} {
+			d := guarded(t)
+			d.Experiment.Guards = &experiment.Guards{Cost: 1.5, Millis: 5}
+			tally := believing(d)
+			r := rand.New(rand.NewPCG(15, 16))
+			for unit := range 4000 {
+				x := shown(fmt.Sprint(unit), []string{"old", "new"}[r.IntN(2)], 4, 1)
+				x.Millis, x.ScoringNanos = 1+r.ExpFloat64(), int64(1000*r.ExpFloat64())
+				if x.Experiments[1].Variant == "new" {
+					x.ScoringNanos *= worse
+				}
+				if unit < 5 {
+					breaks(x)
+				}
+				tally.Add(x)
+			}
+			if v := verdict(t, &d, tally, 0); v.Pause != (worse > 1) || v.Pause && !strings.HasPrefix(v.Why, "cost of new: ") {
+				t.Errorf("%s, %d times the cost: %+v", name, worse, v)
+			}
+			report, err := tally.Report(0.05)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if told := strings.Join(Inputs(&d.Experiment, &report), "\n"); !strings.Contains(told, "5 answers say that they took longer than any answer does") {
+				t.Errorf("%s is not told:\n%s", name, told)
+			}
+		}
 	}
 }

@@ -211,7 +211,7 @@ func IndexNode() *cobra.Command {
 			if n := opened.Load(); n != nil {
 				err := n.Ready()
 				if errors.Is(err, indexnode.ErrUnassigned) { // or it would hold up rollouts
-					return admin.Noted{err}
+					return admin.Noted{What: err}
 				}
 				return err
 			}

@@ -34,6 +34,7 @@ type Item struct {
 	Experiments       []Variant `parquet:"experiments,list" json:"experiments"`
 	HeldOut           []string  `parquet:"held_out,list" json:"held_out"`
 	DraftSeed         *int64    `parquet:"draft_seed,optional" json:"draft_seed"`
+	Items             *int64    `parquet:"items,optional" json:"items"` // that were shown, each in a row; null in files of before
 
 	// Of the item; null where nothing was shown.
 	Place         *int64    `parquet:"place,optional" json:"place"` // in the feed, from 1
@@ -83,6 +84,8 @@ func appendShown(rows []Item, r *exposure.Record, done map[outcome.Place][]outco
 		TimelinesAsked: int64(r.TimelinesAsked), TimelinesAnswered: int64(r.TimelinesAnswered), Millis: r.Millis, Refusal: r.Refusal,
 		Experiments: []Variant{}, HeldOut: append([]string{}, r.HeldOut...), Outcomes: []Outcome{}, Features: []Feature{},
 	}
+	items := int64(len(r.Items))
+	answer.Items = &items
 	for _, e := range r.Experiments {
 		answer.Experiments = append(answer.Experiments, Variant(e))
 	}

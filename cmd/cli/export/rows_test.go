@@ -29,7 +29,7 @@ func TestCopiesOnAPage(t *testing.T) {
 		for _, o := range row.Outcomes {
 			clicks += o.Count
 		}
-		if copyOf != want.copyOf || clicks != want.clicks {
+		if copyOf != want.copyOf || clicks != want.clicks || *row.Items != 4 {
 			t.Errorf("row %d: copy of %d, %d clicks; want %+v", i, copyOf, clicks, want)
 		}
 	}
@@ -47,7 +47,7 @@ func TestFilesWithoutCopies(t *testing.T) {
 		t.Fatal(err)
 	}
 	rows, err := parquet.Read[Item](bytes.NewReader(file.Bytes()), int64(file.Len()))
-	if err != nil || len(rows) != 1 || rows[0].Answer != "a" || rows[0].CopyOf != nil || *rows[0].Place != 3 {
+	if err != nil || len(rows) != 1 || rows[0].Answer != "a" || rows[0].CopyOf != nil || rows[0].Items != nil || *rows[0].Place != 3 {
 		t.Errorf("%v, %+v", err, rows)
 	}
 }

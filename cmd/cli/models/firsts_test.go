@@ -260,7 +260,7 @@ func TestPagesThatLackRows(t *testing.T) {
 	l.rows[7] = slices.Delete(slices.Clone(whole[7]), 2, 3)
 	l.rows[119] = whole[119][:3]
 	text, err := said(t, dir, "--experiment", "tune", "--exposures", l.save(t))
-	for _, want := range []string{"120 answers are in", "; 1 are left out, of which rows between others are missing; 119 are left\nthe last answer has fewer items than others: if the file was cut, rows of it are missing\n", "of 119 viewers who did click:"} {
+	for _, want := range []string{"120 answers are in", "; 1 are left out, of which rows are missing; 119 are left\nthe last answer has fewer items than it says, or than others: if the file was cut, rows of it are missing\n", "of 119 viewers who did click:"} {
 		if err != nil || !strings.Contains(text, want) {
 			t.Errorf("%v: no %q in\n%s", err, want, text)
 		}
@@ -279,6 +279,35 @@ func TestPagesThatLackRows(t *testing.T) {
 		if text, err := said(t, dir, "--exposures", l.save(t)); err == nil || !strings.Contains(err.Error(), "lacks rows of its answers") {
 			t.Errorf("clicked rows alone, %s: %v\n%s", name, err, text)
 		}
+	}
+}
+
+// A page that says how many items it had is whole or not, wherever its rows are missing.
+func TestPagesThatLackRowsAtTheirEnds(t *testing.T) {
+	dir, sum := lin(t, "1")
+	l := &logs{sum: sum, chance: map[string]float64{"control": 1}}
+	for i := range 120 {
+		l.page(fmt.Sprint("v", i), 1, "control", rising(3+i%3), 1)
+		items := int64(len(l.rows[i]))
+		for k := range l.rows[i] {
+			l.rows[i][k].Items = &items
+		}
+	}
+	whole := slices.Clone(l.rows)
+	if text, err := said(t, dir, "--exposures", l.save(t)); err != nil || strings.Contains(text, "cut") || strings.Contains(text, "left") {
+		t.Errorf("%v: %s", err, text)
+	}
+	l.rows[7], l.rows[8], l.rows[119] = whole[7][:2], whole[8][1:], whole[119][:3]
+	text, err := said(t, dir, "--experiment", "tune", "--exposures", l.save(t))
+	for _, want := range []string{"120 answers are in", "; 3 are left out, of which rows are missing; 117 are left\nthe last answer has fewer items than it says, or than others: if the file was cut, rows of it are missing\n", "of 117 viewers who did click:"} {
+		if err != nil || !strings.Contains(text, want) {
+			t.Errorf("%v: no %q in\n%s", err, want, text)
+		}
+	}
+	too := int64(1 << 40)
+	l.rows[7][0].Items = &too
+	if text, err := said(t, dir, "--exposures", l.save(t)); err == nil || !strings.Contains(err.Error(), "no answer has more than") {
+		t.Errorf("%v: %s", err, text)
 	}
 }
 

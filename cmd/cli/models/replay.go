@@ -58,6 +58,7 @@ type replay struct {
 	partial       bool                     // some page that counts does not begin at place 1
 	idle          bool                     // some item that counts was not acted on
 	most, latest  int                      // items of the longest page of the file, and of the last one
+	should        int                      // items that the last one says it has; -1: it does not say
 	lacks         map[string]int           // features, and in how many answers each is the first that is not there
 	measures      []*measuring
 	acted         int // viewers that count for the measures and did the action
@@ -95,8 +96,9 @@ must mean the same. Written is what the model that ranked the page reads: a page
 that lacks a feature of the new model is left out, and counted. So there must be
 pages of a model whose features include those of the new one, such as those of a
 variant that ranks by a version of it. A page of which rows are missing, so that
-its places have gaps, is left out, too; one whose first or last rows are missing
-looks like a shorter page, which the file does not tell.
+its places have gaps or it has fewer items than it says, is left out, too. In a
+file of before, which does not say that, one whose first or last rows are missing
+looks like a shorter page.
 
 TIES. Items that the new model gives the same score have no order of its own. What
 a feed shows is the newer one first, which the file does not tell. So measures are
@@ -406,6 +408,9 @@ func impossible(row *export.Item) error {
 	if row.Place != nil && *row.Place < 1 {
 		return fmt.Errorf("its place is %d, and places begin at 1", *row.Place)
 	}
+	if row.Items != nil && (*row.Items < 0 || *row.Items > limits.MaxLimit) {
+		return fmt.Errorf("its answer has %d items, and no answer has more than %d", *row.Items, limits.MaxLimit)
+	}
 	if row.ID != nil && row.Place == nil {
 		return errors.New("it has an item without a place")
 	}
@@ -436,7 +441,7 @@ func (r *replay) begin(row *export.Item, n int) error {
 	case again:
 		return r.badRow(n, fmt.Sprintf("it is of answer %s, of which rows stand further up, before other answers", row.Answer), "sort the rows by answer_id and place, so that those of an answer stand together")
 	}
-	r.begun[row.Answer], r.latest = place, 0
+	r.begun[row.Answer], r.latest, r.should = place, 0, -1
 	return nil
 }
 
@@ -520,7 +525,9 @@ func shownRows(f *os.File) (next func() (export.Item, error), err error) {
 
 // take ranks a page again, in the order in which it was shown.
 func (r *replay) take(page []export.Item) error {
-	r.latest, r.most = len(page), max(r.most, len(page))
+	if r.latest, r.most = len(page), max(r.most, len(page)); page[0].Items != nil {
+		r.should = int(*page[0].Items)
+	}
 	var of export.Variant
 	part := false
 	for _, e := range page[0].Experiments {
@@ -554,7 +561,8 @@ func (r *replay) take(page []export.Item) error {
 	if err := itemTwice(page); err != nil {
 		return err
 	}
-	if first, last := *page[0].Place, *page[len(page)-1].Place; last-first != int64(len(page)-1) {
+	first, last := *page[0].Place, *page[len(page)-1].Place
+	if last-first != int64(len(page)-1) || r.latest < r.should {
 		r.gaps++
 		return nil
 	}

@@ -91,16 +91,19 @@ func (r *replay) tell() (*replayed, error) {
 		{all - r.answers - r.forced - r.others, "which showed nothing"}, {r.forced, "whose variant was forced"},
 		{r.others, "in which experiment " + r.experiment + " had no part"}, {r.bare, "whose items have no features"},
 		{r.lacking, "which lack a feature that the model reads (" + strings.Join(slices.Sorted(maps.Keys(r.lacks)), ", ") + ")"},
-		{r.gaps, "of which rows between others are missing"},
+		{r.gaps, "of which rows are missing"},
 	} {
 		if out.Answers > 0 {
 			shown.LeftOut = append(shown.LeftOut, out)
 		}
 	}
 	shown.Cut = strings.HasSuffix(r.file, ".ndjson") && r.latest > 0 && r.latest < r.most
+	if r.should >= 0 {
+		shown.Cut = r.latest < r.should
+	}
 	switch {
 	case shown.Left == 0 && r.gaps > 0, !r.idle && (r.gaps > 0 || r.partial):
-		return shown, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "exposures", Detail: fmt.Sprintf("%s lacks rows of its answers: places have gaps, or all that is left was acted on", r.file), WayOut: "give all rows of each answer, also of items without outcomes, as export writes them"}
+		return shown, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "exposures", Detail: fmt.Sprintf("%s lacks rows of its answers: places have gaps, answers have more items than rows, or all that is left was acted on", r.file), WayOut: "give all rows of each answer, also of items without outcomes, as export writes them"}
 	case shown.Left == 0 && r.lack != nil:
 		return shown, r.lack
 	case shown.Left == 0:
@@ -191,7 +194,7 @@ func (shown *replayed) write(w io.Writer) error {
 	}
 	fmt.Fprintln(w)
 	if shown.Cut {
-		display.Printf(w, "the last answer has fewer items than others: if the file was cut, rows of it are missing\n")
+		display.Printf(w, "the last answer has fewer items than it says, or than others: if the file was cut, rows of it are missing\n")
 	}
 	if len(shown.Measures) == 0 {
 		return nil

@@ -292,6 +292,43 @@ func TestDoctorChecksTopics(t *testing.T) {
 	c.says("no partitioner has ever reported progress", fails, c.doctor()...)
 }
 
+// Each of its own topics is as roles need it, or doctor says which is not and what to set.
+func TestDoctorChecksHowTopicsAreKept(t *testing.T) {
+	t.Parallel()
+	c := startClinic(t)
+	topics := kafka.Topics{}.WithDefaults()
+	c.must(kafka.EnsureTopics(c.ctx, kafka.At(c.kafka), topics, nil))
+	cl, err := kafka.NewClient(kafka.At(c.kafka), nil)
+	c.must(err)
+	defer cl.Close()
+	admin := kadm.NewClient(cl)
+	set := func(topic, key, value string) {
+		t.Helper()
+		_, err := admin.AlterTopicConfigs(c.ctx, []kadm.AlterConfig{{Op: kadm.SetConfig, Name: key, Value: &value}}, topic)
+		c.must(err)
+	}
+	for _, x := range []struct{ topic, key, value, back, says, wayOut string }{
+		{topics.Progress, "cleanup.policy", "delete", "compact", "FAIL  its topics fit           topic progress has cleanup.policy=delete", "set cleanup.policy=compact on it"},
+		{topics.Progress, "cleanup.policy", "compact,delete", "compact", "FAIL  its topics fit           topic progress has cleanup.policy=compact,delete", "set cleanup.policy=compact on it"},
+		{topics.DeadLetters, "retention.ms", "604800000", "-1", "warn  its topics fit           topic dead-letters deletes what is older than 168h0m0s", "cannot be replayed"},
+		{topics.DeadLetters, "cleanup.policy", "compact", "delete", "warn  its topics fit           topic dead-letters keeps only the newest record of each key", "cannot be replayed"},
+		{topics.Features, "retention.bytes", "1000", "-1", "FAIL  its topics fit           topic features deletes what is beyond 1000 bytes", "retention.bytes=-1"},
+	} {
+		set(x.topic, x.key, x.value)
+		if out := c.says(x.says, fails, c.doctor()...); !strings.Contains(out, x.wayOut) {
+			t.Errorf("%s: no %q in\n%s", x.says, x.wayOut, out)
+		}
+		set(x.topic, x.key, x.back)
+	}
+	c.says("ok    its topics fit", fails, c.doctor()...)
+	_, err = admin.CreatePartitions(c.ctx, 1, topics.Progress)
+	c.must(err)
+	c.says("topic progress has 2 partitions, not 1", fails, c.doctor()...)
+	_, err = admin.DeleteTopics(c.ctx, topics.Progress)
+	c.must(err)
+	c.says("topic progress does not exist", fails, c.doctor()...)
+}
+
 // Of a log that nodes have read doctor does not say that starting a role makes it.
 func TestDoctorOfALogThatIsGone(t *testing.T) {
 	t.Parallel()

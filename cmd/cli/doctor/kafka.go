@@ -60,7 +60,7 @@ func (d *doctor) topicsFit(ctx context.Context) (string, error) {
 	for _, t := range []struct {
 		kafka.LogTopic
 		count int
-	}{{log.Timeline, partition.Count}, {log.Features, partition.Count}, {log.Schemas, 1}, {log.DeadLetters, 1}} {
+	}{{log.Timeline, partition.Count}, {log.Features, partition.Count}, {log.Schemas, 1}, {log.DeadLetters, 1}, {log.Progress, 1}} {
 		if t.Partitions == 0 {
 			d.logMissing = true
 			return "", d.missing(ctx, t.Name, slices.Contains(topics.Logs(), t.Name))
@@ -74,6 +74,12 @@ func (d *doctor) topicsFit(ctx context.Context) (string, error) {
 	}
 	if t := log.Schemas; t.CleanupPolicy != "compact" {
 		return "", finding("set cleanup.policy=compact on it: records of a schema that is deleted cannot be read", "topic %s has cleanup.policy=%s", t.Name, t.CleanupPolicy)
+	}
+	if t := log.Progress; t.CleanupPolicy != "compact" {
+		return "", finding("set cleanup.policy=compact on it: how far groups are and what operators had them do would go with time, or be read from the beginning by every start", "topic %s has cleanup.policy=%s", t.Name, t.CleanupPolicy)
+	}
+	if what := log.DeadLetters.Deletes(); what != "" {
+		return "", warning{what + "\nwhat it no longer has cannot be replayed: set cleanup.policy=delete, retention.ms=-1 and retention.bytes=-1 on it, or replay in time what is to come in after all"}
 	}
 	dead, err := d.records(ctx, topics.DeadLetters)
 	return fmt.Sprintf("%d partitions; %d dead letters", partition.Count, dead), err

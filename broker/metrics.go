@@ -13,16 +13,17 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/fanout"
+	"github.com/millrace/millrace/broker/series"
 )
 
 // metrics is what a broker counts. Labels are bounded: defined feeds, reasons,
-// nodes and callers with a quota, never viewers or entities.
+// nodes and callers with a quota, never viewers or entities. Series of feeds and versions
+// that are no more go (see [series.Fading]).
 type metrics struct {
 	requests   *prometheus.CounterVec   // feed, outcome
 	seconds    *prometheus.HistogramVec // feed
 	missing    *prometheus.CounterVec   // reason
 	behind     prometheus.Counter
-	refused    prometheus.Counter     // of requests: those refused before they were read
 	candidates *prometheus.CounterVec // feed, fate
 	timelines  *prometheus.CounterVec // feed, state
 	answers    *prometheus.CounterVec // feed, model, version, execution
@@ -46,7 +47,7 @@ func newMetrics(b *Broker, r prometheus.Registerer) (*metrics, error) {
 		answers:    counter("answers_total", "Answers by feed, and by the model, its version and its execution (generated, interpreted, or none where no candidate was left to score).", "feed", "model", "version", "execution"),
 		inPlaceOf:  counter("condemned_answers_total", "Answers by feed, and by the model and version that was to rank them and is condemned, so that the last good one did.", "feed", "model", "version"),
 	}
-	m.refused = m.requests.WithLabelValues("", strings.ToLower(string(millrace.ReasonOverloaded)))
+	m.shed(0)
 	if r == nil {
 		return m, nil
 	}
@@ -63,13 +64,21 @@ func newMetrics(b *Broker, r prometheus.Registerer) (*metrics, error) {
 		Namespace: "millrace", Subsystem: "broker", Name: "answer_memory_bytes", Help: "Memory that is counted for answers, from before nodes are asked until callers have taken them."},
 		func() float64 { return float64(b.admission.Answering.Held()) })
 	var errs []error
-	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.missing, m.behind, m.candidates, m.timelines, m.answers, m.inPlaceOf, epoch, limit, experimentFaults{b.experiments}, held, answering} {
+	for _, v := range []series.Vec{m.requests, m.seconds, m.candidates, m.timelines, m.answers, m.inPlaceOf} {
+		errs = append(errs, r.Register(series.Fade(v)))
+	}
+	for _, c := range []prometheus.Collector{m.missing, m.behind, epoch, limit, experimentFaults{b.experiments}, held, answering} {
 		errs = append(errs, r.Register(c))
 	}
 	for _, c := range slices.Concat(b.admission.Collectors(), b.fanout.Collectors(), b.feeds.Collectors(), b.shadows.Collectors(), b.gaps.Collectors()) {
 		errs = append(errs, r.Register(c))
 	}
 	return m, errors.Join(errs...)
+}
+
+// shed counts requests that were refused before they were read.
+func (m *metrics) shed(n int) {
+	m.requests.WithLabelValues("", strings.ToLower(string(millrace.ReasonOverloaded))).Add(float64(n))
 }
 
 // turnedAway counts a request that a door refused.

@@ -13,6 +13,7 @@ import (
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/broker/admission"
+	"github.com/millrace/millrace/broker/series"
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/partition"
 )
@@ -157,4 +158,25 @@ func gathered(t *testing.T, r *prometheus.Registry) map[string]float64 {
 		}
 	}
 	return out
+}
+
+// What is counted by feed, or by a version of a model, goes once nothing is counted any
+// more.
+func TestSeriesOfFeedsAndVersionsGo(t *testing.T) {
+	w, registry := newWorld(t, 1, 1), prometheus.NewRegistry()
+	b, err := New(Config{Maps: w, Metrics: registry, Log: slog.New(slog.DiscardHandler), Dial: w.dial})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]prometheus.Collector{
+		"requests": b.metrics.requests, "seconds": b.metrics.seconds, "candidates": b.metrics.candidates, "timelines": b.metrics.timelines, "answers": b.metrics.answers, "condemned": b.metrics.inPlaceOf,
+		"shadows": shadowAnswers(b), "shadow_overlap": shadowHistogram(b, "shadow_overlap"), "shadow_rbo": shadowHistogram(b, "shadow_rbo"), "shadow_kendall_tau": shadowHistogram(b, "shadow_kendall_tau"), "shadow_seconds": shadowHistogram(b, "shadow_seconds"),
+	} {
+		var has prometheus.AlreadyRegisteredError
+		if err := registry.Register(c); !errors.As(err, &has) {
+			t.Errorf("%s: %v", name, err)
+		} else if _, is := has.ExistingCollector.(*series.Fading); !is {
+			t.Errorf("%s stay", name)
+		}
+	}
 }

@@ -13,6 +13,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/broker/series"
 	"github.com/millrace/millrace/internal/stats"
 )
 
@@ -39,7 +40,7 @@ const shadowsAtOnce = 4
 
 // shadowAnswers counts what became of answers that shadows were to rank.
 func shadowAnswers(b *Broker) *prometheus.CounterVec {
-	return b.shadows.Collectors()[0].(*prometheus.CounterVec)
+	return b.shadows.Collectors()[0].(*series.Fading).Vec.(*prometheus.CounterVec)
 }
 
 // shadowHistogram is the histogram of shadows with a name.
@@ -47,7 +48,11 @@ func shadowHistogram(b *Broker, name string) *prometheus.HistogramVec {
 	for _, c := range b.shadows.Collectors() {
 		descs := make(chan *prometheus.Desc, 10)
 		c.Describe(descs)
-		if h, is := c.(*prometheus.HistogramVec); is && strings.Contains((<-descs).String(), `"millrace_broker_`+name+`"`) {
+		f, is := c.(*series.Fading)
+		if !is {
+			continue
+		}
+		if h, is := f.Vec.(*prometheus.HistogramVec); is && strings.Contains((<-descs).String(), `"millrace_broker_`+name+`"`) {
 			return h
 		}
 	}

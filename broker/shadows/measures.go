@@ -7,19 +7,22 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/broker/questions"
+	"github.com/millrace/millrace/broker/series"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/stats"
 	"github.com/millrace/millrace/relevance/shadow"
 )
 
-// measures is what shadows have shown since the broker started. It is a
-// [prometheus.Collector]; exposures say the same of shadows, answer by answer.
+// measures is what shadows have shown since the broker started, as long as they rank. It
+// is a [prometheus.Collector]; exposures say the same of shadows, answer by answer.
 type measures struct {
 	mu    sync.Mutex
 	tally shadow.Tally
@@ -153,6 +156,7 @@ func (m *measures) Describe(out chan<- *prometheus.Desc) {
 // Collect implements [prometheus.Collector].
 func (m *measures) Collect(out chan<- prometheus.Metric) {
 	m.mu.Lock()
+	m.tally.Forget(millrace.TimeOf(time.Now().Add(-series.Idle)))
 	reports := m.tally.Reports()
 	m.mu.Unlock()
 	for i := range reports {

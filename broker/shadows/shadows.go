@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/broker/admission"
 	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/broker/questions"
+	"github.com/millrace/millrace/broker/series"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/stats"
 )
@@ -96,7 +97,11 @@ func (s *Shadows) Wait() { s.running.Wait() }
 
 // Collectors are the metrics of shadows.
 func (s *Shadows) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{s.answers, s.overlap, s.rbo, s.tau, s.seconds, &s.measures}
+	var all []prometheus.Collector
+	for _, v := range []series.Vec{s.answers, s.overlap, s.rbo, s.tau, s.seconds} {
+		all = append(all, series.Fade(v))
+	}
+	return append(all, &s.measures)
 }
 
 // Rank has an answer ranked again, and takes over what it showed: with how it

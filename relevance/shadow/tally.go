@@ -93,6 +93,21 @@ func (t *Tally) of(r *exposure.Record, shadow *exposure.Model) *tally {
 	return of
 }
 
+// Forget lets go of pairs of which no answer has come since then: the shadow ranks no more,
+// or is another version.
+func (t *Tally) Forget(since millrace.Time) {
+	for p, of := range t.pairs {
+		if of.last < since {
+			t.forget(p)
+		}
+	}
+}
+
+func (t *Tally) forget(p Pair) {
+	t.beyond += t.pairs[p].answers + t.pairs[p].failed
+	delete(t.pairs, p)
+}
+
 // makeRoom forgets the pair whose last answer is the oldest, if none has come for an
 // hour: each version of a shadow is a pair of its own, and a broker runs for as long as
 // many of them. Pairs that all rank do not make room, or none would be told.
@@ -103,12 +118,10 @@ func (t *Tally) makeRoom(now millrace.Time) bool {
 			oldest = p
 		}
 	}
-	of := t.pairs[oldest]
-	if now-of.last < silentFor {
+	if now-t.pairs[oldest].last < silentFor {
 		return false
 	}
-	t.beyond += of.answers + of.failed
-	delete(t.pairs, oldest)
+	t.forget(oldest)
 	return true
 }
 

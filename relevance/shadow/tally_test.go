@@ -144,6 +144,24 @@ func TestPairsThatAreSilentMakeRoom(t *testing.T) {
 	}
 }
 
+// Pairs are forgotten of which no answer has come for long, and counted as beyond.
+func TestPairsThatAreSilentAreForgotten(t *testing.T) {
+	var tally Tally
+	for version, at := range map[string][]millrace.Time{"1": {1000, 2000}, "2": {1000, 3000}} {
+		for _, at := range at {
+			tally.Add(&exposure.Record{Feed: "home", Time: at, Models: []exposure.Model{{Name: "now"}}, Shadows: []exposure.Model{{Name: "next", Version: version}}, ShadowRankings: make([]exposure.ShadowRanking, 1)})
+		}
+	}
+	tally.Forget(2000)
+	if all := tally.Reports(); len(all) != 2 || tally.Beyond() != 0 {
+		t.Errorf("%+v, %d beyond", all, tally.Beyond())
+	}
+	tally.Forget(2001)
+	if all := tally.Reports(); len(all) != 1 || all[0].Version != "2" || tally.Beyond() != 2 {
+		t.Errorf("%+v, %d beyond", all, tally.Beyond())
+	}
+}
+
 // Pairs and types are bounded too.
 func TestPairsAndTypesAreBounded(t *testing.T) {
 	var tally Tally

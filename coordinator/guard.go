@@ -516,7 +516,7 @@ func (g *guard) trace(ctx context.Context, w *watched) (paused bool, err error) 
 			continue
 		}
 		if strings.HasPrefix(e.Who, byCoordinator) {
-			pauses := strings.Contains(e.Who, pausedText(name)+": ")
+			pauses := strings.Contains(e.Who, experiments.PausedText(name)+": ")
 			if pauses || strings.Contains(e.Who, rampedText(name)) {
 				w.changed, paused, unknown = e.When, pauses, false
 			}
@@ -538,7 +538,7 @@ func (g *guard) trace(ctx context.Context, w *watched) (paused bool, err error) 
 		g.recall(w, events[0].When)
 	}
 	if trail, err := g.trails.Of(name); unknown && err == nil {
-		paused = trail.PausedLast(pausedText(name))
+		paused = trail.PausedLast(name) != nil
 	}
 	return paused, nil
 }
@@ -754,8 +754,6 @@ func (w *watched) standsStill(r *compare.Report, now time.Time, unknown string) 
 	return nil
 }
 
-func pausedText(name string) string { return "paused " + name }
-
 func rampedText(name string) string { return "ramped " + name + " to " }
 
 var errOtherwise = errors.New("coordinator: the experiment is no longer as it was judged")
@@ -799,7 +797,7 @@ func (g *guard) do(ctx context.Context, d decision) error {
 	}
 	what := fmt.Sprintf("%s%d of 10,000", rampedText(judged.Name), v.Share)
 	if v.Pause {
-		what = pausedText(judged.Name)
+		what = experiments.PausedText(judged.Name)
 	}
 	decision := experiments.Decision{When: now, By: g.name, What: what, Why: v.Why, Inputs: inputs}
 	store := experiments.Store{Documents: g.store.Documents, Who: byCoordinator + g.name, Why: what + ": " + v.Why}

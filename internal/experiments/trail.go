@@ -159,16 +159,25 @@ func (t *Trail) SteppedSince(when time.Time) bool {
 	return slices.ContainsFunc(t.Decisions, func(d Decision) bool { return !d.Apart() && d.When.After(when) })
 }
 
-// PausedLast reports whether what coordinators did last, of all that the trail tells, was
-// to pause the experiment, as what says, and none has looked at it since: it did not run.
-func (t *Trail) PausedLast(what string) bool {
-	for _, d := range slices.Backward(t.Decisions) {
-		if !d.Apart() {
-			return d.What == what && (t.Looked == nil || !t.Looked.When.After(d.When))
+// PausedLast returns what coordinators did last, of all that the trail tells, if that was
+// to pause the experiment of a name and none has looked at it since: it did not run. nil: it
+// was not.
+func (t *Trail) PausedLast(name string) *Decision {
+	for i := range t.Decisions {
+		d := &t.Decisions[len(t.Decisions)-1-i]
+		if d.Apart() {
+			continue
 		}
+		if d.What == PausedText(name) && (t.Looked == nil || !t.Looked.When.After(d.When)) {
+			return d
+		}
+		return nil
 	}
-	return false
+	return nil
 }
+
+// PausedText is what a coordinator did that paused an experiment.
+func PausedText(name string) string { return "paused " + name }
 
 // Hold is a person's veto against the next step of a ramp. Guards pause all the
 // same.

@@ -71,12 +71,19 @@ func (t *trial) shown(ctx context.Context, st *experiments.State, d *experiment.
 }
 
 // pausedBy returns who paused an experiment, and why, if it is paused and its history
-// tells it.
+// tells it, or what is kept of its guards.
 func (t *trial) pausedBy(ctx context.Context, of *experiment.Defined) (by ledger.Event, ok bool, err error) {
 	if of.Experiment.State != experiment.Paused {
 		return by, false, nil
 	}
-	return t.PausedBy(ctx, of)
+	if by, ok, err = t.PausedBy(ctx, of); ok || err != nil {
+		return by, ok, err
+	}
+	trail, unread := t.trails.Of(of.Experiment.Name)
+	if d := trail.PausedLast(of.Experiment.Name); d != nil && unread == nil {
+		return ledger.Event{What: ledger.Served, Who: fmt.Sprintf("coordinator %s: %s: %s", d.By, d.What, d.Why), When: d.When}, true, nil
+	}
+	return by, false, nil
 }
 
 func (t *trial) list(ctx context.Context, output *display.Form) error {

@@ -144,6 +144,8 @@ func (h *hosting) run(ctx context.Context, addr string) error {
 	if h.watcher, err = n.cfg.Cluster.Watch(ctx); err != nil {
 		return err
 	}
+	maps := h.watcher.Current
+	n.maps.Store(&maps)
 	published, err := artefacts.Watch(ctx, n.cfg.Cluster, ModelsKind)
 	if err != nil {
 		return err

@@ -149,7 +149,8 @@ type Node struct {
 	wholeReads chan struct{}                   // holds one for each partition that a caller reads
 	examining  chan struct{}                   // holds one for the partition that is read whole
 	awaits     atomic.Value                    // string: what Run waits for before it hosts anything; empty: nothing
-	memory     *memory.Budget                  // of questions
+	maps       atomic.Pointer[func() *topology.Map]
+	memory     *memory.Budget // of questions
 }
 
 // Open opens the node's store. Run does the rest; Close after it.
@@ -319,6 +320,7 @@ func (n *Node) Close() error {
 }
 
 // ErrUnassigned is of a node that is well and hosts nothing: it is new, or drained.
+// It can do all that is asked of it.
 var ErrUnassigned = errors.New("no partition is assigned to this node")
 
 // Ready reports why the node cannot answer for all that it hosts, or nil.
@@ -352,9 +354,26 @@ func (n *Node) Ready() error {
 	case len(faults) > 0:
 		return errors.New(strings.Join(faults, "; "))
 	case hosted == 0:
-		return ErrUnassigned
+		return n.whyEmpty()
 	}
 	return nil
+}
+
+// whyEmpty says why a node hosts nothing. Only the assignment can say that it is to: a
+// node that has just started hosts nothing either.
+func (n *Node) whyEmpty() error {
+	maps := n.maps.Load()
+	if maps == nil {
+		return errors.New("waiting to hear of the assignment")
+	}
+	m := (*maps)()
+	switch assigned := m.Hosted(n.cfg.ID); {
+	case m.Epoch() == 0:
+		return errors.New("the cluster has no assignment yet")
+	case assigned.Len() > 0 || n.backsUp():
+		return errors.New("nothing of what is assigned to this node is hosted yet")
+	}
+	return ErrUnassigned
 }
 
 // backsUp reports whether it is a backup node.

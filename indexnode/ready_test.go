@@ -1,11 +1,16 @@
 package indexnode
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
+	"github.com/millrace/millrace/internal/kafka"
 )
 
 // A node whose log has not been looked at for long is not ready, also while
@@ -31,4 +36,40 @@ func TestANodeThatWaitsForModelsIsNotReady(t *testing.T) {
 	if err := n.Ready(); err == nil || err.Error() != "waiting for the models that serve" {
 		t.Errorf("%v", err)
 	}
+}
+
+// A node that hosts nothing is ready once an assignment says that it is to host nothing,
+// and no earlier: one that has just started hosts nothing yet.
+func TestANodeIsUnassignedByTheAssignmentAlone(t *testing.T) {
+	n, err := Open(Config{ID: "test", Dir: t.TempDir(), Brokers: kafka.At("127.0.0.1:1"), Cluster: new(cluster.Client)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	says := func(want string) {
+		t.Helper()
+		if err := n.Ready(); err == nil || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	says("waiting to hear of the assignment")
+	var a topology.Assignment
+	current := func() *topology.Map { return topology.NewMap(a, nil, nil) }
+	n.maps.Store(&current)
+	says("the cluster has no assignment yet")
+	assign := func(epoch int64, to ...millrace.NodeID) {
+		t.Helper()
+		if a, err = topology.Spread(to, 1); err != nil {
+			t.Fatal(err)
+		}
+		a.Epoch = epoch
+	}
+	assign(1, "test", "other")
+	says("nothing of what is assigned to this node is hosted yet")
+	assign(2, "other")
+	if says(ErrUnassigned.Error()); !errors.Is(n.Ready(), ErrUnassigned) {
+		t.Error("nobody can tell by the error")
+	}
+	n.cfg.Keeps = topology.All()
+	says("nothing of what is assigned to this node is hosted yet")
 }

@@ -35,6 +35,10 @@ func TestReady(t *testing.T) {
 	if out, err := printed(t, "ready", "--admin", addr); err != nil || out != "ready: "+addr+"\n" {
 		t.Errorf("%q, %v", out, err)
 	}
+	fault = admin.Noted{What: errors.New("it has nothing to do")}
+	if out, err := printed(t, "ready", "--admin", addr); err != nil || out != "ready: "+addr+" (it has nothing to do)\n" {
+		t.Errorf("%q, %v", out, err)
+	}
 	fault = errors.New("waiting for etcd")
 	if out, err := printed(t, "ready", "--admin", addr); err == nil || !strings.Contains(err.Error(), "waiting for etcd") || out != "" {
 		t.Errorf("%q, %v", out, err)

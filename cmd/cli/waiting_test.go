@@ -81,9 +81,16 @@ func TestRolesSayThatTheyWaitForEtcd(t *testing.T) {
 	}
 	defer e.Close()
 	says(broker, "/readyz", "no assignment yet")
+	says(node, "/readyz", "no assignment yet")
 	run(t, "cluster", "assign", "--etcd", etcd, "--nodes", "node-1", "--replicas", "1")
 	says(broker, "/readyz", "ok")
 	says(node, "/readyz", "ok")
+	// One that hosts nothing is ready, or Kubernetes would wait for it.
+	spare := clitest.FreeAddr(t)
+	start(t, failed, "spare", "indexnode", "--config", clitest.WriteConfig(t, "spare",
+		"id: node-2\ndata: %s\nbrokers: [%q]\netcd: [%q]\nlisten: %q\nadmin: %q\n", t.TempDir(), k.Addr(), etcd, clitest.FreeAddr(t), spare))
+	says(spare, "/readyz", "no partition is assigned to this node")
+	run(t, "ready", "--admin", spare)
 	for who, data := range map[string]string{"node": data, "coordinator": keeps} {
 		clitest.WaitFor(ctx, t, "the "+who+" to keep what it knows", func() bool {
 			_, err := os.Stat(filepath.Join(clusters.LastGood(data), "map.json"))

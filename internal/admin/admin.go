@@ -17,9 +17,15 @@ import (
 	"github.com/millrace/millrace/internal/secure"
 )
 
+// Noted is an error of ready that says something of a process which is ready.
+type Noted struct{ What error }
+
+// Error implements error.
+func (n Noted) Error() string { return n.What.Error() }
+
 // Handler serves /livez, /readyz, /metrics, /log and /debug/pprof. Ready returns
-// nil when the process can do its work, or why it cannot yet; log shows and
-// changes what is logged.
+// nil, or a [Noted], when the process can do its work, or why it cannot yet; log
+// shows and changes what is logged.
 func Handler(metrics prometheus.Gatherer, ready func() error, log http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	for path, h := range routes(metrics, ready, log) {
@@ -36,7 +42,12 @@ func routes(metrics prometheus.Gatherer, ready func() error, log http.Handler) m
 			w.Write([]byte("ok\n"))
 		}),
 		"GET /readyz": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			if err := ready(); err != nil {
+			err := ready()
+			if note, ok := errors.AsType[Noted](err); ok {
+				w.Write([]byte(note.Error() + "\n"))
+				return
+			}
+			if err != nil {
 				http.Error(w, err.Error(), http.StatusServiceUnavailable)
 				return
 			}

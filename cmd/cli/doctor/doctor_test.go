@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -15,6 +16,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/coordinator"
+	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/cluster/steering"
@@ -70,6 +72,25 @@ func TestDrainedNodesAreWell(t *testing.T) {
 		if got := strings.Join(left, " "); got != want {
 			t.Errorf("with %d drained %q are not ready, want %q", drained, got, want)
 		}
+	}
+}
+
+// A node that hosts nothing is ready for whoever runs it; doctor tells of it all the same,
+// unless it was drained.
+func TestDoctorTellsOfNodesThatHostNothing(t *testing.T) {
+	t.Parallel()
+	s := clitest.NewStage(t, "n1")
+	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintln(w, indexnode.ErrUnassigned)
+	}))
+	defer node.Close()
+	addr := node.Listener.Addr().String()
+	if all := askRoles(t.Context(), []string{addr}); unready(all) != nil || all[0].Why != indexnode.ErrUnassigned.Error() {
+		t.Errorf("asked alone: %+v", all)
+	}
+	d := &doctor{Flags: clusters.Flags{Etcd: s.Etcd, Cluster: s.Name}, ports: []string{addr}}
+	if said, err := d.rolesReady(t.Context()); err == nil || !strings.Contains(err.Error(), addr+": "+indexnode.ErrUnassigned.Error()) {
+		t.Errorf("%s, %v", said, err)
 	}
 }
 

@@ -29,7 +29,14 @@ func Ready() *cobra.Command {
 			if fault != nil {
 				return nil // which says it
 			}
-			_, err := fmt.Fprintln(w, "ready:", strings.Join(ports, ", "))
+			var says []string
+			for _, r := range all {
+				if r.Why != "" {
+					r.Admin += " (" + r.Why + ")"
+				}
+				says = append(says, r.Admin)
+			}
+			_, err := fmt.Fprintln(w, "ready:", strings.Join(says, ", "))
 			return err
 		}))
 	})

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,7 +28,7 @@ import (
 type roleShown struct {
 	Admin string `json:"admin"`
 	Ready bool   `json:"ready"`
-	Why   string `json:"why,omitempty"` // it is not
+	Why   string `json:"why,omitempty"` // it is not, or what is to be known of one that is
 
 	mute bool // nobody answers there
 }
@@ -44,9 +45,9 @@ func askRoles(ctx context.Context, ports []string) []roleShown {
 	var asked sync.WaitGroup
 	for i, addr := range ports {
 		asked.Go(func() {
-			err := readyAt(ctx, addr)
+			note, err := readyAt(ctx, addr)
 			_, answers := errors.AsType[unwell](err)
-			all[i] = roleShown{addr, err == nil, display.FaultText(err), err != nil && !answers}
+			all[i] = roleShown{addr, err == nil, cmp.Or(note, display.FaultText(err)), err != nil && !answers}
 		})
 	}
 	asked.Wait()
@@ -113,11 +114,16 @@ func (d *doctor) readyNow(ctx context.Context) (string, []roleShown) {
 			all = excused(all, len(drained))
 			says += fmt.Sprintf("; drained, and well though they host nothing: %q", drained)
 		}
+		for i := range all { // they are ready for whoever runs them, and of no use to the cluster
+			all[i].Ready = all[i].Ready && !unassigned(all[i])
+		}
 	}
 	return says, all
 }
 
-func unassigned(r roleShown) bool { return !r.Ready && r.Why == indexnode.ErrUnassigned.Error() }
+// unassigned reports whether a node says that it hosts nothing; one of an earlier version
+// is not ready then.
+func unassigned(r roleShown) bool { return r.Why == indexnode.ErrUnassigned.Error() }
 
 // excused leaves out as many roles that host nothing as nodes were drained.
 func excused(all []roleShown, drained int) []roleShown {
@@ -237,10 +243,14 @@ func hears(addr, metrics string, now time.Time) (fault, warning string) {
 	return fault, warning
 }
 
-// readyAt returns why the role of an admin port is not ready.
-func readyAt(ctx context.Context, addr string) error {
-	_, err := askAdmin(ctx, addr, "/readyz", 64<<10)
-	return err
+// readyAt returns why the role of an admin port is not ready, or what is to be known of
+// one that is.
+func readyAt(ctx context.Context, addr string) (note string, err error) {
+	said, err := askAdmin(ctx, addr, "/readyz", 64<<10)
+	if note = strings.TrimSpace(said); err != nil || note == "ok" {
+		note = ""
+	}
+	return note, err
 }
 
 // askAdmin returns what an admin port says at a path, or as an error why it does not.

@@ -22,6 +22,7 @@ import (
 	"github.com/millrace/millrace/indexnode/backups"
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/admin"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/kafka"
@@ -207,7 +208,11 @@ func IndexNode() *cobra.Command {
 		var closed atomic.Pointer[string] // why the store is not open yet
 		r, ctx, err := newRole(ctx, &c.Common, func() error {
 			if n := opened.Load(); n != nil {
-				return n.Ready()
+				err := n.Ready()
+				if errors.Is(err, indexnode.ErrUnassigned) { // or it would hold up rollouts
+					return admin.Noted{What: err}
+				}
+				return err
 			}
 			if why := closed.Load(); why != nil {
 				return errors.New("the store cannot be opened: " + *why)

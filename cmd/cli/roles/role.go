@@ -305,8 +305,10 @@ func (c *Common) checkDir(data string, id millrace.NodeID) (instance datadir.Ins
 
 // openCluster joins the cluster. dir, if not empty, keeps what was last good of
 // it, so that the role can start while etcd is away.
-func (c *Common) openCluster(ctx context.Context, dir string) (*cluster.Client, error) {
-	return cluster.Open(ctx, c.inEtcd(dir))
+func (r *role) openCluster(ctx context.Context, c *Common, dir string) (*cluster.Client, error) {
+	cfg := c.inEtcd(dir)
+	cfg.Metrics = r.metrics
+	return cluster.Open(ctx, cfg)
 }
 
 func (c *Common) inEtcd(dir string) cluster.Config {

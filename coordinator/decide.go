@@ -273,7 +273,7 @@ func (g *guard) do(ctx context.Context, d decision) error {
 	}
 	decision := experiments.Decision{When: now, By: g.name, What: what, Why: v.Why, Inputs: inputs}
 	store := experiments.Store{Documents: g.store.Documents, Who: byCoordinator + g.name, Why: what + ": " + v.Why}
-	store.GoesOn(g.store)
+	store.UseParsed(g.store)
 	if store.With = g.trails.Ramps(judged.Name, decision); v.Pause {
 		store.With = g.trails.Pauses(judged.Name, decision)
 	}

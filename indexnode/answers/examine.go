@@ -17,9 +17,9 @@ import (
 	"github.com/millrace/millrace/internal/filter"
 )
 
-// examination accounts for a record in every timeline, of whatever type, of
-// the entities asked: by the answer for what is a candidate, by the store for
-// what is none.
+// examination says what became of one record in every timeline, of whatever
+// type, of the entities that were asked for: where it was a candidate, by the
+// answer; where it was none, by the store.
 type examination struct {
 	node     *Server
 	r        *question
@@ -39,7 +39,8 @@ const maxExaminations = 5
 
 var errMoved error = &millrace.Error{Reason: millrace.ReasonUnavailable, Detail: "the record changes while it is examined", WayOut: "try again after a pause"}
 
-// explain adds to an answer what was asked beyond it. q has been answered.
+// explain adds to an answer what the request wants to know beyond the items. q has
+// been answered.
 func (n *Server) explain(ctx context.Context, r *question, q *query.Query, req *nodev1.QueryRequest, resp *nodev1.QueryResponse) (err error) {
 	if req.Examine != "" {
 		x, err := n.examine(ctx, r, q, millrace.RecordID(req.Examine))
@@ -93,7 +94,7 @@ func (n *Server) examine(ctx context.Context, r *question, q *query.Query, id mi
 	if err := r.Affordable(max(len(types), len(r.types)), maxExamined); err != nil {
 		return nil, err
 	}
-	if !all { // further ones are known by who names them
+	if !all { // the store knows more than it lists: add the types that the question names
 		types = slices.Compact(slices.Sorted(slices.Values(slices.Concat(types, r.types))))
 	}
 	for p, entities := range r.Answers() {

@@ -73,7 +73,7 @@ func drill(ctx context.Context, cfg DrillConfig, d *backup.Drill) (bad, err erro
 		cfg.Progress.Expect(d.Bytes)
 		rc := RestoreConfig{Bucket: cfg.Bucket, Data: cfg.Scratch, Progress: cfg.Progress, Log: cfg.Log, Store: store.Options{CacheBytes: 8 << 20, MaxDirtyBytes: 16 << 20, Retention: RetentionOf(m)}}
 		err = withScratch(rc, func(r *restorer) error {
-			if err := r.one(ctx, &way{from: m, to: m.Applied}); err != nil {
+			if err := r.restorePartition(ctx, &way{from: m, to: m.Applied}); err != nil {
 				return err
 			}
 			if err := same(r.store, m); err != nil {

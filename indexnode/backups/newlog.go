@@ -21,8 +21,8 @@ import (
 // that there is of the past; so a partition that was restored says that it is
 // at the beginning of the new log and whole. Its digest stays.
 
-// beginLog has the partitions of a plan go on at the beginning of the log that
-// is there, and publishes the schemas that they need.
+// beginLog sets the partitions of a plan to the beginning of the new log, and
+// publishes the schemas that they need there.
 func (r *restorer) beginLog(ctx context.Context, plan []way) error {
 	log, err := r.emptyLog(ctx, plan)
 	if err != nil {
@@ -31,8 +31,8 @@ func (r *restorer) beginLog(ctx context.Context, plan []way) error {
 	if err := r.publish(ctx); err != nil {
 		return err
 	}
-	// From here on nothing is what the backups have: a later try that goes on in
-	// their log must not take it for that.
+	// From here on the store is not what the backups have. Without the mark, a later
+	// try does not take it for that, and begins anew.
 	if err := os.Remove(r.mark()); err != nil {
 		return fmt.Errorf("backups: %w", err)
 	}

@@ -137,12 +137,12 @@ func (r *restorer) carry(ctx context.Context, plan []way) (int, error) {
 	return r.done, err
 }
 
-// way is how a partition is brought back.
+// way is by what a partition is brought back: a backup, and what was cut of the log.
 type way struct {
 	from *backup.Manifest
 	tail backup.Ref // zero: none
 	to   backup.Offsets
-	any  backup.Offsets // of a time: what is to be read of the log ends there
+	any  backup.Offsets // set by a restore to a time: what is to be read of the log ends there
 	// older finds the newest backup before from that would do, or nil; nil where
 	// no other would, as of a cut.
 	older func(ctx context.Context, from *backup.Manifest) (*backup.Manifest, error)
@@ -254,7 +254,7 @@ func (r *restorer) toCut(ctx context.Context) ([]way, error) {
 // before it.
 func (r *restorer) bring(ctx context.Context, w *way) error {
 	for {
-		failed := r.one(ctx, w)
+		failed := r.restorePartition(ctx, w)
 		if failed == nil || ctx.Err() != nil || w.older == nil || !damaged(failed) {
 			return failed
 		}
@@ -274,8 +274,8 @@ func (r *restorer) bring(ctx context.Context, w *way) error {
 	}
 }
 
-// one brings one partition back, unless an earlier try did.
-func (r *restorer) one(ctx context.Context, w *way) error {
+// restorePartition brings a partition back as w says, unless an earlier try did.
+func (r *restorer) restorePartition(ctx context.Context, w *way) error {
 	p := w.from.Partition
 	if r.has(w) {
 		return nil

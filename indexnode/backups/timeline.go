@@ -126,10 +126,10 @@ func DiffRows(ctx context.Context, cfg RestoreConfig, old, now *backup.Manifest)
 	cfg.Store.MinFreeBytes, cfg.Store.Retention = -1, RetentionOf(now)
 	err := withScratch(cfg, func(a *restorer) error {
 		return withScratch(cfg, func(b *restorer) error {
-			if err := a.one(ctx, &way{from: old, to: old.Applied}); err != nil {
+			if err := a.restorePartition(ctx, &way{from: old, to: old.Applied}); err != nil {
 				return err
 			}
-			if err := b.one(ctx, &way{from: now, to: now.Applied}); err != nil {
+			if err := b.restorePartition(ctx, &way{from: now, to: now.Applied}); err != nil {
 				return err
 			}
 			return diffRows(ctx, a.store, b.store, now.Partition, all)

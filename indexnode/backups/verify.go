@@ -173,7 +173,7 @@ func (v *verifier) partition(ctx context.Context, r *restorer, m *backup.Manifes
 	p := m.Partition
 	defer v.cfg.Progress.Expect(-v.guess(m))
 	for m != nil {
-		err := r.one(ctx, &way{from: m, to: m.Applied})
+		err := r.restorePartition(ctx, &way{from: m, to: m.Applied})
 		if err == nil {
 			err = same(r.store, m)
 		}
@@ -197,7 +197,7 @@ func (v *verifier) partition(ctx context.Context, r *restorer, m *backup.Manifes
 		part, base, err := v.cfg.Bucket.CutPart(ctx, cut, p)
 		if err == nil {
 			v.cfg.Progress.Expect(base.Bytes() + part.Tail.Size)
-			err = r.one(ctx, &way{from: base, tail: part.Tail, to: part.To})
+			err = r.restorePartition(ctx, &way{from: base, tail: part.Tail, to: part.To})
 		}
 		if err := v.judge(ctx, err, p, "", cut.Name); err != nil {
 			return err

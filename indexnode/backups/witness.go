@@ -77,7 +77,7 @@ func (w *witness) run(ctx context.Context) (digest uint64, source string, err er
 			return 0, "", err
 		}
 		source = fmt.Sprintf("backup %s of %s, and the log", m.ID, m.Node)
-		if err := w.one(ctx, &way{from: m, to: m.Applied}); err != nil {
+		if err := w.restorePartition(ctx, &way{from: m, to: m.Applied}); err != nil {
 			return 0, "", err
 		}
 	}

@@ -13,7 +13,7 @@ import (
 const (
 	// maxReadBytes bounds what a question reads of one timeline.
 	maxReadBytes = 64 << 20
-	readTimes    = 3 // its bytes: as they are stored, in columns, packed
+	readTimes    = 3 // what is read takes: as it is stored, in columns, and packed
 	// maxCachedBytes is about how many bytes of a timeline's newest records the
 	// cache holds at first, if those are fewer than maxCached.
 	maxCachedBytes = 8 << 20

@@ -9,15 +9,15 @@ import (
 	"github.com/millrace/millrace/indexnode/store"
 )
 
-// Warming returns a resolution of no question, by which timelines are brought
-// into the room that warming has in the cache. It is to be released.
+// Warming returns a resolution that answers no request: it brings timelines into
+// the room that the cache has for warming. The caller releases it.
 func (l *Lookup) Warming(room *cache.Warming) *Resolution {
 	r := l.Resolve()
 	r.cache, r.warms = l.cache.Reader(), room
 	return r
 }
 
-// Warm has a timeline in the cache, as far as there is room, and reports
+// Warm brings a timeline into the cache, as far as there is room, and reports
 // whether it is there.
 func (r *Resolution) Warm(p millrace.Partition, t millrace.Timeline) bool {
 	l := r.lookup

@@ -77,8 +77,8 @@ func (s *Store) putType(t millrace.ContentType) error {
 	return nil
 }
 
-// add makes a type known. A store of before the bound may have the names of more. The
-// caller holds mu.
+// add makes a type known, up to the bound: a store may have the names of more, from
+// before there was one. The caller holds mu.
 func (r *registry) add(t millrace.ContentType) {
 	if len(r.types) <= MaxTypes {
 		r.types[t] = true
@@ -238,9 +238,9 @@ func (s *Store) writeNode(rows map[string][]byte) error {
 		slices.Sorted(maps.Keys(rows))...)
 }
 
-// nodeRows reads one copy, or none of it. It reads over counts, whose files are
-// then known to be whole; the second copy has some where an earlier version made
-// the copies equal.
+// nodeRows reads one copy, or none of it. Counts, which the second copy has some of
+// where an earlier version made the copies equal, are read too, to find damage in
+// their files, and left out.
 func (s *Store) nodeRows(c millrace.Partition) (map[string][]byte, error) {
 	rows := make(map[string][]byte)
 	err := scan(s.db, partitionPrefix(c), func(k, v []byte) error {

@@ -31,7 +31,7 @@ type part struct {
 	bytes     int64                                   // held by the maps
 	bad       error                                   // why it is quarantined
 	damaged   bool                                    // it is bad for a file that is to be cut out
-	unread    error                                   // why it could not be loaded: it must be before anything else
+	unread    error                                   // why it could not be loaded, as it must be before anything else is done with it
 	rewound   error                                   // by a flush: its next writer is to hear
 	epoch     int                                     // rises when all of it is replaced
 	durable   Offsets
@@ -242,7 +242,7 @@ func (h *hotHeads) take(s *Store, name millrace.Timeline) *timeline.Timeline {
 	return t
 }
 
-// drop lets go of one.
+// drop drops a timeline.
 func (h *hotHeads) drop(s *Store, t *timeline.Timeline) {
 	delete(h.timelines, t.Name)
 	h.add(s, -int64(t.Memory()))
@@ -253,8 +253,8 @@ func (h *hotHeads) add(s *Store, bytes int64) {
 	s.hot.Add(bytes)
 }
 
-// shrink lets go of so many bytes, of any timelines: those that are written now are
-// more likely to be asked for than those that were not changed since.
+// shrink drops timelines, whichever come first, of so many bytes: those that are written
+// now are more likely to be asked for than those that were not changed since.
 func (h *hotHeads) shrink(s *Store, bytes int64) {
 	for _, t := range h.timelines {
 		if bytes <= 0 {
@@ -284,14 +284,14 @@ func (h *hotHeads) keep(s *Store, written map[millrace.Timeline]*timeline.Timeli
 	}
 }
 
-// crowded returns the part of what is kept that has to go, so that there is room for
-// what is to be flushed.
+// crowded returns which share of the hot heads has to go, up to 1, so that there is
+// room for what is to be flushed.
 func (s *Store) crowded() float64 {
 	hot := s.hot.Load()
 	return min(1, float64(hot+s.dirty.Load()-s.opts.MaxHotBytes)/float64(max(1, hot)))
 }
 
-// clear lets go of all.
+// clear drops all.
 func (h *hotHeads) clear(s *Store) {
 	h.add(s, -h.bytes)
 	h.timelines = nil

@@ -69,8 +69,8 @@ func fileOf(name string) (h Hash, ok bool) {
 type Known map[Ref]bool
 
 // PutFile uploads a file, unless the bucket has it: known names it, or it is
-// found there. It tells whether it was uploaded. What hashes knows is not read
-// before; nil knows nothing.
+// found there. It tells whether it was uploaded. A file whose hash is in hashes is
+// not read to find it; hashes may be nil.
 func (b *Bucket) PutFile(ctx context.Context, path string, known Known, hashes *Hashes) (r Ref, uploaded bool, err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -131,7 +131,7 @@ func (b *Bucket) upload(ctx context.Context, r Ref, data io.ReadSeeker, known Kn
 	return true, nil
 }
 
-// look fails with a Damage unless a file is there with its size.
+// look fails with a Damage unless the bucket has a file with its size.
 func (b *Bucket) look(ctx context.Context, r Ref) error {
 	o, err := b.objects.Stat(ctx, r.name())
 	switch {
@@ -256,7 +256,7 @@ func (b *Bucket) startGet(ctx context.Context) error {
 
 func (b *Bucket) endGet() { <-b.gets }
 
-// refOf reads what a file is.
+// refOf reads a file to find its size and hash.
 func refOf(path string) (r Ref, err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -403,8 +403,8 @@ func pump(w io.Writer, in io.Reader, sum hash.Hash) error {
 	}
 }
 
-// writer remembers the error of what is written to, which another read of the
-// bucket doesn't mend.
+// writer remembers why the writes to w failed, which reading from the bucket once
+// more doesn't mend.
 type writer struct {
 	w   io.Writer
 	err error

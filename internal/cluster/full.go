@@ -13,8 +13,8 @@ import (
 	"github.com/millrace/millrace/internal/cluster/dial"
 )
 
-// Full is an [dial.ErrFull] if an etcd of the cluster says so, and nil if none can be
-// asked: reading goes on all the same.
+// Full returns a [dial.ErrFull] if an etcd of the cluster says that it is full, and nil
+// if none can be asked: reading goes on all the same.
 func (c *Client) Full(ctx context.Context) error {
 	for _, endpoint := range c.etcd.Endpoints() {
 		ctx, cancel := context.WithTimeout(ctx, CallTimeout)
@@ -32,8 +32,8 @@ func (c *Client) Full(ctx context.Context) error {
 	return nil
 }
 
-// Unresponsive returns those of the addresses of etcd that do not answer. Others do, or no client
-// would be there: but one less has to go until none does.
+// Unresponsive returns those of the addresses of etcd that do not answer. Others do, or
+// no client would be there; but fewer of them may fail before none does.
 func (c *Client) Unresponsive(ctx context.Context) []string {
 	endpoints := c.etcd.Endpoints()
 	unresponsive := make([]string, len(endpoints))

@@ -6,13 +6,13 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// refusal is a typed refusal that a caller can act on.
-type refusal struct{ says, is error }
+// refusal is a [millrace.Error] that errors.Is also finds to be sentinel.
+type refusal struct{ typed, sentinel error }
 
-func (r refusal) Error() string   { return r.says.Error() }
-func (r refusal) Unwrap() []error { return []error{r.says, r.is} }
+func (r refusal) Error() string   { return r.typed.Error() }
+func (r refusal) Unwrap() []error { return []error{r.typed, r.sentinel} }
 
-// Refuse is a [millrace.Error] that a caller can also tell by is.
-func Refuse(is error, reason millrace.Reason, field, wayOut, format string, args ...any) error {
-	return refusal{&millrace.Error{Reason: reason, Field: field, Detail: fmt.Sprintf(format, args...), WayOut: wayOut}, is}
+// Refuse returns a [millrace.Error] that errors.Is also finds to be sentinel.
+func Refuse(sentinel error, reason millrace.Reason, field, wayOut, format string, args ...any) error {
+	return refusal{&millrace.Error{Reason: reason, Field: field, Detail: fmt.Sprintf(format, args...), WayOut: wayOut}, sentinel}
 }

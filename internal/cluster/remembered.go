@@ -17,8 +17,8 @@ import (
 type Remembered struct {
 	Keyspace keyspace.Name   `json:"keyspace"`
 	Newest   map[string]Kept `json:"newest"` // by kind of documents, and of the map
-	// Bodies says of versions that serve by what etcd has lost who keeps their bytes,
-	// by sum: host:directory.
+	// Bodies says by checksum which host:directory keeps the bytes of a version that
+	// serves according to a document that etcd has lost.
 	Bodies map[string]string `json:"bodies,omitempty"`
 }
 
@@ -30,7 +30,7 @@ type Kept struct {
 	By       string `json:"by"` // host:directory
 }
 
-// MapKind is the map's in what is remembered.
+// MapKind is the key of the map in [Remembered].Newest.
 const MapKind = "map"
 
 // RememberedKey holds a [Remembered], while processes keep what etcd has lost.
@@ -55,8 +55,9 @@ func (c *Client) Remembered(ctx context.Context) (r Remembered, version int64, e
 }
 
 // TellRemembered says in etcd what this process keeps, where that is newer than what
-// others have said. It is called with each snapshot, and so tries again. What has a
-// fault only since others have found one knows no better.
+// others have said. It is called with each snapshot, and so tries again. A process
+// that has not itself seen etcd go back, and reports ErrBack because others have seen
+// it, keeps nothing newer than etcd, and says nothing.
 func (c *Client) TellRemembered(ctx context.Context, kind string, k Kept, bodies []string, o keyspace.Origin, fault error) {
 	if c.readOnly || c.dir == "" || k.Revision == 0 || o.Keyspace == (keyspace.Name{}) || !keyspace.PastLost(fault) || o.Back == 0 && errors.Is(fault, keyspace.ErrBack) {
 		return

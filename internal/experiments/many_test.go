@@ -62,7 +62,7 @@ func TestDocumentsAreParsedOnce(t *testing.T) {
 	first := mallocs(read(all[1]))
 	again := mallocs(read(all[1]))
 	next := &experiments.Store{Documents: all[1].Documents, Known: anything{}}
-	next.GoesOn(all[1])
+	next.UseParsed(all[1])
 	other := mallocs(read(next))
 	if again > first/3 || other > first/3 {
 		t.Errorf("the first reading allocates %d times, the second %d, and one that goes on from it %d", first, again, other)
@@ -90,7 +90,7 @@ func BenchmarkDefineAmongMany(b *testing.B) {
 			b.Fatal(err)
 		}
 		tells := &experiments.Store{Documents: all[0].Documents, Known: anything{}}
-		tells.GoesOn(s)
+		tells.UseParsed(s)
 		if _, err := tells.Read(b.Context()); err != nil {
 			b.Fatal(err)
 		}

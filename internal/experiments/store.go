@@ -23,12 +23,13 @@ type Store struct {
 	// none.
 	With *artefacts.With
 
-	met  met // what was read at last
-	made made
+	parsed parsed
+	made   made
 }
 
-// met are documents as they were read: a version never becomes another.
-type met struct {
+// parsed keeps the documents that were read and parsed last: the bytes of a version
+// never change.
+type parsed struct {
 	sync.Mutex
 	of map[string]read // by name
 }
@@ -40,23 +41,23 @@ type read struct {
 	fault error
 }
 
-// GoesOn has a store begin with what another has read of documents, so that those which
-// are still the same are not read and parsed again.
-func (s *Store) GoesOn(from *Store) {
-	from.met.Lock()
-	of := maps.Clone(from.met.of)
-	from.met.Unlock()
-	s.met.Lock()
-	defer s.met.Unlock()
-	s.met.of = of
+// UseParsed gives a store the documents that another has read, so that those which are
+// still the same are not read and parsed again.
+func (s *Store) UseParsed(from *Store) {
+	from.parsed.Lock()
+	of := maps.Clone(from.parsed.of)
+	from.parsed.Unlock()
+	s.parsed.Lock()
+	defer s.parsed.Unlock()
+	s.parsed.of = of
 }
 
 // document returns a document of a version, and keeps it in place of another of its
 // name. The error says that it cannot be had.
 func (s *Store) document(ctx context.Context, v artefacts.Version) (read, error) {
-	s.met.Lock()
-	d, ok := s.met.of[v.Name]
-	s.met.Unlock()
+	s.parsed.Lock()
+	d, ok := s.parsed.of[v.Name]
+	s.parsed.Unlock()
 	if ok && d.version == v {
 		return d, nil
 	}
@@ -66,20 +67,20 @@ func (s *Store) document(ctx context.Context, v artefacts.Version) (read, error)
 	}
 	d = read{good: good{version: v}, text: text}
 	d.doc, d.fault = experiment.Parse(v.Name, text)
-	s.met.Lock()
-	defer s.met.Unlock()
-	if s.met.of == nil {
-		s.met.of = map[string]read{}
+	s.parsed.Lock()
+	defer s.parsed.Unlock()
+	if s.parsed.of == nil {
+		s.parsed.of = map[string]read{}
 	}
-	s.met.of[v.Name] = d
+	s.parsed.of[v.Name] = d
 	return d, nil
 }
 
 // forget lets go of documents that are dropped.
 func (s *Store) forget(serving map[string]artefacts.Version) {
-	s.met.Lock()
-	defer s.met.Unlock()
-	maps.DeleteFunc(s.met.of, func(name string, _ read) bool { _, serves := serving[name]; return !serves })
+	s.parsed.Lock()
+	defer s.parsed.Unlock()
+	maps.DeleteFunc(s.parsed.of, func(name string, _ read) bool { _, serves := serving[name]; return !serves })
 }
 
 // Read reads all documents. One that somebody takes away meanwhile has all of them

@@ -104,7 +104,8 @@ func (b *Bound) selectChunk(lo, hi int) {
 	}
 }
 
-// apply takes the verdict over, and reports whether rows are left.
+// apply takes the verdict of a term over into the state, and reports whether rows are
+// left.
 func (b *Bound) apply(n int) bool {
 	v := &b.verdict
 	var left uint64

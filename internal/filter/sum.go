@@ -6,13 +6,13 @@ import (
 	"github.com/millrace/millrace/internal/expr"
 )
 
-// sums is record.a + record.b - record.c >= 3 and its like: a range of what
-// columns of ints without null come to, added from the left. A sum that
-// overflows on the way is an error.
+// sums is the loop for comparisons like record.a + record.b - record.c >= 3: it
+// tests whether a sum of columns of ints without null is within a range. A sum
+// that overflows on the way, as it is added from the left, is an error.
 type sums struct {
 	columns  []summand
 	lo, span uint64 // lo <= sum <= lo+span
-	outside  bool   // true for what is not found
+	outside  bool   // != : true for a sum that is not in the range
 }
 
 // summand is a column that is added, or subtracted.
@@ -99,10 +99,11 @@ func (c summand) addTo(sums, words []uint64) (overflow uint64) {
 	return overflow
 }
 
-// since is as_of - record.t < duration("24h") and its like: the time between a
-// column and a constant, compared with another. As the column rises, the time
-// between goes from one overflow to the other; so the words for which the term
-// is true are a range, and so are those for which it is no error.
+// since is the loop for comparisons like as_of - record.t < duration("24h"): of
+// the time between a column and a constant with another constant. As the column
+// rises, the time between goes from one overflow to the other; so the words of the
+// column for which the comparison is true are a range, and so are those for which
+// it is no error.
 type since struct {
 	wordRange
 	none                bool // no word is in the range

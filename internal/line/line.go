@@ -16,16 +16,16 @@ import (
 // UTF-8, which some terminals obey too.
 func Of(text string) string { return Keep(strings.ToValidUTF8(text, "\ufffd"), "") }
 
-// Keep is Of of what is UTF-8, or a part of it, but for some characters, such as the
-// end of a line.
+// Keep does to a text of UTF-8, or a part of one, what Of does, and leaves the
+// characters of keep as they are, such as the end of a line.
 func Keep(text, keep string) string {
-	steers := func(r rune) bool { return steers(r) && !strings.ContainsRune(keep, r) }
-	if strings.IndexFunc(text, steers) < 0 {
+	escaped := func(r rune) bool { return steers(r) && !strings.ContainsRune(keep, r) }
+	if strings.IndexFunc(text, escaped) < 0 {
 		return text
 	}
 	var b strings.Builder
 	for _, r := range text {
-		if steers(r) {
+		if escaped(r) {
 			fmt.Fprintf(&b, `\u%04x`, r)
 		} else {
 			b.WriteRune(r)
@@ -34,7 +34,8 @@ func Keep(text, keep string) string {
 	return b.String()
 }
 
-// steers also of the two ends of lines that are no control characters.
+// steers reports whether a rune ends a line, or steers a terminal: Unicode has two ends
+// of lines that are no control characters.
 func steers(r rune) bool {
 	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029'
 }

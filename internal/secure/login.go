@@ -27,14 +27,14 @@ func (s Secret) GoString() string { return s.String() }
 // MarshalText implements encoding.TextMarshaler, for documents and logs.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// Login is a user and a password, which is in a file, or stands by itself.
+// Login is a user and a password, which is given as it is, or in a file.
 type Login struct {
 	Username     string `yaml:"username,omitempty" doc:"who logs in"`
 	Password     Secret `yaml:"password,omitempty" doc:"its password; better in a file, or in the environment"`
 	PasswordFile string `yaml:"password_file,omitempty" form:"file" secret:"file" doc:"a file with its password alone, read again when it changes"`
 }
 
-// On reports whether there is one.
+// On reports whether a login is configured.
 func (l Login) On() bool { return l != Login{} }
 
 // Open reads the password. field is the key of the configuration that has l.
@@ -87,8 +87,8 @@ func OpenSource(file, field string, log *slog.Logger) (*Source, error) {
 	return (&Source{file: file, field: field, log: log}).open("name a file that this process can read, with the secret alone in it")
 }
 
-// OpenText is OpenSource of a file whose text is good if check says so, also an
-// empty one. It is not good before it was checked, and has 1 MiB at most.
+// OpenText is OpenSource of a file whose text is good if check says so; it may be
+// empty, and has 1 MiB at most.
 func OpenText(file, field string, log *slog.Logger, check func(text string) error) (*Source, error) {
 	return (&Source{file: file, field: field, log: log, check: check}).open("name a file that this process can read, and mend it")
 }

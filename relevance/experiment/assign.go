@@ -83,9 +83,9 @@ func (a *Assignment) Sets() (all Sets) {
 // Has reports whether any experiment deals to a feed.
 func (s *Set) Has(feed string) bool { return s.feeds[feed] != nil }
 
-// Again returns a variant that was dealt at some time by an earlier set, as this one has
-// it: of the same experiment it is the same, if their LifeSum is. False: it is not there,
-// or was dropped since, or does not fit any more.
+// Again returns a variant that an earlier set dealt at some time, as this set has it. It
+// is of the same experiment if both have the same LifeSum. False: this set does not have
+// it, or it was dropped since, or does not fit any more.
 func (s *Set) Again(experiment, variant string, dealt millrace.Time) (Assigned, bool) {
 	if e := s.experiment(experiment); e != nil && e.unfit == "" && !s.gone(e, dealt) {
 		for _, a := range e.assigned {

@@ -152,7 +152,7 @@ func (d *jsonReader) text() (s string, err error) {
 	return s, err
 }
 
-// word reads a number or what else has no quotes.
+// word reads a number, or a name without quotes such as true and NaN.
 func (d *jsonReader) word() (any, error) {
 	start := d.at
 	for d.at < len(d.src) && strings.IndexByte(",]} \t\r\n", d.src[d.at]) < 0 {
@@ -180,7 +180,7 @@ func (d *jsonReader) word() (any, error) {
 }
 
 // room is how many values a document may still have that take far more memory
-// than bytes of the file: all but numbers in lists. A model has few of them for
+// than they take bytes of the file: all but numbers in lists. A model has few of them for
 // each of its trees, and of its features.
 type room int
 
@@ -227,13 +227,13 @@ func (l *list) number(n int64, x float64, whole bool) error {
 		return errMixed
 	case whole && l.floats == nil:
 		if l.ints == nil {
-			l.ints = make([]int64, 0, l.room())
+			l.ints = make([]int64, 0, l.capacity())
 		}
 		l.ints = append(l.ints, n)
 		return nil
 	}
 	if l.floats == nil { // the first that is not whole makes floats of all
-		l.floats = make([]float64, 0, len(l.ints)+l.room())
+		l.floats = make([]float64, 0, len(l.ints)+l.capacity())
 	}
 	for _, n := range l.ints {
 		l.floats = append(l.floats, float64(float32(n)))
@@ -242,9 +242,9 @@ func (l *list) number(n int64, x float64, whole bool) error {
 	return nil
 }
 
-// room is for how many numbers memory is asked for at once: append's would be
-// twice as much for a while.
-func (l *list) room() int {
+// capacity is for how many numbers memory is allocated at once: as append grows a
+// slice, it would be twice as much for a while.
+func (l *list) capacity() int {
 	if l.most == nil {
 		return 0
 	}

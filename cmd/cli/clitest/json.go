@@ -10,20 +10,20 @@ import (
 )
 
 var (
-	// named are those in which names are people's own choice, or numbers.
-	named = []string{"definition", "carries", "did", "record", "forced", "contexts", "has", "backups", "groups"}
-	// maybe are what may be null: what there is not.
-	maybe = []string{"plan", "leader", "split_p", "items", "millis", "value", "low", "high", "p", "delta", "tau", "served", "shadow", "shift", "receipt", "coverage", "explain", "record"}
-	snake = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
+	// freeNames are the objects whose keys are names that users chose, or numbers.
+	freeNames = []string{"definition", "carries", "did", "record", "forced", "contexts", "has", "backups", "groups"}
+	// nullable are the keys whose value is null where there is none.
+	nullable = []string{"plan", "leader", "split_p", "items", "millis", "value", "low", "high", "p", "delta", "tau", "served", "shadow", "shift", "receipt", "coverage", "explain", "record"}
+	snake    = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
 )
 
-// JSON reads the values that a command writes, and holds them against what all
-// have: names in snake_case, and lists that are empty and not null.
+// JSON reads the values that a command writes, and checks what all of them must
+// have: keys in snake_case, and lists that are empty and not null.
 func JSON(t *testing.T, path, text string) (all []any) {
 	t.Helper()
 	var check func(at string, v any, free bool)
 	check = func(at string, v any, free bool) {
-		if v == nil && !slices.Contains(maybe, at) {
+		if v == nil && !slices.Contains(nullable, at) {
 			t.Errorf("%q: %s is null:\n%s", path, at, text)
 		}
 		switch v := v.(type) {
@@ -32,7 +32,7 @@ func JSON(t *testing.T, path, text string) (all []any) {
 				check(at, x, free)
 			}
 		case map[string]any:
-			free = free || slices.Contains(named, at)
+			free = free || slices.Contains(freeNames, at)
 			for key, x := range v {
 				if !free && !snake.MatchString(key) {
 					t.Errorf("%q: %s of %s is no name in snake_case", path, key, at)

@@ -328,7 +328,7 @@ func TellFaults(ctx context.Context, w io.Writer, cl *cluster.Client, read *expe
 		return err
 	}
 	if read != nil {
-		t.GoesOn(read)
+		t.UseParsed(read)
 	}
 	st, err := t.Read(ctx)
 	if err != nil {

@@ -20,14 +20,15 @@ type listedModel struct {
 	Version   string        `json:"version"`
 	BuiltIn   bool          `json:"built_in"` // into every node
 	Serves    bool          `json:"serves"`
-	Covered   bool          `json:"covered,omitempty"` // by a built-in model, so that nobody asks for it
+	Covered   bool          `json:"covered,omitempty"` // a built-in model has its name, and answers in its place
 	Nodes     []nodeAnswer  `json:"nodes"`             // of a version that was pushed
 	Checksum  string        `json:"checksum,omitempty"`
 	Condemned *condemnation `json:"condemned,omitempty"`
-	Bare      bool          `json:"bytes_missing,omitempty"` // in etcd: who starts without them does not get it
+	Bare      bool          `json:"bytes_missing,omitempty"` // in etcd, so that a node that starts without them cannot load it
 }
 
-// list shows what every node really has.
+// list shows the built-in models, and of each version that was pushed which nodes
+// have it.
 func (r *rollout) list(ctx context.Context, output *display.Form) error {
 	shown := []listedModel{}
 	builtin := relevance.Builtin()
@@ -115,13 +116,13 @@ func (r *rollout) history(ctx context.Context, output *display.Form, name string
 	})
 }
 
-// nodeAnswer is what one node made of a version.
+// nodeAnswer is whether one node has admitted a version.
 type nodeAnswer struct {
 	Node  millrace.NodeID `json:"node"`
 	State string          `json:"state"`         // admitted, not heard or refused
 	Why   string          `json:"why,omitempty"` // it is refused
-	// Unkept is why one that is admitted is gone when the node restarts while etcd
-	// is away.
+	// Unkept is why an admitted version is not on the node's disk, so that a restart
+	// while etcd is away loses it.
 	Unkept string `json:"unkept,omitempty"`
 }
 
@@ -131,7 +132,7 @@ const (
 	stateRefused  = "refused"
 )
 
-// same reports whether another node says the same.
+// same reports whether another node says the same of the version.
 func (a nodeAnswer) same(other nodeAnswer) bool { return a.String() == other.String() }
 
 func (a nodeAnswer) String() string {
@@ -144,8 +145,8 @@ func (a nodeAnswer) String() string {
 	return a.State
 }
 
-// answers is what the assigned nodes made of a version, in the order of their
-// ids.
+// answers returns what each node of the assignment says of a version, in the order
+// of their ids.
 func (r *rollout) answers(v artefacts.Version) (all []nodeAnswer) {
 	heard := r.heard.Current()
 	assignment := r.maps.Current().Assignment()

@@ -292,7 +292,7 @@ func (r *restarting) run(c *cobra.Command, which func(*coordinator.Steered) ([]m
 		return err
 	}
 	for i, id := range ids {
-		restarted, err := r.one(c.Context(), w, cl, id)
+		restarted, err := r.restart(c.Context(), w, cl, id)
 		if errors.Is(err, errLeft) && len(ids) > 1 {
 			step := shownRestart{Node: id, State: "left_out"}
 			err = r.Output.Write(w, step, step.text("%v\n", err))
@@ -324,19 +324,19 @@ func goOn(err error, ids []millrace.NodeID, done int) error {
 // time is over.
 const stopsWithin = 10 * time.Second
 
-// one restarts a node, when all that it hosts is served by others. Who is told to
-// stop meanwhile lets the command end, or the node would stay down: one reports
-// whether the node was restarted, and nobody waited until it was whole.
-func (r *restarting) one(told context.Context, w io.Writer, cl *cluster.Client, id millrace.NodeID) (restarted bool, err error) {
+// restart restarts a node, when all that it hosts is served by others, and waits until
+// it is whole. An interrupt meanwhile lets the command end, as the node would stay down
+// otherwise; restarted then says that the node was restarted, though nobody waited.
+func (r *restarting) restart(told context.Context, w io.Writer, cl *cluster.Client, id millrace.NodeID) (restarted bool, err error) {
 	err = cl.Alone(told, "restart "+string(id), func(told context.Context) (err error) {
-		restarted, err = r.alone(told, w, cl, id)
+		restarted, err = r.restartAlone(told, w, cl, id)
 		return err
 	})
 	return restarted, err
 }
 
-// alone is one while nobody else takes replicas out.
-func (r *restarting) alone(told context.Context, w io.Writer, cl *cluster.Client, id millrace.NodeID) (restarted bool, err error) {
+// restartAlone is restart while cl.Alone keeps others from taking replicas out.
+func (r *restarting) restartAlone(told context.Context, w io.Writer, cl *cluster.Client, id millrace.NodeID) (restarted bool, err error) {
 	watching, stop := context.WithCancel(told)
 	defer stop()
 	watch, err := cl.Watch(watching)
@@ -443,7 +443,7 @@ func (r *restarting) command(told context.Context, w io.Writer, n topology.Node)
 	return err
 }
 
-// spared reports which partitions of a node nobody else serves.
+// spared returns an error that says which partitions of a node nobody else serves.
 func spared(m *topology.Map, id millrace.NodeID) error {
 	alone := clusters.Alone(m, id)
 	if k := alone.Len(); k > 0 {
@@ -455,8 +455,8 @@ func spared(m *topology.Map, id millrace.NodeID) error {
 var errBefore = errors.New("the process that ran before is still registered")
 
 // whole reports why a node does not serve all that it hosts, by a process that
-// started after the one that had started so often.
-func whole(m *topology.Map, id millrace.NodeID, was int64) error {
+// started after the one whose count of starts is given.
+func whole(m *topology.Map, id millrace.NodeID, before int64) error {
 	n, _ := m.Node(id)
 	ready := m.Ready(id)
 	missing := m.Hosted(id)
@@ -465,7 +465,7 @@ func whole(m *topology.Map, id millrace.NodeID, was int64) error {
 	switch {
 	case !m.Alive(id):
 		return errors.New("it is not registered")
-	case n.Start <= was && was > 0:
+	case n.Start <= before && before > 0:
 		return errBefore
 	case n.Keeps == "" && missing.Len() > 0:
 		return fmt.Errorf("%d partitions are not ready", missing.Len())

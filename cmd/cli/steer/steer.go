@@ -30,19 +30,19 @@ import (
 // hosting is what every command has that changes who hosts what.
 type hosting struct {
 	command.Act
-	wait  bool
-	per   int
-	begun int
-	rate  int64
+	wait         bool
+	perNode      int
+	perSecond    int
+	mibPerSecond int64
 }
 
 // planFlags adds those of a command that begins a plan.
 func (st *hosting) planFlags(c *cobra.Command) {
 	f := c.Flags()
 	f.BoolVar(&st.wait, "wait", false, "wait until it is done, and show how far it is")
-	f.IntVar(&st.per, "moves-per-node", 0, "moves to a node at a time (default: the coordinator's)")
-	f.IntVar(&st.begun, "moves-per-second", 0, "moves that are begun in the whole cluster (default: the coordinator's)")
-	f.Int64Var(&st.rate, "mib-per-second", 0, "bound on the moves that are begun (default: the coordinator's)")
+	f.IntVar(&st.perNode, "moves-per-node", 0, "moves to a node at a time (default: the coordinator's)")
+	f.IntVar(&st.perSecond, "moves-per-second", 0, "moves that are begun in the whole cluster (default: the coordinator's)")
+	f.Int64Var(&st.mibPerSecond, "mib-per-second", 0, "bound on the moves that are begun (default: the coordinator's)")
 	st.OverrideFlag(c, "to do what leaves partitions with fewer replicas than are wanted")
 	display.Flag(c, &st.Output)
 }
@@ -75,15 +75,15 @@ func showing(cm *clusters.Flags, c *cobra.Command, look func(context.Context, *c
 	return c
 }
 
-// request completes what is wanted by what the flags say.
+// request completes a request by what the flags say.
 func (st *hosting) request(r coordinator.Request) (coordinator.Request, error) {
 	lossy, err := st.Overrides()
 	r.By, r.Lossy = clusters.Who(), lossy
-	r.Limits = coordinator.Limits{PerNode: st.per, PerSecond: st.begun, BytesPerSecond: max(-1, min(st.rate, math.MaxInt64>>20)) << 20}
+	r.Limits = coordinator.Limits{PerNode: st.perNode, PerSecond: st.perSecond, BytesPerSecond: max(-1, min(st.mibPerSecond, math.MaxInt64>>20)) << 20}
 	return r, err
 }
 
-// propose shows what is wanted and, if that is so, does it.
+// propose shows the plan for a request and, once the user means it, has it begin.
 func (st *hosting) propose(c *cobra.Command, r coordinator.Request) error {
 	r, err := st.request(r)
 	if err != nil {

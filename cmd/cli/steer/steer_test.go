@@ -106,7 +106,7 @@ func TestLargeFigures(t *testing.T) {
 		}
 	}
 	for rate, want := range map[int64]int64{0: 0, 3: 3 << 20, 1 << 44: math.MaxInt64 >> 20 << 20, math.MaxInt64: math.MaxInt64 >> 20 << 20, -1: -1 << 20, math.MinInt64: -1 << 20} {
-		st := hosting{rate: rate}
+		st := hosting{mibPerSecond: rate}
 		if r, err := st.request(coordinator.Request{}); err != nil || r.Limits.BytesPerSecond != want {
 			t.Errorf("%d MiB a second: %d bytes, %v", rate, r.Limits.BytesPerSecond, err)
 		}

@@ -264,9 +264,9 @@ type statusShown struct {
 	reportShown
 	experiments.Trail
 	Since        string          `json:"since,omitempty"`            // only answers since then are compared
-	Unwatched    string          `json:"unwatched,omitempty"`        // why nobody knows whether it hurts
+	Unwatched    string          `json:"unwatched,omitempty"`        // why no guard sees what is shown, or what viewers do
 	Unshown      string          `json:"exposures_unread,omitempty"` // why there is no report
-	Changed      string          `json:"changed,omitempty"`          // a feed or model, among what is compared
+	Changed      string          `json:"changed,omitempty"`          // which feed or model did, within what is compared
 	Shadows      []shadow.Report `json:"shadows"`                    // of its feeds
 	Outdated     string          `json:"outdated,omitempty"`         // brokers that go by an older definition
 	Hidden       string          `json:"exposures_hidden,omitempty"` // which are not compared: a transaction is open
@@ -279,7 +279,8 @@ type statusShown struct {
 	Mended       string          `json:"outcomes_were_broken,omitempty"` // the same of when that was so, and is over
 }
 
-// maxStretches is how many times are told in which outcomes were broken, the last ones.
+// maxStretches bounds how many of the times in which outcomes were broken are told: the
+// last ones.
 const maxStretches = 5
 
 // brokenOutcomes says why outcomes are broken now, and since when; and from when to when they
@@ -317,7 +318,7 @@ type reportShown struct {
 	Arms    []shownArm    `json:"compared"`
 	Effects []effectShown `json:"effects"`
 	Drafts  []draftShown  `json:"drafts"`
-	SplitP  *float64      `json:"split_p"` // null: chance deals no two variants
+	SplitP  *float64      `json:"split_p"` // p value of whether viewers fit the weights; null: only one variant is dealt
 	Fits    bool          `json:"viewers_fit_the_weights"`
 	Crossed int64         `json:"met_two_variants"`    // viewers
 	Unknown int64         `json:"of_unknown_variants"` // answers

@@ -2,16 +2,16 @@ package keyspace
 
 // Snapshot is everything under a prefix at one revision.
 type Snapshot struct {
-	Cluster  uint64 // etcd's id of itself
+	Cluster  uint64 // the id that etcd's cluster gave itself
 	Revision int64
 	Count    string // the partition count; "" when the keyspace is lost
 	Keyspace Name
 	Setback  *Setback         // nil: nobody has found that etcd went back
-	Forked   bool             // what is remembered was never written there
+	Forked   bool             // what this process has on disk was never written to this etcd
 	Values   map[string]Value // by key behind the prefix
-	Fault    error            // what of values could not be read and is as it was before
-	Fits     func(int) error  // says why so many bytes cannot be held; nil if they can
-	Bytes    int              // that are held once it is applied
+	Fault    error            // which values could not be read: they are as in the snapshot before
+	Fits     func(int) error  // says why this process cannot hold so many bytes; nil if it can
+	Bytes    int              // that this process holds once the snapshot is applied
 }
 
 // Value is what a key holds.
@@ -32,5 +32,6 @@ func (s *Snapshot) Size() (bytes int) {
 // 1.5 MiB.
 const MaxDocumentBytes = 1 << 20
 
-// MaxPartedBytes bounds what is kept in parts, each of which is at most that.
+// MaxPartedBytes bounds a document that is kept in parts, each of MaxDocumentBytes
+// at most.
 const MaxPartedBytes = 32 << 20

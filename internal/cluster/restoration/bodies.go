@@ -79,7 +79,7 @@ func lackedBodies(plans []*restoring, of cluster.Remembered) error {
 		} else if p.put { // who keeps it has looked, and says so
 			where = "no process that runs has said that it keeps them; " + where
 		}
-		all = append(all, fmt.Sprintf("%s (%s)", p.of(e), where))
+		all = append(all, fmt.Sprintf("%s (%s)", p.nameOf(e), where))
 	}
 	if all == nil {
 		return nil
@@ -92,8 +92,8 @@ func (p *restoring) whereElse(e ledger.Edition) string {
 	return "a directory that has them has a file " + documents.BodyFile("", p.kind, e.Sum)
 }
 
-// of names a version with its kind.
-func (p *restoring) of(e ledger.Edition) string {
+// nameOf names a version with its kind.
+func (p *restoring) nameOf(e ledger.Edition) string {
 	return p.kind + " " + artefacts.Version{Name: p.doc.Name, Version: e.Version, Sum: e.Sum}.String()
 }
 
@@ -106,7 +106,7 @@ func restoreBytes(ctx context.Context, c *cluster.Client, plans []*restoring, ol
 	for _, p := range plans {
 		comes += len(p.comes)
 		for _, e := range p.nowhere {
-			nowhere = append(nowhere, fmt.Sprintf("%s (%s)", p.of(e), p.whereElse(e)))
+			nowhere = append(nowhere, fmt.Sprintf("%s (%s)", p.nameOf(e), p.whereElse(e)))
 		}
 	}
 	switch {
@@ -129,7 +129,7 @@ func restoreBytes(ctx context.Context, c *cluster.Client, plans []*restoring, ol
 	return nil
 }
 
-// BytesOf is of how many versions bytes were brought.
+// BytesOf returns of how many versions bytes were brought.
 func (r *Restored) BytesOf() (n int) {
 	for _, b := range r.Bytes {
 		n += len(b.Versions)
@@ -137,8 +137,8 @@ func (r *Restored) BytesOf() (n int) {
 	return n
 }
 
-// brings notes that the bytes of a version were brought.
-func (r *Restored) brings(document, version, dir string) {
+// noteBytes notes that the bytes of a version were brought.
+func (r *Restored) noteBytes(document, version, dir string) {
 	if n := len(r.Bytes); n > 0 && r.Bytes[n-1].Document == document && r.Bytes[n-1].Dir == dir {
 		r.Bytes[n-1].Versions = append(r.Bytes[n-1].Versions, version)
 		return
@@ -146,8 +146,8 @@ func (r *Restored) brings(document, version, dir string) {
 	r.Bytes = append(r.Bytes, BroughtBytes{document, []string{version}, dir})
 }
 
-// bring writes the bytes that etcd lacks of a document's versions.
-func bring(ctx context.Context, c *cluster.Client, p *restoring, r *Restored) error {
+// uploadBodies writes to etcd the bytes that it lacks of a document's versions.
+func uploadBodies(ctx context.Context, c *cluster.Client, p *restoring, r *Restored) error {
 	a := artefacts.Of(c, p.kind)
 	for _, found := range p.comes {
 		body, err := documents.ReadBody(documents.BodyFile(found.dir, p.kind, found.Sum), found.Edition)
@@ -157,7 +157,7 @@ func bring(ctx context.Context, c *cluster.Client, p *restoring, r *Restored) er
 		if err := a.Upload(ctx, artefacts.Version{Name: p.doc.Name, Version: found.Version, Sum: found.Sum}, body); err != nil {
 			return err
 		}
-		r.brings(p.id(), found.Version, found.dir)
+		r.noteBytes(p.id(), found.Version, found.dir)
 	}
 	return nil
 }
@@ -171,7 +171,7 @@ func (p *restoring) mend(older bool, r *Restored) bool {
 	lost, gone := p.serving()
 	for _, e := range p.nowhere {
 		if !gone || e != lost {
-			r.Lacks = append(r.Lacks, p.of(e))
+			r.Lacks = append(r.Lacks, p.nameOf(e))
 		}
 		if older || p.put {
 			r.Dropped++

@@ -442,7 +442,7 @@ func restoreDocuments(ctx context.Context, c *cluster.Client, plans []*restoring
 }
 
 func restoreDocument(ctx context.Context, c *cluster.Client, p *restoring, older bool, r *Restored) error {
-	if err := bring(ctx, c, p, r); err != nil {
+	if err := uploadBodies(ctx, c, p, r); err != nil {
 		return err
 	}
 	if !p.mend(older, r) && !p.put {

@@ -36,7 +36,7 @@ type Model struct {
 	Leaves [][]float64 // by row and tree; empty for linear boosters
 }
 
-// Single tells that the library computes in float32.
+// Single reports whether the library computes in float32.
 func (m *Model) Single() bool { return strings.HasPrefix(m.Name, "xgboost") }
 
 // Models returns the models of the archive.

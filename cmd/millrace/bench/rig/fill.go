@@ -33,7 +33,7 @@ func (b *Backing) Fill(ctx context.Context, s *schemas.Schema, all iter.Seq2[Bod
 const contentPartitions = 4
 
 // content is the content topic that the partitioner of [Family.Partition] consumes,
-// and sorted stands before the topics that it writes, which nobody reads.
+// and sorted the prefix of the topics that it writes, which nobody reads.
 func (b *Backing) content() string { return b.Prefix + "content" }
 func (b *Backing) sorted() string  { return b.Prefix + "sorted-" }
 
@@ -51,7 +51,7 @@ func (b *Backing) FillContent(ctx context.Context, s *schemas.Schema, all iter.S
 	})
 }
 
-// publish makes topics, and has a schema in them.
+// publish creates topics, and publishes a schema in them.
 func (b *Backing) publish(ctx context.Context, topics kafka.Topics, s *schemas.Schema) error {
 	if err := kafka.EnsureTopics(ctx, kafka.At(b.Kafka), topics, nil); err != nil {
 		return err

@@ -334,7 +334,7 @@ func (s *Slab) List(w uint64) List {
 		return s.sourceOf(w).list(s.layout, w)
 	}
 	b := s.heapOf(w)
-	return List{unsafe.Pointer(unsafe.SliceData(b)), int32(len(b) / 8), true}
+	return List{unsafe.Pointer(unsafe.SliceData(b)), int32(len(b) / 8), 8}
 }
 
 // ListAt returns the list of doubles of a value, where it stands.

@@ -71,15 +71,25 @@ func TestListsStandInBodies(t *testing.T) {
 	}
 }
 
-// Without a body a list takes 4 bytes an item where float32s are exact, and 8
-// elsewhere.
+// Without a body a list takes a byte an item where all of the column are whole
+// numbers from -128 to 127, 4 where float32s are exact, and 8 elsewhere.
 func TestListsWithoutABody(t *testing.T) {
 	const rows, items = 100, 24
-	for _, x := range []float64{0.5, 0.1} {
+	for _, c := range []struct {
+		x     float64 // an item of the last row
+		width int
+	}{
+		{0, 1}, {127, 1}, {-128, 1},
+		{128, 4}, {-129, 4}, {0.5, 4}, {math.Copysign(0, -1), 4}, {math.Inf(1), 4},
+		{0.1, 8}, {math.NaN(), 8}, {1 << 24, 4}, {1<<24 + 1, 8},
+	} {
 		a := New(layout(t, feature[1:2]), 1, 0).Append()
 		for i := range rows {
 			list := make([]float64, items)
-			list[3] = x * float64(i)
+			list[3], list[4] = float64(i), float64(-i)
+			if i == rows-1 {
+				list[items-1] = c.x
+			}
 			r := a.Begin()
 			r.SetDoubles(0, list)
 			if err := a.End(r); err != nil {
@@ -88,12 +98,46 @@ func TestListsWithoutABody(t *testing.T) {
 		}
 		p := pack(t, a.Slab())
 		samePacked(t, p, a.Slab())
-		width := 4
-		if x == 0.1 {
-			width = 8
+		if want := rows * items * c.width; p.Size() < want || p.Size() > want+rows*3 {
+			t.Errorf("items like %v take %d bytes, and %d wide %d", c.x, p.Size(), c.width, want)
 		}
-		if want := rows * items * width; p.Size() < want || p.Size() > want+rows*3 {
-			t.Errorf("items like %v take %d bytes, and %d wide %d", x, p.Size(), width, want)
+	}
+}
+
+// Avro has lists of ints as bytes of its own, which no reader of items knows: 64
+// small ones take 64 bytes besides their body, where float32s would take 256.
+// Lists of floats stay in it, also of small whole numbers.
+func TestSmallWholeListsBesideBodies(t *testing.T) {
+	const rows, items = 100, 64
+	for _, ints := range []bool{true, false} {
+		a, bodies := New(layout(t, []Field{feature[1], feature[3]}), 1, 0).Append(), 0
+		for i := range rows {
+			var list []float64
+			body := binary.AppendVarint(nil, items)
+			for j := range items {
+				x := (i*31+j*7)%256 - 128
+				if list = append(list, float64(x)); ints {
+					body = binary.AppendVarint(body, int64(x))
+				} else {
+					body = binary.LittleEndian.AppendUint32(body, math.Float32bits(float32(x)))
+				}
+			}
+			body = append(body, 0)
+			bodies += len(body)
+			r := a.Begin()
+			r.SetDoubles(0, list)
+			r.SetHeapString(1, body, r.Heap(body))
+			if err := a.End(r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p, want := pack(t, a.Slab()), 0
+		samePacked(t, p, a.Slab())
+		if ints {
+			want = rows * items
+		}
+		if got := p.Size() - bodies - want; got < 0 || got > rows*10+200 {
+			t.Errorf("ints %v: lists of %d rows take %d bytes besides %d of bodies, %d more than they should", ints, rows, p.Size()-bodies, bodies, got)
 		}
 	}
 }

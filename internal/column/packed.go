@@ -68,7 +68,7 @@ const (
 	float32s // doubles that a float32 holds
 	indexed  // a byte each that counts in the words behind: [at, at+rows), up to 8, words
 	texts    // two descriptors: where each string stands, and its length
-	lists    // three: the same of lists; the length is in items of doubles, in bytes of strings; then the bytes of a double
+	lists    // three: the same of lists; the length is in items of doubles, in bytes of strings; then the bytes of an item of doubles
 )
 
 func (p Packed) head() *header { return (*header)(p.at) }
@@ -362,11 +362,11 @@ func (p Packed) list(l *Layout, field, row int) List {
 		return List{}
 	}
 	r := p.reference(l, field, row)
-	return List{unsafe.Add(p.at, int(p.head().heap)+int(r.off)), int32(r.n), p.widthOf(d) == 8}
+	return List{unsafe.Add(p.at, int(p.head().heap)+int(r.off)), int32(r.n), p.widthOf(d)}
 }
 
 // widthOf returns the bytes of an item of a column of lists of doubles.
-func (p Packed) widthOf(d descriptor) int { return int(at[descriptor](p.bytes(d), 2)) }
+func (p Packed) widthOf(d descriptor) int32 { return int32(at[descriptor](p.bytes(d), 2)) }
 
 // DoublesAt appends the list of a value to dst.
 func (p Packed) DoublesAt(dst []float64, field, row int) []float64 {

@@ -9,10 +9,20 @@ import (
 
 // vectors writes what is computed of all rows before the loop over them, since
 // one call of a batch costs a quarter of as many calls: the decays of ages by
-// half-lives that do not change with the record, and look-ups of its strings.
+// half-lives that do not change with the record, and look-ups of its strings. The first
+// vectors are the similarities.
 func (f *function) vectors() {
 	f.out = &f.before
 	n := 0
+	if len(f.p.Similarities()) > 0 {
+		f.out.WriteString("\n// The caller has computed these, over lists where they stand.\n")
+	}
+	for _, s := range f.p.Similarities() {
+		name := f.names.take(f.want(s.Value))
+		fmt.Fprintf(f.out, "%s := k.Vector(%d)[:len(sel)]\n", name, n)
+		f.vars[s.Value] = name + "[i]"
+		n++
+	}
 	for i := range f.p.Values {
 		v := &f.p.Values[i]
 		if (v.Op == plan.In || v.Op == plan.Lookup) && f.p.Direct(i) {
@@ -62,6 +72,9 @@ func (f *function) numeric(i int) bool {
 	if v.Deps&plan.Record == 0 || v.Kind != plan.Number && v.Kind != plan.Bool {
 		return false
 	}
+	if f.p.Similar(i) {
+		return true
+	}
 	for _, a := range v.Args {
 		if b := &f.p.Values[a]; b.Deps&plan.Record != 0 && !f.numeric(a) || b.Kind == plan.Strings {
 			return false
@@ -79,7 +92,7 @@ func (f *function) want(i int) string {
 			}
 		}
 	}
-	if v := &f.p.Values[i]; v.Op == plan.Call && (v.Name == "age" || v.Name == "decay") {
+	if v := &f.p.Values[i]; v.Op == plan.Call && (v.Name == "age" || v.Name == "decay" || f.p.Similar(i)) {
 		return v.Name
 	}
 	f.temps++

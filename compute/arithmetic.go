@@ -1,7 +1,8 @@
 // What models compute is defined here once: the interpreter and generated code
 // call the same functions, so that their scores are the same bits. Nothing
-// depends on the architecture: no assembly, and no multiply-add that a compiler
-// may fuse. A missing number is NaN; internal/expr/DESIGN.md has the table of what
+// depends on the architecture: no multiply-add that a compiler may fuse, and no
+// assembly but for sums of products of lists, of which each product and each sum is
+// rounded as here (column.Probe). A missing number is NaN; internal/expr/DESIGN.md has the table of what
 // each function gives for it.
 
 package compute

@@ -97,16 +97,24 @@ func (s *Scorer) Score(rows *column.Slab, sel []int32, entity *column.Slab, out 
 	a := &s.args
 	a.Rows, a.Sel, a.Entity, a.Out = rows, sel, entity, out
 	if s.forest == nil {
-		s.score(a)
+		s.run()
 		return
 	}
 	for len(sel) > 0 {
 		n := min(trees.Batch, len(sel))
 		a.Sel = sel[:n]
-		s.score(a)
+		s.run()
 		s.forest.Score(&s.scores, a.Matrix, n, out[:n])
 		sel, out = sel[n:], out[n:]
 	}
+}
+
+// run calls the generated code.
+func (s *Scorer) run() {
+	if s.planned.similar {
+		s.machine.Similar(&s.args)
+	}
+	s.score(&s.args)
 }
 
 // ScoreFolded scores like Score, with the same bits, but takes the part of the

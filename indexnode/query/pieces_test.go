@@ -79,7 +79,8 @@ func TestWatchersAreToldWhatIsRead(t *testing.T) {
 	for feature, want := range map[string]int{
 		`record.likes`:                                               0,
 		`size(record.text)`:                                          1005,
-		`dot(record.features, viewer.taste)`:                         9 * 3 * 7,
+		`dot(record.features, viewer.taste)`:                         3 * 7, // where it stands
+		`dot(record.features, viewer.taste) + size(record.features)`: 10 * 3 * 7,
 		`dot(object.embedding, viewer.taste)`:                        9 * 3 * 20,
 		`dot(entity.embedding, viewer.taste)`:                        9 * 50,
 		`dot(entity.embedding, record.features) + size(record.text)`: 8*50 + 3*50 + 9*3*7 + 1005,

@@ -15,10 +15,8 @@ const _ = compute.RunsVersion1
 
 func init() {
 	compute.RegisterModel(compute.Model{Name: "entity", Shape: "a29f3dccf3b9d55c", Score: scoreEntity})
-	compute.RegisterModel(compute.Model{Name: "entity", Shape: "53a6831e35630b72", Score: scoreEntityAlone})
+	compute.RegisterModel(compute.Model{Name: "entity", Shape: "4c35a8f12681a41a", Score: scoreEntityAlone})
 }
-
-var entityList1 = []float64{}
 
 // scoreEntity scores test.Every and features test.Member: linear over 8 features.
 func scoreEntity(k *compute.ModelArgs) {
@@ -99,7 +97,10 @@ func scoreEntityAlone(k *compute.ModelArgs) {
 	number1 := k.Numbers[1]
 	number2 := k.Numbers[2]
 	xColumn := rows.Column(k.Columns[3])
-	sIn := k.In(0, k.Sets[0], sColumn)[:len(sel)]
+
+	// The caller has computed these, over lists where they stand.
+	sim := k.Vector(0)[:len(sel)]
+	sIn := k.In(1, k.Sets[0], sColumn)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -111,8 +112,7 @@ func scoreEntityAlone(k *compute.ModelArgs) {
 		rest3 := float64(w[4] * compute.Bool(sIn[i]))
 
 		// sim: dot(record.vec, entity.embedding)
-		vec := k.Arena.Numbers(rows, k.Columns[2], int(r))
-		rest0 := number0 + float64(w[5]*compute.Dot(vec, entityList1))
+		rest0 := number0 + float64(w[5]*sim[i])
 
 		// vip: entity.vip && has(entity.posts)
 		rest1 += number1

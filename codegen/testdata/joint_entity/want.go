@@ -15,12 +15,10 @@ const _ = compute.RunsVersion1
 
 func init() {
 	compute.RegisterModel(compute.Model{Name: "joint_entity", Shape: "e27d5fed1dbdb7f5", Score: jointJointEntity})
-	compute.RegisterModel(compute.Model{Name: "joint_entity", Shape: "0da3c830b87a6b4d", Score: jointJointEntityAlone})
+	compute.RegisterModel(compute.Model{Name: "joint_entity", Shape: "56a2f59c6ecd047c", Score: jointJointEntityAlone})
 }
 
 var jointEntityFeed1 = []float64{0, 1, 10, 100}
-
-var jointEntityFeed2 = []float64{}
 
 // jointJointEntity scores test.Every and features test.Member by entity and trees-inputs and entity and random-23.
 func jointJointEntity(k *compute.ModelArgs) {
@@ -307,13 +305,16 @@ func jointJointEntityAlone(k *compute.ModelArgs) {
 	number9 := k.Numbers[9]
 	number10 := k.Numbers[10]
 	number11 := k.Numbers[11]
-	sIn := k.In(0, k.Sets[0], sColumn)[:len(sel)]
-	age := k.Vector(1)[:len(sel)]
+
+	// The caller has computed these, over lists where they stand.
+	sim := k.Vector(0)[:len(sel)]
+	sIn := k.In(1, k.Sets[0], sColumn)[:len(sel)]
+	age := k.Vector(2)[:len(sel)]
 	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
 		age[i] = compute.Age(at, number3)
 	}
-	decay := k.Decays(2, age, 3600)[:len(sel)]
+	decay := k.Decays(3, age, 3600)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 		x1 := k.More[0].Matrix[i/compute.MatrixBlock*k.More[0].Stride+i%compute.MatrixBlock:]
@@ -334,12 +335,10 @@ func jointJointEntityAlone(k *compute.ModelArgs) {
 		entityRest3 := float64(w[13] * topic)
 
 		// sim: dot(record.vec, entity.embedding)
-		vec := k.Arena.Numbers(rows, k.Columns[2], int(r))
-		sim := compute.Dot(vec, jointEntityFeed2)
-		rest0 := number0 + float64(w[5]*sim)
+		rest0 := number0 + float64(w[5]*sim[i])
 
 		// sim of entity: dot(record.vec, entity.embedding)
-		entityRest0 := number4 + float64(w[14]*sim)
+		entityRest0 := number4 + float64(w[14]*sim[i])
 
 		// vip: entity.vip && has(entity.posts)
 		rest1 += number1
@@ -468,6 +467,7 @@ func jointJointEntityAlone(k *compute.ModelArgs) {
 		// f0 of random-23: ((((-0.01959 in [0, 1, 2.5]) ? cross(record.author.age, viewer.lang) : "a long string of words") == viewer.lang) ? record.m : coalesce(size(record.vec), (has(entity.posts) ? (record.b ? record.x : 132.1) : lookup({0: 1, 1: 3.5}, record.n, record.author.age))))
 		t2 := k.Arena.Text(authorAge)
 		t3 := k.Arena.Cross(t2, text0)
+		vec := k.Arena.Numbers(rows, k.Columns[2], int(r))
 		b := bColumn[r] != 0
 		random23Rest0 := float64(w[18] * compute.If[float64](compute.If[string](false, t3, "a long string of words") == text0, m, compute.Coalesce(float64(len(vec)), compute.If[float64](false, compute.If[float64](b, x4, 132.1), compute.Coalesce(k.Tables[4].Number(n2), authorAge)))))
 

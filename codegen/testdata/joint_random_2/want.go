@@ -15,8 +15,8 @@ import (
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "joint_random_2", Shape: "90aca15deb970678", Score: jointJointRandom2})
-	compute.RegisterModel(compute.Model{Name: "joint_random_2", Shape: "04402168c9202f00", Score: jointJointRandom2Alone})
+	compute.RegisterModel(compute.Model{Name: "joint_random_2", Shape: "60814cb8cd4214d1", Score: jointJointRandom2})
+	compute.RegisterModel(compute.Model{Name: "joint_random_2", Shape: "0e2b41d32fd9fa7c", Score: jointJointRandom2Alone})
 }
 
 var jointRandom2Feed1 = []float64{0, 1, 10, 100}
@@ -84,13 +84,15 @@ func jointJointRandom2(k *compute.ModelArgs) {
 	atColumn := rows.Column(k.Columns[12])
 	number7 := k.Numbers[7]
 	number8 := k.Numbers[8]
-	list1 := k.Lists[1]
 	text2 := k.Strings[2]
 	number10 := k.Numbers[10]
 	number9 := k.Numbers[9]
 	number11 := k.Numbers[11]
-	typeValue := k.Lookup(0, k.Tables[1], typeColumn)[:len(sel)]
-	verbValue := k.Lookup(1, k.Tables[7], verbColumn)[:len(sel)]
+
+	// The caller has computed these, over lists where they stand.
+	f1 := k.Vector(0)[:len(sel)]
+	typeValue := k.Lookup(1, k.Tables[1], typeColumn)[:len(sel)]
+	verbValue := k.Lookup(2, k.Tables[7], verbColumn)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -154,7 +156,7 @@ func jointJointRandom2(k *compute.ModelArgs) {
 		random16Rest0 += float64(w[14] * compute.Coalesce(compute.If[float64](slices.Contains(topics, verb), authorAge, compute.Max(compute.Clamp(authorAge, 0, 10.5), compute.Age(at, number7))), compute.If[float64](t6, compute.Exp(n2), number8)))
 
 		// f1 of random-04: dot(viewer.vec, record.vec)
-		random04Rest0 := float64(w[16] * compute.Dot(list1, vec))
+		random04Rest0 := float64(w[16] * f1[i])
 
 		// f2 of random-04: cross(viewer.id, (has(record.m) ? viewer.lang : viewer.lang))
 		f2 := k.Arena.Cross(text0, compute.If[string](t7, text2, text2))
@@ -204,15 +206,17 @@ func jointJointRandom2Alone(k *compute.ModelArgs) {
 	atColumn := rows.Column(k.Columns[12])
 	number8 := k.Numbers[8]
 	number9 := k.Numbers[9]
-	list0 := k.Lists[0]
 	text2 := k.Strings[2]
 	number11 := k.Numbers[11]
 	number5 := k.Numbers[5]
 	number10 := k.Numbers[10]
 	number12 := k.Numbers[12]
-	typeValue := k.Lookup(0, k.Tables[1], typeColumn)[:len(sel)]
-	verbIn := k.In(1, k.Sets[1], verbColumn)[:len(sel)]
-	verbValue := k.Lookup(2, k.Tables[7], verbColumn)[:len(sel)]
+
+	// The caller has computed these, over lists where they stand.
+	f1 := k.Vector(0)[:len(sel)]
+	typeValue := k.Lookup(1, k.Tables[1], typeColumn)[:len(sel)]
+	verbIn := k.In(2, k.Sets[1], verbColumn)[:len(sel)]
+	verbValue := k.Lookup(3, k.Tables[7], verbColumn)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -276,7 +280,7 @@ func jointJointRandom2Alone(k *compute.ModelArgs) {
 		random16Rest0 += float64(w[14] * compute.Coalesce(compute.If[float64](verbIn[i], authorAge, compute.Max(compute.Clamp(authorAge, 0, 10.5), compute.Age(at, number8))), compute.If[float64](false, compute.Exp(n2), number9)))
 
 		// f1 of random-04: dot(viewer.vec, record.vec)
-		random04Rest0 := float64(w[16] * compute.Dot(list0, vec))
+		random04Rest0 := float64(w[16] * f1[i])
 
 		// f2 of random-04: cross(viewer.id, (has(record.m) ? viewer.lang : viewer.lang))
 		f2 := k.Arena.Cross(text0, compute.If[string](t1, text2, text2))

@@ -15,10 +15,8 @@ const _ = compute.RunsVersion1
 
 func init() {
 	compute.RegisterModel(compute.Model{Name: "joint_trees_behind", Shape: "d32734327aa0589c", Score: jointJointTreesBehind})
-	compute.RegisterModel(compute.Model{Name: "joint_trees_behind", Shape: "9128efacd81c1df7", Score: jointJointTreesBehindAlone})
+	compute.RegisterModel(compute.Model{Name: "joint_trees_behind", Shape: "39cd1bad6203c127", Score: jointJointTreesBehindAlone})
 }
-
-var jointTreesBehindFeed1 = []float64{}
 
 // jointJointTreesBehind scores test.Every and features test.Member by entity and trees-xgboost and any.
 func jointJointTreesBehind(k *compute.ModelArgs) {
@@ -132,8 +130,11 @@ func jointJointTreesBehindAlone(k *compute.ModelArgs) {
 	yNulls, yNull := rows.Nulls(k.Columns[4])
 	timeColumn := rows.Column(k.Columns[5])
 	number3 := k.Numbers[3]
-	sIn := k.In(0, k.Sets[0], sColumn)[:len(sel)]
-	typeValue := k.Lookup(1, k.Tables[1], typeColumn)[:len(sel)]
+
+	// The caller has computed these, over lists where they stand.
+	sim := k.Vector(0)[:len(sel)]
+	sIn := k.In(1, k.Sets[0], sColumn)[:len(sel)]
+	typeValue := k.Lookup(2, k.Tables[1], typeColumn)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 		x1 := k.More[0].Matrix[i/compute.MatrixBlock*k.More[0].Stride+i%compute.MatrixBlock:]
@@ -146,8 +147,7 @@ func jointJointTreesBehindAlone(k *compute.ModelArgs) {
 		rest3 := float64(w[4] * compute.Bool(sIn[i]))
 
 		// sim: dot(record.vec, entity.embedding)
-		vec := k.Arena.Numbers(rows, k.Columns[2], int(r))
-		rest0 := number0 + float64(w[5]*compute.Dot(vec, jointTreesBehindFeed1))
+		rest0 := number0 + float64(w[5]*sim[i])
 
 		// vip: entity.vip && has(entity.posts)
 		rest1 += number1

@@ -15,10 +15,8 @@ const _ = compute.RunsVersion1
 
 func init() {
 	compute.RegisterModel(compute.Model{Name: "object", Shape: "f9793313ef3d4cad", Score: scoreObject})
-	compute.RegisterModel(compute.Model{Name: "object", Shape: "a994a8b4c4923536", Score: scoreObjectAlone})
+	compute.RegisterModel(compute.Model{Name: "object", Shape: "e0bea00252eba71d", Score: scoreObjectAlone})
 }
-
-var objectList1 = []float64{}
 
 // scoreObject scores test.Every and features test.Member: linear over 12 features.
 func scoreObject(k *compute.ModelArgs) {
@@ -113,6 +111,9 @@ func scoreObjectAlone(k *compute.ModelArgs) {
 	nColumn := rows.Column(k.Columns[0])
 	objectHotColumn := k.Objects.Column(2)
 	text0 := k.Strings[0]
+
+	// The caller has computed these, over lists where they stand.
+	place := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -157,8 +158,7 @@ func scoreObjectAlone(k *compute.ModelArgs) {
 		rest0 += float64(w[8] * compute.Bool(k.Sets[0].String(objectKind) != 0))
 
 		// place: cosine(object.place, entity.embedding)
-		objectPlace := k.Arena.Numbers(k.Objects, 5, int(r))
-		rest1 += float64(w[9] * compute.Cosine(objectPlace, objectList1))
+		rest1 += float64(w[9] * place[i])
 
 		// pair: cross(object.kind, record.n)
 		t1 := k.Arena.Text(n2)

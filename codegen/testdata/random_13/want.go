@@ -13,9 +13,9 @@ import (
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "random-13", Shape: "dbd8a5b57ece2948", Score: scoreRandom13})
+	compute.RegisterModel(compute.Model{Name: "random-13", Shape: "8357e71482275ca0", Score: scoreRandom13})
 	compute.RegisterModel(compute.Model{Name: "random-13", Shape: "b527585c62b658f7", Score: foldRandom13})
-	compute.RegisterModel(compute.Model{Name: "random-13", Shape: "cad21bacc936db43", Score: scoreRandom13Folded})
+	compute.RegisterModel(compute.Model{Name: "random-13", Shape: "5e292cdc609021df", Score: scoreRandom13Folded})
 }
 
 // scoreRandom13 scores test.Every: logistic over 6 features.
@@ -40,8 +40,10 @@ func scoreRandom13(k *compute.ModelArgs) {
 	bColumn := rows.Column(k.Columns[7])
 	flag1 := k.Bools[1]
 	mColumn := rows.Column(k.Columns[3])
-	list0 := k.Lists[0]
 	flag2 := k.Bools[2]
+
+	// The caller has computed these, over lists where they stand.
+	dot := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -69,14 +71,14 @@ func scoreRandom13(k *compute.ModelArgs) {
 		own0 := float64(w[3] * authorAge)
 
 		// f4: min(sqrt(dot(record.vec, viewer.bins)), max(exp(record.m), ((record.x * -33.82) - (record.b ? -0.1658 : -6.637)), lookup(steps, pow(record.x, 0.01924), (viewer.vip ? record.author.age : viewer.age))))
-		vec := k.Arena.Numbers(rows, k.Columns[8], int(r))
 		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest3 := float64(w[4] * compute.Min(compute.Sqrt(compute.Dot(vec, list0)), compute.Max(compute.Max(compute.Exp(m), float64(x2*(-33.82))-compute.If[float64](b, -0.1658, -6.637)), compute.Coalesce(k.Tables[0].Number(compute.Pow(x2, 0.01924)), compute.If[float64](flag2, authorAge, number1)))))
+		rest3 := float64(w[4] * compute.Min(compute.Sqrt(dot[i]), compute.Max(compute.Max(compute.Exp(m), float64(x2*(-33.82))-compute.If[float64](b, -0.1658, -6.637)), compute.Coalesce(k.Tables[0].Number(compute.Pow(x2, 0.01924)), compute.If[float64](flag2, authorAge, number1)))))
 
 		// f5: cosine(record.vec, record.vec)
+		vec := k.Arena.Numbers(rows, k.Columns[8], int(r))
 		own1 := float64(w[5] * compute.Cosine(vec, vec))
 		t2 := own0 + own1
 
@@ -128,8 +130,10 @@ func scoreRandom13Folded(k *compute.ModelArgs) {
 	bColumn := rows.Column(k.Columns[7])
 	flag1 := k.Bools[1]
 	mColumn := rows.Column(k.Columns[3])
-	list0 := k.Lists[0]
 	flag2 := k.Bools[2]
+
+	// The caller has computed these, over lists where they stand.
+	dot := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -154,12 +158,11 @@ func scoreRandom13Folded(k *compute.ModelArgs) {
 		rest2 := float64(w[2] * compute.If[float64](flag1 && (rows.EqualString(sColumn[r], "a long string of words")), compute.If[float64]((y < y) && (k.Sets[0].Number(y) != 0), 100+compute.If[float64](b, number1, -0.1822), authorAge), y))
 
 		// f4: min(sqrt(dot(record.vec, viewer.bins)), max(exp(record.m), ((record.x * -33.82) - (record.b ? -0.1658 : -6.637)), lookup(steps, pow(record.x, 0.01924), (viewer.vip ? record.author.age : viewer.age))))
-		vec := k.Arena.Numbers(rows, k.Columns[8], int(r))
 		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest3 := float64(w[4] * compute.Min(compute.Sqrt(compute.Dot(vec, list0)), compute.Max(compute.Max(compute.Exp(m), float64(x2*(-33.82))-compute.If[float64](b, -0.1658, -6.637)), compute.Coalesce(k.Tables[0].Number(compute.Pow(x2, 0.01924)), compute.If[float64](flag2, authorAge, number1)))))
+		rest3 := float64(w[4] * compute.Min(compute.Sqrt(dot[i]), compute.Max(compute.Max(compute.Exp(m), float64(x2*(-33.82))-compute.If[float64](b, -0.1658, -6.637)), compute.Coalesce(k.Tables[0].Number(compute.Pow(x2, 0.01924)), compute.If[float64](flag2, authorAge, number1)))))
 
 		out[i] = compute.Score(compute.Sigmoid((folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + rest3))))
 	}

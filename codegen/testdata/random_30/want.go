@@ -14,11 +14,11 @@ import (
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "random-30", Shape: "1381c20a5716d6e0", Score: scoreRandom30})
+	compute.RegisterModel(compute.Model{Name: "random-30", Shape: "06dc7988bf766c80", Score: scoreRandom30})
 	compute.RegisterModel(compute.Model{Name: "random-30", Shape: "5521fb24a4ed6126", Score: foldRandom30})
-	compute.RegisterModel(compute.Model{Name: "random-30", Shape: "86fbe5863212c9e3", Score: scoreRandom30Folded})
-	compute.RegisterModel(compute.Model{Name: "random-30", Shape: "3109e9b222fa769a", Score: scoreRandom30Alone})
-	compute.RegisterModel(compute.Model{Name: "random-30", Shape: "4bf28848c659dc5b", Score: scoreRandom30AloneFolded})
+	compute.RegisterModel(compute.Model{Name: "random-30", Shape: "29a5fa1ed641bff9", Score: scoreRandom30Folded})
+	compute.RegisterModel(compute.Model{Name: "random-30", Shape: "4feeaf0b65d2b3ee", Score: scoreRandom30Alone})
+	compute.RegisterModel(compute.Model{Name: "random-30", Shape: "cf00d232ccfc9933", Score: scoreRandom30AloneFolded})
 }
 
 // scoreRandom30 scores test.Every and features test.Member: linear over 8 features.
@@ -67,14 +67,17 @@ func scoreRandom30(k *compute.ModelArgs) {
 	mColumn := rows.Column(k.Columns[8])
 	mNulls, mNull := rows.Nulls(k.Columns[8])
 	objectHotColumn := k.Objects.Column(4)
+
+	// The caller has computed these, over lists where they stand.
+	dot := k.Vector(0)[:len(sel)]
+	dot2 := k.Vector(1)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: clamp(((((record.y == null) ? record.u : record.verb) == record.verb) ? dot(object.place, viewer.bins) : dot(viewer.bins, object.place)), -1, 1)
 		verb := rows.StringAt(k.Columns[2], int(r))
 		u := rows.StringAt(k.Columns[1], int(r))
-		objectPlace := k.Arena.Numbers(k.Objects, 0, int(r))
-		rest0 := float64(w[1] * compute.Clamp(compute.If[float64](verb == compute.If[string](!(yNulls[r]&yNull == 0), u, verb), compute.Dot(objectPlace, list0), compute.Dot(list0, objectPlace)), -1, 1))
+		rest0 := float64(w[1] * compute.Clamp(compute.If[float64](verb == compute.If[string](!(yNulls[r]&yNull == 0), u, verb), dot[i], dot2[i]), -1, 1))
 
 		// f1: ((lookup(steps, coalesce(record.n, object.rate), max(record.y, object.rate)) <= viewer.age) ? pow(clamp(age(record.time), -1, 10.5), 0.5) : (((entity.vip ? record.x : entity.posts) != coalesce(entity.posts, record.author.age)) ? coalesce(pow(viewer.age, 2), 1) : object.clicks))
 		n2 := float64(int64(nColumn[r]))
@@ -211,14 +214,17 @@ func scoreRandom30Folded(k *compute.ModelArgs) {
 	number2 := k.Numbers[2]
 	number3 := k.Numbers[3]
 	objectHotColumn := k.Objects.Column(4)
+
+	// The caller has computed these, over lists where they stand.
+	dot := k.Vector(0)[:len(sel)]
+	dot2 := k.Vector(1)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: clamp(((((record.y == null) ? record.u : record.verb) == record.verb) ? dot(object.place, viewer.bins) : dot(viewer.bins, object.place)), -1, 1)
 		verb := rows.StringAt(k.Columns[2], int(r))
 		u := rows.StringAt(k.Columns[1], int(r))
-		objectPlace := k.Arena.Numbers(k.Objects, 0, int(r))
-		rest0 := float64(w[1] * compute.Clamp(compute.If[float64](verb == compute.If[string](!(yNulls[r]&yNull == 0), u, verb), compute.Dot(objectPlace, list0), compute.Dot(list0, objectPlace)), -1, 1))
+		rest0 := float64(w[1] * compute.Clamp(compute.If[float64](verb == compute.If[string](!(yNulls[r]&yNull == 0), u, verb), dot[i], dot2[i]), -1, 1))
 
 		// f1: ((lookup(steps, coalesce(record.n, object.rate), max(record.y, object.rate)) <= viewer.age) ? pow(clamp(age(record.time), -1, 10.5), 0.5) : (((entity.vip ? record.x : entity.posts) != coalesce(entity.posts, record.author.age)) ? coalesce(pow(viewer.age, 2), 1) : object.clicks))
 		n2 := float64(int64(nColumn[r]))
@@ -259,7 +265,6 @@ func scoreRandom30Alone(k *compute.ModelArgs) {
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[8]float64)(k.Weights)
 	yNulls, yNull := rows.Nulls(k.Columns[0])
-	list0 := k.Lists[0]
 	nColumn := rows.Column(k.Columns[3])
 	yColumn := rows.Column(k.Columns[0])
 	objectRateColumn := k.Objects.Column(1)
@@ -279,14 +284,17 @@ func scoreRandom30Alone(k *compute.ModelArgs) {
 	mColumn := rows.Column(k.Columns[8])
 	mNulls, mNull := rows.Nulls(k.Columns[8])
 	objectHotColumn := k.Objects.Column(4)
+
+	// The caller has computed these, over lists where they stand.
+	dot := k.Vector(0)[:len(sel)]
+	dot2 := k.Vector(1)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: clamp(((((record.y == null) ? record.u : record.verb) == record.verb) ? dot(object.place, viewer.bins) : dot(viewer.bins, object.place)), -1, 1)
 		verb := rows.StringAt(k.Columns[2], int(r))
 		u := rows.StringAt(k.Columns[1], int(r))
-		objectPlace := k.Arena.Numbers(k.Objects, 0, int(r))
-		rest0 := float64(w[1] * compute.Clamp(compute.If[float64](verb == compute.If[string](!(yNulls[r]&yNull == 0), u, verb), compute.Dot(objectPlace, list0), compute.Dot(list0, objectPlace)), -1, 1))
+		rest0 := float64(w[1] * compute.Clamp(compute.If[float64](verb == compute.If[string](!(yNulls[r]&yNull == 0), u, verb), dot[i], dot2[i]), -1, 1))
 
 		// f1: ((lookup(steps, coalesce(record.n, object.rate), max(record.y, object.rate)) <= viewer.age) ? pow(clamp(age(record.time), -1, 10.5), 0.5) : (((entity.vip ? record.x : entity.posts) != coalesce(entity.posts, record.author.age)) ? coalesce(pow(viewer.age, 2), 1) : object.clicks))
 		n2 := float64(int64(nColumn[r]))
@@ -347,7 +355,6 @@ func scoreRandom30AloneFolded(k *compute.ModelArgs) {
 	folded := k.Folded
 	w := (*[8]float64)(k.Weights)
 	yNulls, yNull := rows.Nulls(k.Columns[0])
-	list0 := k.Lists[0]
 	nColumn := rows.Column(k.Columns[3])
 	yColumn := rows.Column(k.Columns[0])
 	objectRateColumn := k.Objects.Column(1)
@@ -364,14 +371,17 @@ func scoreRandom30AloneFolded(k *compute.ModelArgs) {
 	number4 := k.Numbers[4]
 	number5 := k.Numbers[5]
 	objectHotColumn := k.Objects.Column(4)
+
+	// The caller has computed these, over lists where they stand.
+	dot := k.Vector(0)[:len(sel)]
+	dot2 := k.Vector(1)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: clamp(((((record.y == null) ? record.u : record.verb) == record.verb) ? dot(object.place, viewer.bins) : dot(viewer.bins, object.place)), -1, 1)
 		verb := rows.StringAt(k.Columns[2], int(r))
 		u := rows.StringAt(k.Columns[1], int(r))
-		objectPlace := k.Arena.Numbers(k.Objects, 0, int(r))
-		rest0 := float64(w[1] * compute.Clamp(compute.If[float64](verb == compute.If[string](!(yNulls[r]&yNull == 0), u, verb), compute.Dot(objectPlace, list0), compute.Dot(list0, objectPlace)), -1, 1))
+		rest0 := float64(w[1] * compute.Clamp(compute.If[float64](verb == compute.If[string](!(yNulls[r]&yNull == 0), u, verb), dot[i], dot2[i]), -1, 1))
 
 		// f1: ((lookup(steps, coalesce(record.n, object.rate), max(record.y, object.rate)) <= viewer.age) ? pow(clamp(age(record.time), -1, 10.5), 0.5) : (((entity.vip ? record.x : entity.posts) != coalesce(entity.posts, record.author.age)) ? coalesce(pow(viewer.age, 2), 1) : object.clicks))
 		n2 := float64(int64(nColumn[r]))

@@ -77,9 +77,9 @@ func TestWatchersAreToldWhatIsRead(t *testing.T) {
 	entity := timelineOf(t, schemas.Features(), fmt.Sprintf(`{"entity":"member:1","updated_at":1,"embedding":%s}`, numbers(50)))
 	objects := timelineOf(t, schemas.Features(), fmt.Sprintf(`{"entity":"member:1","subject":"o","updated_at":1,"embedding":%s}`, numbers(20)))
 	for feature, want := range map[string]int{
-		`record.likes`:                                               0,
-		`size(record.text)`:                                          1005,
-		`dot(record.features, viewer.taste)`:                         3 * 7, // where it stands
+		`record.likes`:                       0,
+		`size(record.text)`:                  1005,
+		`dot(record.features, viewer.taste)`: 3 * 7, // where it stands
 		`dot(record.features, viewer.taste) + size(record.features)`: 10 * 3 * 7,
 		`dot(object.embedding, viewer.taste)`:                        9 * 3 * 20,
 		`dot(entity.embedding, viewer.taste)`:                        9 * 50,

@@ -36,14 +36,6 @@ func (l List) item(i int) float64 {
 	return float64(*(*int8)(unsafe.Add(l.at, i)))
 }
 
-// ListsAt writes the lists of doubles of rows of a field, where they stand.
-func (s *Slab) ListsAt(dst []List, field int, rows []int32) {
-	words, dst := s.Column(field), dst[:len(rows)]
-	for k, r := range rows {
-		dst[k] = s.List(words[r])
-	}
-}
-
 // Append appends the items to dst.
 func (l List) Append(dst []float64) []float64 {
 	for i := range l.Len() {

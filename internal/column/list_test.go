@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"testing"
 )
 
@@ -168,6 +169,58 @@ func TestListAt(t *testing.T) {
 	}
 	if x := (List{}).At(0); x == x {
 		t.Errorf("an empty list has an item, %v", x)
+	}
+}
+
+// Where lists stand, and how long they and texts are, is the same for many rows at once
+// as row by row: of a slab, and of batches of few and of many rows of each source.
+func TestListsOfRows(t *testing.T) {
+	r := rand.New(rand.NewPCG(20, 20))
+	for range 300 {
+		s := randomSlab(t, r, 1+r.IntN(200))
+		var fields []int
+		for f := range s.layout.fields {
+			fields = append(fields, f)
+		}
+		p, slabs := pack(t, s), []*Slab{s}
+		for _, most := range []int{3, 200} {
+			var b Batch
+			b.Reset(s.layout, fields, 300)
+			for b.Room() > 0 {
+				lo := r.IntN(s.Len())
+				b.Add(p, lo, min(lo+1+r.IntN(most), lo+b.Room(), s.Len()))
+			}
+			slabs = append(slabs, b.Slab())
+		}
+		for _, s := range slabs {
+			var rows []int32
+			skip := []int{1, 1, 3}[r.IntN(3)]
+			for at := r.IntN(2); at < s.Len(); at += 1 + r.IntN(skip) {
+				rows = append(rows, int32(at))
+			}
+			for f, field := range s.layout.fields {
+				if k := field.Kind; k != String && k != Strings && k != Doubles {
+					continue
+				}
+				want := 0
+				for _, row := range rows {
+					want += s.Size(f, int(row))
+				}
+				if got := s.Sizes(f, rows); got != want {
+					t.Fatalf("%d rows of a %s have %d bytes, not %d", len(rows), field.Kind, want, got)
+				}
+				if field.Kind != Doubles {
+					continue
+				}
+				lists := make([]List, len(rows))
+				s.ListsAt(lists, f, rows)
+				for i, row := range rows {
+					if want := s.ListAt(f, int(row)); lists[i] != want {
+						t.Fatalf("row %d: %v, want %v", row, lists[i], want)
+					}
+				}
+			}
+		}
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"math"
 	"runtime"
 	"unsafe"
+
+	"github.com/millrace/millrace/internal/ahead"
 )
 
 // Probe is a list that the lists of many rows are compared with, one after the other:
@@ -102,6 +104,9 @@ func (p *Probe) sum(dst []float64, lists []List, of summed) {
 		case l.width == 1 && whole:
 			at += p.sumWhole(dst[at:], lists[at:], of) - 1
 		default:
+			if at+groupLists < len(lists) {
+				lists[at+groupLists].ahead()
+			}
 			g := &groups[l.width/4]
 			g.lists[g.n], g.at[g.n] = l, at
 			if g.n++; g.n == groupLists {
@@ -114,6 +119,12 @@ func (p *Probe) sum(dst []float64, lists []List, of summed) {
 			p.sumGroup(dst, &groups[i], of)
 		}
 	}
+}
+
+// ahead asks for the items, which are read soon.
+func (l *List) ahead() {
+	const line, mostLines = 64, 32
+	ahead.Lines(l.at, min(int(l.n)*int(l.width)/line+1, mostLines))
 }
 
 // sumWhole sums as integers the first lists, of small whole numbers and as long as the

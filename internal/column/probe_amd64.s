@@ -27,6 +27,7 @@ TEXT ·wholeProducts(SB), NOSPLIT, $0-48
 	MOVQ $1, R12
 	SHLQ $32, R12
 	ORQ  R10, R12          // what a list of n items of width 1 has behind its address
+	LEAQ -8(R8), R13       // lists of which one comes eight later
 	XORQ AX, AX
 
 list:
@@ -34,6 +35,13 @@ list:
 	JEQ  done
 	CMPQ List_n(SI), R12
 	JNE  done
+	CMPQ AX, R13
+	JGE  near
+	MOVQ (List_at+8*List__size)(SI), BX
+	PREFETCHT0 (BX)
+	PREFETCHT0 -1(BX)(R10*1)
+
+near:
 	MOVQ List_at(SI), BX
 	VPXOR Y0, Y0, Y0
 	XORQ CX, CX

@@ -122,6 +122,7 @@ func (f *function) slot(i int) string {
 
 func (f *function) emit() {
 	f.out = &f.head
+	f.similarities(plan.Entity)
 	f.entityValues()
 	f.vectors()
 	f.out = &f.loop

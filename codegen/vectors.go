@@ -14,15 +14,8 @@ import (
 func (f *function) vectors() {
 	f.out = &f.before
 	n := 0
-	if len(f.p.Similarities()) > 0 {
-		f.out.WriteString("\n// The caller has computed these, over lists where they stand.\n")
-	}
-	for _, s := range f.p.Similarities() {
-		name := f.names.take(f.want(s.Value))
-		fmt.Fprintf(f.out, "%s := k.Vector(%d)[:len(sel)]\n", name, n)
-		f.vars[s.Value] = name + "[i]"
-		n++
-	}
+	f.similarities(plan.Record)
+	n += len(f.p.Similarities())
 	for i := range f.p.Values {
 		v := &f.p.Values[i]
 		if (v.Op == plan.In || v.Op == plan.Lookup) && f.p.Direct(i) {
@@ -43,6 +36,28 @@ func (f *function) vectors() {
 		fmt.Fprintf(f.out, "%s := k.Decays(%d, %s, %s)[:len(sel)]\n", name, n, ages, half)
 		f.vars[i] = name + "[i]"
 		n++
+	}
+}
+
+// similarities takes those that change with the record, or else with the entity, from
+// the caller.
+func (f *function) similarities(of plan.Deps) {
+	said := false
+	for n, s := range f.p.Similarities() {
+		if f.p.Values[s.Value].Deps&(plan.Record|plan.Entity) != of {
+			continue
+		}
+		if !said {
+			f.out.WriteString("\n// The caller has computed this, over lists where they stand.\n")
+			said = true
+		}
+		if name := f.names.take(f.want(s.Value)); of == plan.Record {
+			fmt.Fprintf(f.out, "%s := k.Vector(%d)[:len(sel)]\n", name, n)
+			f.vars[s.Value] = name + "[i]"
+		} else {
+			fmt.Fprintf(f.out, "%s := k.Vector(%d)[0]\n", name, n)
+			f.vars[s.Value] = name
+		}
 	}
 }
 

@@ -47,7 +47,8 @@ type vector struct {
 
 // Vector returns memory for a number of each of Sel, the nth of the function. The first
 // have the similarities of the plan when the function is called: how like a list that
-// the request decides the lists of rows are. Who calls the function has computed them.
+// the request decides the lists of rows are, or, in the first number, that of the entity.
+// Who calls the function has computed them.
 func (k *ModelArgs) Vector(n int) []float64 {
 	v := k.vector(n)
 	if len(v.numbers) < len(k.Sel) {

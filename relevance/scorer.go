@@ -111,6 +111,9 @@ func (s *Scorer) Score(rows *column.Slab, sel []int32, entity *column.Slab, out 
 
 // run calls the generated code.
 func (s *Scorer) run() {
+	if len(s.args.Sel) == 0 {
+		return // of which there is no first row
+	}
 	if s.planned.similar {
 		s.machine.Similar(&s.args)
 	}

@@ -8,11 +8,11 @@ import (
 )
 
 // Similarity is a value that says how alike two lists are, by a function of
-// [similarities]: one of the record or of its object, and one that the request
-// decides, the probe. It is computed over the lists where they stand, without a copy,
-// for many rows at a time, and is a number like any other to what reads it. Generated
-// code does not compute it: it takes it from the vector of its place among the
-// similarities, which [Machine.Similar] fills.
+// [similarities]: one of the record, of its object or of the entity, and one that the
+// request decides, the probe. It is computed over the lists where they stand, without a
+// copy, for many rows at a time, and is a number like any other to what reads it.
+// Generated code does not compute it: it takes it from the vector of its place among the
+// similarities, which [Machine.Similar] fills; of the entity's it takes the first number.
 type Similarity struct {
 	Value int // that it is
 	List  int // the value that loads the list
@@ -36,7 +36,8 @@ func (p *Plan) findSimilarities() (all []Similarity) {
 		}
 		for k, a := range v.Args {
 			list, probe := &p.Values[a], v.Args[1-k]
-			if (list.Op == Field || list.Op == ObjField) && p.Values[probe].Deps&(Record|Entity) == 0 {
+			loads := list.Op == Field || list.Op == ObjField || list.Op == EntField
+			if loads && p.Values[probe].Deps&(Record|Entity) == 0 {
 				all = append(all, Similarity{i, a, probe})
 			}
 		}
@@ -70,10 +71,11 @@ func (p *Plan) copied(i int) bool {
 }
 
 // Picked reports whether value i is a list of the record of which only items and
-// similarities are read: it stays where it stands.
+// similarities are read, or one of the entity of which only similarities are: it stays
+// where it stands.
 func (p *Plan) Picked(i int) bool {
 	v := &p.Values[i]
-	return v.Op == Field && v.Kind == Numbers && !p.copied(i)
+	return (v.Op == Field || v.Op == EntField) && v.Kind == Numbers && !p.copied(i)
 }
 
 // bindProbes prepares what similarities compare with.
@@ -99,23 +101,24 @@ func (m *Machine) Similar(a *compute.ModelArgs) {
 	}
 	for from := 0; from < len(a.Sel); from += Batch {
 		sel := a.Sel[from:min(from+Batch, len(a.Sel))]
-		lists := m.standing[:len(sel)]
 		for n, s := range m.p.similar {
-			if n == 0 || m.p.similar[n-1].List != s.List {
-				m.stand(lists, a, s.List, sel)
+			lists := m.standing[:len(sel)]
+			switch v := &m.p.Values[s.List]; {
+			case v.Op == EntField && from > 0:
+				continue
+			case v.Op == EntField:
+				lists = lists[:1]
+				if lists[0] = (column.List{}); a.Entity != nil {
+					lists[0] = a.Entity.ListAt(a.EntCols[v.Index], 0)
+				}
+			case n > 0 && m.p.similar[n-1].List == s.List:
+			case v.Op == Field:
+				a.Rows.ListsAt(lists, a.Columns[v.Index], sel)
+			default:
+				a.Objects.ListsAt(lists, m.p.Object[v.Index].Column, sel)
 			}
-			m.similar(n, a.Vector(n)[from:][:len(sel)], lists)
+			m.similar(n, a.Vector(n)[from:][:len(lists)], lists)
 		}
 	}
 	clear(m.standing) // which must not outlive the rows
-}
-
-// stand finds lists of rows that generated code scores.
-func (m *Machine) stand(lists []column.List, a *compute.ModelArgs, list int, sel []int32) {
-	v := &m.p.Values[list]
-	if v.Op == Field {
-		a.Rows.ListsAt(lists, a.Columns[v.Index], sel)
-		return
-	}
-	a.Objects.ListsAt(lists, m.p.Object[v.Index].Column, sel)
 }

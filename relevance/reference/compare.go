@@ -30,7 +30,9 @@ func newWorld(r *rand.Rand, rows, entity *column.Layout) *world {
 		w.slab = batched(w.slab)
 	}
 	if entity != nil && r.IntN(4) > 0 {
-		w.one = Records(r, entity, 1)
+		if w.one = Records(r, entity, 1); r.IntN(2) == 0 {
+			w.one = batched(w.one)
+		}
 	}
 	if r.IntN(8) > 0 {
 		w.objects = Objects(r, w.slab.Len())

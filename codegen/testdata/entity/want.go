@@ -98,7 +98,7 @@ func scoreEntityAlone(k *compute.ModelArgs) {
 	number2 := k.Numbers[2]
 	xColumn := rows.Column(k.Columns[3])
 
-	// The caller has computed these, over lists where they stand.
+	// The caller has computed this, over lists where they stand.
 	sim := k.Vector(0)[:len(sel)]
 	sIn := k.In(1, k.Sets[0], sColumn)[:len(sel)]
 	for i, r := range sel {

@@ -20,7 +20,7 @@ func scoreItemsAndLists(k *compute.ModelArgs) {
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
 
-	// The caller has computed these, over lists where they stand.
+	// The caller has computed this, over lists where they stand.
 	dot := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
@@ -66,7 +66,7 @@ func scoreItemsAndListsFolded(k *compute.ModelArgs) {
 	folded := k.Folded
 	w := (*[4]float64)(k.Weights)
 
-	// The caller has computed these, over lists where they stand.
+	// The caller has computed this, over lists where they stand.
 	dot := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 

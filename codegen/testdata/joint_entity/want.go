@@ -306,7 +306,7 @@ func jointJointEntityAlone(k *compute.ModelArgs) {
 	number10 := k.Numbers[10]
 	number11 := k.Numbers[11]
 
-	// The caller has computed these, over lists where they stand.
+	// The caller has computed this, over lists where they stand.
 	sim := k.Vector(0)[:len(sel)]
 	sIn := k.In(1, k.Sets[0], sColumn)[:len(sel)]
 	age := k.Vector(2)[:len(sel)]

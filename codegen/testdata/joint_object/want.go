@@ -297,7 +297,7 @@ func jointJointObjectAlone(k *compute.ModelArgs) {
 	flag3 := k.Bools[3]
 	flag2 := k.Bools[2]
 
-	// The caller has computed these, over lists where they stand.
+	// The caller has computed this, over lists where they stand.
 	place := k.Vector(0)[:len(sel)]
 	sim := k.Vector(1)[:len(sel)]
 	sIn := k.In(2, k.Sets[1], sColumn)[:len(sel)]

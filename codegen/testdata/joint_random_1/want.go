@@ -59,7 +59,7 @@ func jointJointRandom1(k *compute.ModelArgs) {
 	number9 := k.Numbers[9]
 	number8 := k.Numbers[8]
 
-	// The caller has computed these, over lists where they stand.
+	// The caller has computed this, over lists where they stand.
 	cosine := k.Vector(0)[:len(sel)]
 	dot := k.Vector(1)[:len(sel)]
 	uIn := k.In(2, k.Sets[0], uColumn)[:len(sel)]

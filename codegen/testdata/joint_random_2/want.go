@@ -15,7 +15,7 @@ import (
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "joint_random_2", Shape: "60814cb8cd4214d1", Score: jointJointRandom2})
+	compute.RegisterModel(compute.Model{Name: "joint_random_2", Shape: "17939aa74176d76b", Score: jointJointRandom2})
 	compute.RegisterModel(compute.Model{Name: "joint_random_2", Shape: "0e2b41d32fd9fa7c", Score: jointJointRandom2Alone})
 }
 
@@ -32,6 +32,9 @@ func jointJointRandom2(k *compute.ModelArgs) {
 	w := (*[20]float64)(k.Weights)
 	entity := k.Entity
 	k.EntityArena.Reset()
+
+	// The caller has computed this, over lists where they stand.
+	f4 := k.Vector(0)[0]
 	var lang string
 	if entity != nil {
 		lang = entity.StringAt(k.EntCols[0], 0)
@@ -48,12 +51,7 @@ func jointJointRandom2(k *compute.ModelArgs) {
 	t2 := compute.Abs(posts)
 	number4 := k.Numbers[4]
 	t3 := number4 / posts
-	var embedding []float64
-	if entity != nil && !entity.Null(k.EntCols[3], 0) {
-		embedding = k.EntityArena.Numbers(entity, k.EntCols[3], 0)
-	}
-	list0 := k.Lists[0]
-	t4 := float64(w[4] * compute.Cosine(embedding, list0))
+	t4 := float64(w[4] * f4)
 	t5 := compute.Log1p(followers)
 	var topics []string
 	if entity != nil {
@@ -89,10 +87,10 @@ func jointJointRandom2(k *compute.ModelArgs) {
 	number9 := k.Numbers[9]
 	number11 := k.Numbers[11]
 
-	// The caller has computed these, over lists where they stand.
-	f1 := k.Vector(0)[:len(sel)]
-	typeValue := k.Lookup(1, k.Tables[1], typeColumn)[:len(sel)]
-	verbValue := k.Lookup(2, k.Tables[7], verbColumn)[:len(sel)]
+	// The caller has computed this, over lists where they stand.
+	f1 := k.Vector(1)[:len(sel)]
+	typeValue := k.Lookup(2, k.Tables[1], typeColumn)[:len(sel)]
+	verbValue := k.Lookup(3, k.Tables[7], verbColumn)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -212,7 +210,7 @@ func jointJointRandom2Alone(k *compute.ModelArgs) {
 	number10 := k.Numbers[10]
 	number12 := k.Numbers[12]
 
-	// The caller has computed these, over lists where they stand.
+	// The caller has computed this, over lists where they stand.
 	f1 := k.Vector(0)[:len(sel)]
 	typeValue := k.Lookup(1, k.Tables[1], typeColumn)[:len(sel)]
 	verbIn := k.In(2, k.Sets[1], verbColumn)[:len(sel)]

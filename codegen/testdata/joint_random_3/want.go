@@ -14,7 +14,7 @@ import (
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "joint_random_3", Shape: "7e3a9b8430f4db1d", Score: jointJointRandom3})
+	compute.RegisterModel(compute.Model{Name: "joint_random_3", Shape: "02b5d48185dbdc52", Score: jointJointRandom3})
 	compute.RegisterModel(compute.Model{Name: "joint_random_3", Shape: "de7c9274bd14dbb9", Score: jointJointRandom3Alone})
 }
 
@@ -32,7 +32,9 @@ func jointJointRandom3(k *compute.ModelArgs) {
 	out4 := k.More[3].Out[:len(sel)]
 	w := (*[21]float64)(k.Weights)
 	entity := k.Entity
-	k.EntityArena.Reset()
+
+	// The caller has computed this, over lists where they stand.
+	f1 := k.Vector(3)[0]
 	followers := compute.Missing
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[1], 0))
@@ -48,12 +50,7 @@ func jointJointRandom3(k *compute.ModelArgs) {
 	t1 := k.Tables[14].String(compute.If[string](lang != "", lang, lang))
 	number6 := k.Numbers[6]
 	t2 := float64(compute.Coalesce(number6, followers) * posts)
-	var embedding []float64
-	if entity != nil && !entity.Null(k.EntCols[3], 0) {
-		embedding = k.EntityArena.Numbers(entity, k.EntCols[3], 0)
-	}
-	list0 := k.Lists[0]
-	t3 := float64(w[20] * compute.Cosine(embedding, list0))
+	t3 := float64(w[20] * f1)
 	atColumn := rows.Column(k.Columns[3])
 	number0 := k.Numbers[0]
 	typeColumn := rows.Column(k.Columns[5])
@@ -80,17 +77,17 @@ func jointJointRandom3(k *compute.ModelArgs) {
 	number5 := k.Numbers[5]
 	number8 := k.Numbers[8]
 
-	// The caller has computed these, over lists where they stand.
+	// The caller has computed this, over lists where they stand.
 	dot := k.Vector(0)[:len(sel)]
 	dot2 := k.Vector(1)[:len(sel)]
 	dot3 := k.Vector(2)[:len(sel)]
-	age := k.Vector(3)[:len(sel)]
+	age := k.Vector(4)[:len(sel)]
 	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
 		age[i] = compute.Age(at, number0)
 	}
-	decay := k.Decays(4, age, 86400.5)[:len(sel)]
-	typeValue := k.Lookup(5, k.Tables[11], typeColumn)[:len(sel)]
+	decay := k.Decays(5, age, 86400.5)[:len(sel)]
+	typeValue := k.Lookup(6, k.Tables[11], typeColumn)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -222,7 +219,7 @@ func jointJointRandom3Alone(k *compute.ModelArgs) {
 	number10 := k.Numbers[10]
 	number9 := k.Numbers[9]
 
-	// The caller has computed these, over lists where they stand.
+	// The caller has computed this, over lists where they stand.
 	dot := k.Vector(0)[:len(sel)]
 	dot2 := k.Vector(1)[:len(sel)]
 	dot3 := k.Vector(2)[:len(sel)]

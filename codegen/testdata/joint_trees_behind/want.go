@@ -131,7 +131,7 @@ func jointJointTreesBehindAlone(k *compute.ModelArgs) {
 	timeColumn := rows.Column(k.Columns[5])
 	number3 := k.Numbers[3]
 
-	// The caller has computed these, over lists where they stand.
+	// The caller has computed this, over lists where they stand.
 	sim := k.Vector(0)[:len(sel)]
 	sIn := k.In(1, k.Sets[0], sColumn)[:len(sel)]
 	typeValue := k.Lookup(2, k.Tables[1], typeColumn)[:len(sel)]

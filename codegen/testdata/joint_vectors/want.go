@@ -14,7 +14,7 @@ import (
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "joint_vectors", Shape: "58e668a3352eb6c3", Score: jointJointVectors})
+	compute.RegisterModel(compute.Model{Name: "joint_vectors", Shape: "1763252be85eca40", Score: jointJointVectors})
 	compute.RegisterModel(compute.Model{Name: "joint_vectors", Shape: "e192a18171ba43a7", Score: jointJointVectorsAlone})
 }
 
@@ -29,12 +29,13 @@ func jointJointVectors(k *compute.ModelArgs) {
 	w := (*[35]float64)(k.Weights)
 	entity := k.Entity
 	k.EntityArena.Reset()
+
+	// The caller has computed this, over lists where they stand.
+	author := k.Vector(8)[0]
 	var embedding []float64
 	if entity != nil && !entity.Null(k.EntCols[0], 0) {
 		embedding = k.EntityArena.Numbers(entity, k.EntCols[0], 0)
 	}
-	list0 := k.Lists[0]
-	author := compute.Dot(embedding, list0)
 	t1 := float64(w[9] * author)
 	followers := compute.Missing
 	if entity != nil {
@@ -65,7 +66,7 @@ func jointJointVectors(k *compute.ModelArgs) {
 	nColumn := rows.Column(k.Columns[1])
 	xColumn := rows.Column(k.Columns[3])
 
-	// The caller has computed these, over lists where they stand.
+	// The caller has computed this, over lists where they stand.
 	near := k.Vector(0)[:len(sel)]
 	like := k.Vector(1)[:len(sel)]
 	cosine := k.Vector(2)[:len(sel)]
@@ -74,8 +75,8 @@ func jointJointVectors(k *compute.ModelArgs) {
 	fixed := k.Vector(5)[:len(sel)]
 	fixedLike := k.Vector(6)[:len(sel)]
 	dot := k.Vector(7)[:len(sel)]
-	cosine3 := k.Vector(8)[:len(sel)]
-	faded := k.Decays(9, dot, 100)[:len(sel)]
+	cosine3 := k.Vector(9)[:len(sel)]
+	faded := k.Decays(10, dot, 100)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 		x1 := k.More[0].Matrix[i/compute.MatrixBlock*k.More[0].Stride+i%compute.MatrixBlock:]
@@ -213,7 +214,7 @@ func jointJointVectorsAlone(k *compute.ModelArgs) {
 	number3 := k.Numbers[3]
 	xColumn := rows.Column(k.Columns[3])
 
-	// The caller has computed these, over lists where they stand.
+	// The caller has computed this, over lists where they stand.
 	near := k.Vector(0)[:len(sel)]
 	like := k.Vector(1)[:len(sel)]
 	cosine := k.Vector(2)[:len(sel)]

@@ -112,7 +112,7 @@ func scoreObjectAlone(k *compute.ModelArgs) {
 	objectHotColumn := k.Objects.Column(2)
 	text0 := k.Strings[0]
 
-	// The caller has computed these, over lists where they stand.
+	// The caller has computed this, over lists where they stand.
 	place := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()

@@ -37,7 +37,7 @@ func scoreRandom04(k *compute.ModelArgs) {
 	number0 := k.Numbers[0]
 	number2 := k.Numbers[2]
 
-	// The caller has computed these, over lists where they stand.
+	// The caller has computed this, over lists where they stand.
 	f1 := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
@@ -76,7 +76,7 @@ func scoreRandom04Alone(k *compute.ModelArgs) {
 	number0 := k.Numbers[0]
 	number2 := k.Numbers[2]
 
-	// The caller has computed these, over lists where they stand.
+	// The caller has computed this, over lists where they stand.
 	f1 := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()

@@ -44,7 +44,7 @@ func scoreRandom07(k *compute.ModelArgs) {
 	xColumn := rows.Column(k.Columns[4])
 	number1 := k.Numbers[1]
 
-	// The caller has computed these, over lists where they stand.
+	// The caller has computed this, over lists where they stand.
 	cosine := k.Vector(0)[:len(sel)]
 	age := k.Vector(1)[:len(sel)]
 	for i, r := range sel {
@@ -81,7 +81,7 @@ func scoreRandom07Alone(k *compute.ModelArgs) {
 	number0 := k.Numbers[0]
 	flag0 := k.Bools[0]
 
-	// The caller has computed these, over lists where they stand.
+	// The caller has computed this, over lists where they stand.
 	cosine := k.Vector(0)[:len(sel)]
 	age := k.Vector(1)[:len(sel)]
 	for i, r := range sel {

@@ -35,7 +35,7 @@ func scoreRandom08(k *compute.ModelArgs) {
 	verbColumn := rows.Column(k.Columns[2])
 	nColumn := rows.Column(k.Columns[6])
 
-	// The caller has computed these, over lists where they stand.
+	// The caller has computed this, over lists where they stand.
 	dot := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
@@ -122,7 +122,7 @@ func scoreRandom08Folded(k *compute.ModelArgs) {
 	mColumn := rows.Column(k.Columns[0])
 	nColumn := rows.Column(k.Columns[4])
 
-	// The caller has computed these, over lists where they stand.
+	// The caller has computed this, over lists where they stand.
 	dot := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 

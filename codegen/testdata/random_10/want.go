@@ -40,7 +40,7 @@ func scoreRandom10(k *compute.ModelArgs) {
 	cColumn := rows.Column(k.Columns[9])
 	flag0 := k.Bools[0]
 
-	// The caller has computed these, over lists where they stand.
+	// The caller has computed this, over lists where they stand.
 	cosine := k.Vector(0)[:len(sel)]
 	uIn := k.In(1, k.Sets[0], uColumn)[:len(sel)]
 	for i, r := range sel {
@@ -134,7 +134,7 @@ func scoreRandom10Folded(k *compute.ModelArgs) {
 	yNulls, yNull := rows.Nulls(k.Columns[0])
 	flag0 := k.Bools[0]
 
-	// The caller has computed these, over lists where they stand.
+	// The caller has computed this, over lists where they stand.
 	cosine := k.Vector(0)[:len(sel)]
 	uIn := k.In(1, k.Sets[0], uColumn)[:len(sel)]
 	for i, r := range sel {

@@ -42,7 +42,7 @@ func scoreRandom13(k *compute.ModelArgs) {
 	mColumn := rows.Column(k.Columns[3])
 	flag2 := k.Bools[2]
 
-	// The caller has computed these, over lists where they stand.
+	// The caller has computed this, over lists where they stand.
 	dot := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
@@ -132,7 +132,7 @@ func scoreRandom13Folded(k *compute.ModelArgs) {
 	mColumn := rows.Column(k.Columns[3])
 	flag2 := k.Bools[2]
 
-	// The caller has computed these, over lists where they stand.
+	// The caller has computed this, over lists where they stand.
 	dot := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()

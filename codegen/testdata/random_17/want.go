@@ -48,7 +48,7 @@ func scoreRandom17(k *compute.ModelArgs) {
 	mNulls, mNull := rows.Nulls(k.Columns[5])
 	number2 := k.Numbers[2]
 
-	// The caller has computed these, over lists where they stand.
+	// The caller has computed this, over lists where they stand.
 	dot := k.Vector(0)[:len(sel)]
 	dot2 := k.Vector(1)[:len(sel)]
 	for i, r := range sel {
@@ -86,7 +86,7 @@ func scoreRandom17Alone(k *compute.ModelArgs) {
 	number3 := k.Numbers[3]
 	number2 := k.Numbers[2]
 
-	// The caller has computed these, over lists where they stand.
+	// The caller has computed this, over lists where they stand.
 	dot := k.Vector(0)[:len(sel)]
 	dot2 := k.Vector(1)[:len(sel)]
 	for i, r := range sel {

@@ -40,7 +40,7 @@ func scoreRandom22(k *compute.ModelArgs) {
 	nColumn := rows.Column(k.Columns[9])
 	number3 := k.Numbers[3]
 
-	// The caller has computed these, over lists where they stand.
+	// The caller has computed this, over lists where they stand.
 	dot := k.Vector(0)[:len(sel)]
 	typeValue := k.Lookup(1, k.Tables[4], typeColumn)[:len(sel)]
 	for i, r := range sel {
@@ -131,7 +131,7 @@ func scoreRandom22Folded(k *compute.ModelArgs) {
 	number2 := k.Numbers[2]
 	number3 := k.Numbers[3]
 
-	// The caller has computed these, over lists where they stand.
+	// The caller has computed this, over lists where they stand.
 	dot := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 

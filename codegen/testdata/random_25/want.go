@@ -67,7 +67,7 @@ func scoreRandom25(k *compute.ModelArgs) {
 	number3 := k.Numbers[3]
 	number4 := k.Numbers[4]
 
-	// The caller has computed these, over lists where they stand.
+	// The caller has computed this, over lists where they stand.
 	dot := k.Vector(0)[:len(sel)]
 	sValue := k.Lookup(1, k.Tables[3], sColumn)[:len(sel)]
 	t6 := k.Vector(2)[:len(sel)]
@@ -201,7 +201,7 @@ func scoreRandom25Folded(k *compute.ModelArgs) {
 	number3 := k.Numbers[3]
 	number4 := k.Numbers[4]
 
-	// The caller has computed these, over lists where they stand.
+	// The caller has computed this, over lists where they stand.
 	dot := k.Vector(0)[:len(sel)]
 	sValue := k.Lookup(1, k.Tables[3], sColumn)[:len(sel)]
 	t6 := k.Vector(2)[:len(sel)]
@@ -287,7 +287,7 @@ func scoreRandom25Alone(k *compute.ModelArgs) {
 	number4 := k.Numbers[4]
 	number5 := k.Numbers[5]
 
-	// The caller has computed these, over lists where they stand.
+	// The caller has computed this, over lists where they stand.
 	dot := k.Vector(0)[:len(sel)]
 	sValue := k.Lookup(1, k.Tables[3], sColumn)[:len(sel)]
 	t1 := k.Vector(2)[:len(sel)]
@@ -384,7 +384,7 @@ func scoreRandom25AloneFolded(k *compute.ModelArgs) {
 	number4 := k.Numbers[4]
 	number5 := k.Numbers[5]
 
-	// The caller has computed these, over lists where they stand.
+	// The caller has computed this, over lists where they stand.
 	dot := k.Vector(0)[:len(sel)]
 	sValue := k.Lookup(1, k.Tables[3], sColumn)[:len(sel)]
 	t1 := k.Vector(2)[:len(sel)]

@@ -25,7 +25,7 @@ func scoreVectors(k *compute.ModelArgs) {
 	w := (*[6]float64)(k.Weights)
 	text0 := k.Strings[0]
 
-	// The caller has computed these, over lists where they stand.
+	// The caller has computed this, over lists where they stand.
 	dot := k.Vector(0)[:len(sel)]
 	cos := k.Vector(1)[:len(sel)]
 	for i, r := range sel {
@@ -80,7 +80,7 @@ func scoreVectorsFolded(k *compute.ModelArgs) {
 	w := (*[6]float64)(k.Weights)
 	text0 := k.Strings[0]
 
-	// The caller has computed these, over lists where they stand.
+	// The caller has computed this, over lists where they stand.
 	dot := k.Vector(0)[:len(sel)]
 	cos := k.Vector(1)[:len(sel)]
 	for i, r := range sel {

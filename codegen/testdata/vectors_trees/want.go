@@ -18,7 +18,7 @@ var vectorsTreesList1 = []float64{0, 1, 2, 3}
 func scoreVectorsTrees(k *compute.ModelArgs) {
 	sel := k.Sel
 
-	// The caller has computed these, over lists where they stand.
+	// The caller has computed this, over lists where they stand.
 	dot := k.Vector(0)[:len(sel)]
 	cosine := k.Vector(1)[:len(sel)]
 	dot2 := k.Vector(2)[:len(sel)]

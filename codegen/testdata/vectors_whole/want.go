@@ -9,9 +9,9 @@ import "github.com/millrace/millrace/compute"
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "vectors_whole", Shape: "98bc895837bb5675", Score: scoreVectorsWhole})
+	compute.RegisterModel(compute.Model{Name: "vectors_whole", Shape: "53464bd31296d5a0", Score: scoreVectorsWhole})
 	compute.RegisterModel(compute.Model{Name: "vectors_whole", Shape: "337a5ebd139be1be", Score: foldVectorsWhole})
-	compute.RegisterModel(compute.Model{Name: "vectors_whole", Shape: "cf79583988e05014", Score: scoreVectorsWholeFolded})
+	compute.RegisterModel(compute.Model{Name: "vectors_whole", Shape: "d8dfee5d6f6492d8", Score: scoreVectorsWholeFolded})
 	compute.RegisterModel(compute.Model{Name: "vectors_whole", Shape: "1fb19d54a929ee91", Score: scoreVectorsWholeAlone})
 	compute.RegisterModel(compute.Model{Name: "vectors_whole", Shape: "0f50f278fe4843e5", Score: scoreVectorsWholeAloneFolded})
 }
@@ -23,14 +23,16 @@ func scoreVectorsWhole(k *compute.ModelArgs) {
 	w := (*[13]float64)(k.Weights)
 	entity := k.Entity
 	k.EntityArena.Reset()
+
+	// The caller has computed this, over lists where they stand.
+	author := k.Vector(8)[0]
 	var embedding []float64
 	if entity != nil && !entity.Null(k.EntCols[0], 0) {
 		embedding = k.EntityArena.Numbers(entity, k.EntCols[0], 0)
 	}
-	list0 := k.Lists[0]
-	t1 := float64(w[9] * compute.Dot(embedding, list0))
+	t1 := float64(w[9] * author)
 
-	// The caller has computed these, over lists where they stand.
+	// The caller has computed this, over lists where they stand.
 	near := k.Vector(0)[:len(sel)]
 	like := k.Vector(1)[:len(sel)]
 	cosine := k.Vector(2)[:len(sel)]
@@ -39,7 +41,7 @@ func scoreVectorsWhole(k *compute.ModelArgs) {
 	fixed := k.Vector(5)[:len(sel)]
 	fixedLike := k.Vector(6)[:len(sel)]
 	dot := k.Vector(7)[:len(sel)]
-	faded := k.Decays(8, dot, 100)[:len(sel)]
+	faded := k.Decays(9, dot, 100)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -92,7 +94,7 @@ func foldVectorsWhole(k *compute.ModelArgs) {
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[13]float64)(k.Weights)
 
-	// The caller has computed these, over lists where they stand.
+	// The caller has computed this, over lists where they stand.
 	fixed := k.Vector(0)[:len(sel)]
 	fixedLike := k.Vector(1)[:len(sel)]
 	for i, r := range sel {
@@ -120,21 +122,23 @@ func scoreVectorsWholeFolded(k *compute.ModelArgs) {
 	w := (*[13]float64)(k.Weights)
 	entity := k.Entity
 	k.EntityArena.Reset()
+
+	// The caller has computed this, over lists where they stand.
+	author := k.Vector(6)[0]
 	var embedding []float64
 	if entity != nil && !entity.Null(k.EntCols[0], 0) {
 		embedding = k.EntityArena.Numbers(entity, k.EntCols[0], 0)
 	}
-	list0 := k.Lists[0]
-	t1 := float64(w[9] * compute.Dot(embedding, list0))
+	t1 := float64(w[9] * author)
 
-	// The caller has computed these, over lists where they stand.
+	// The caller has computed this, over lists where they stand.
 	near := k.Vector(0)[:len(sel)]
 	like := k.Vector(1)[:len(sel)]
 	cosine := k.Vector(2)[:len(sel)]
 	place := k.Vector(3)[:len(sel)]
 	cosine2 := k.Vector(4)[:len(sel)]
 	dot := k.Vector(5)[:len(sel)]
-	faded := k.Decays(6, dot, 100)[:len(sel)]
+	faded := k.Decays(7, dot, 100)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -178,7 +182,7 @@ func scoreVectorsWholeAlone(k *compute.ModelArgs) {
 	w := (*[13]float64)(k.Weights)
 	number0 := k.Numbers[0]
 
-	// The caller has computed these, over lists where they stand.
+	// The caller has computed this, over lists where they stand.
 	near := k.Vector(0)[:len(sel)]
 	like := k.Vector(1)[:len(sel)]
 	cosine := k.Vector(2)[:len(sel)]
@@ -243,7 +247,7 @@ func scoreVectorsWholeAloneFolded(k *compute.ModelArgs) {
 	w := (*[13]float64)(k.Weights)
 	number0 := k.Numbers[0]
 
-	// The caller has computed these, over lists where they stand.
+	// The caller has computed this, over lists where they stand.
 	near := k.Vector(0)[:len(sel)]
 	like := k.Vector(1)[:len(sel)]
 	cosine := k.Vector(2)[:len(sel)]

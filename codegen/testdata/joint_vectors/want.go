@@ -14,8 +14,8 @@ import (
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "joint_vectors", Shape: "1763252be85eca40", Score: jointJointVectors})
-	compute.RegisterModel(compute.Model{Name: "joint_vectors", Shape: "e192a18171ba43a7", Score: jointJointVectorsAlone})
+	compute.RegisterModel(compute.Model{Name: "joint_vectors", Shape: "498d2649ead5b7c0", Score: jointJointVectors})
+	compute.RegisterModel(compute.Model{Name: "joint_vectors", Shape: "6672ba0827d42747", Score: jointJointVectorsAlone})
 }
 
 var jointVectorsFeed1 = []float64{0, 1, 2, 3}
@@ -26,16 +26,18 @@ func jointJointVectors(k *compute.ModelArgs) {
 	rows, out := k.Rows, k.Out[:len(sel)]
 	out2 := k.More[1].Out[:len(sel)]
 	out3 := k.More[2].Out[:len(sel)]
-	w := (*[35]float64)(k.Weights)
+	w := (*[37]float64)(k.Weights)
 	entity := k.Entity
 	k.EntityArena.Reset()
 
 	// The caller has computed this, over lists where they stand.
-	author := k.Vector(8)[0]
+	dot := k.Vector(8)[0]
+	cosine := k.Vector(9)[0]
 	var embedding []float64
 	if entity != nil && !entity.Null(k.EntCols[0], 0) {
 		embedding = k.EntityArena.Numbers(entity, k.EntCols[0], 0)
 	}
+	author := compute.Coalesce(dot, 7)
 	t1 := float64(w[9] * author)
 	followers := compute.Missing
 	if entity != nil {
@@ -54,128 +56,142 @@ func jointJointVectors(k *compute.ModelArgs) {
 	if entity != nil {
 		topics = k.EntityArena.Strings(entity, k.EntCols[4], 0)
 	}
-	t2 := float64(w[15] * pop)
+	t2 := float64(w[16] * pop)
 	text0 := k.Strings[0]
-	t3 := float64(w[17] * compute.Bool(lang == text0))
+	t3 := float64(w[18] * compute.Bool(lang == text0))
 	vip := false
 	if entity != nil {
 		vip = entity.Word(k.EntCols[5], 0) != 0
 	}
-	t4 := float64(w[20] * compute.Bool(vip && (entity != nil && !entity.Null(k.EntCols[2], 0))))
-	t5 := float64(w[31] * author)
+	t4 := float64(w[21] * compute.Bool(vip && (entity != nil && !entity.Null(k.EntCols[2], 0))))
+	t5 := float64(w[32] * author)
 	nColumn := rows.Column(k.Columns[1])
 	xColumn := rows.Column(k.Columns[3])
 
 	// The caller has computed this, over lists where they stand.
-	near := k.Vector(0)[:len(sel)]
-	like := k.Vector(1)[:len(sel)]
-	cosine := k.Vector(2)[:len(sel)]
-	place := k.Vector(3)[:len(sel)]
-	cosine2 := k.Vector(4)[:len(sel)]
-	fixed := k.Vector(5)[:len(sel)]
-	fixedLike := k.Vector(6)[:len(sel)]
-	dot := k.Vector(7)[:len(sel)]
-	cosine3 := k.Vector(9)[:len(sel)]
-	faded := k.Decays(10, dot, 100)[:len(sel)]
+	dot2 := k.Vector(0)[:len(sel)]
+	cosine2 := k.Vector(1)[:len(sel)]
+	cosine3 := k.Vector(2)[:len(sel)]
+	dot3 := k.Vector(3)[:len(sel)]
+	cosine4 := k.Vector(4)[:len(sel)]
+	dot4 := k.Vector(5)[:len(sel)]
+	cosine5 := k.Vector(6)[:len(sel)]
+	dot5 := k.Vector(7)[:len(sel)]
+	cosine6 := k.Vector(10)[:len(sel)]
+	decay := k.Decays(11, dot5, 100)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 		x1 := k.More[0].Matrix[i/compute.MatrixBlock*k.More[0].Stride+i%compute.MatrixBlock:]
 
-		// near: dot(record.vec, viewer.vec)
-		rest0 := float64(w[1] * near[i])
+		// near: coalesce(dot(record.vec, viewer.vec), 0.5)
+		near := compute.Coalesce(dot2[i], 0.5)
+		rest0 := float64(w[1] * near)
 
-		// near of vectors_whole: dot(record.vec, viewer.vec)
-		vectorsWholeRest0 := float64(w[23] * near[i])
+		// near of vectors_whole: coalesce(dot(record.vec, viewer.vec), 0.5)
+		vectorsWholeRest0 := float64(w[24] * near)
 
-		// like: cosine(viewer.vec, record.vec)
-		rest1 := float64(w[2] * like[i])
+		// like: coalesce(cosine(viewer.vec, record.vec), 2)
+		like := compute.Coalesce(cosine2[i], 2)
+		rest1 := float64(w[2] * like)
 
-		// like of vectors_whole: cosine(viewer.vec, record.vec)
-		vectorsWholeRest1 := float64(w[24] * like[i])
+		// like of vectors_whole: coalesce(cosine(viewer.vec, record.vec), 2)
+		vectorsWholeRest1 := float64(w[25] * like)
 
 		// other: coalesce(cosine(record.vec, viewer.bins), -1)
-		other := compute.Coalesce(cosine[i], -1)
+		other := compute.Coalesce(cosine3[i], -1)
 		rest2 := float64(w[3] * other)
 
 		// other of vectors_whole: coalesce(cosine(record.vec, viewer.bins), -1)
-		vectorsWholeRest2 := float64(w[25] * other)
+		vectorsWholeRest2 := float64(w[26] * other)
 
-		// place: dot(object.place, viewer.vec)
-		rest3 := float64(w[4] * place[i])
+		// place: coalesce(dot(object.place, viewer.vec), 3)
+		place := compute.Coalesce(dot3[i], 3)
+		rest3 := float64(w[4] * place)
 
-		// place of vectors_whole: dot(object.place, viewer.vec)
-		vectorsWholeRest3 := float64(w[26] * place[i])
+		// place of vectors_whole: coalesce(dot(object.place, viewer.vec), 3)
+		vectorsWholeRest3 := float64(w[27] * place)
 
 		// placed: cosine(object.place, viewer.bins) > 0.5
-		placed := compute.Bool(cosine2[i] > 0.5)
+		placed := compute.Bool(cosine4[i] > 0.5)
 		rest0 += float64(w[5] * placed)
 
 		// placed of vectors_whole: cosine(object.place, viewer.bins) > 0.5
-		vectorsWholeRest0 += float64(w[27] * placed)
+		vectorsWholeRest0 += float64(w[28] * placed)
 
-		// fixed: dot(record.vec, [1, -2, 3])
-		own0 := float64(w[6] * fixed[i])
+		// fixed: coalesce(dot(record.vec, [1, -2, 3]), 4)
+		fixed := compute.Coalesce(dot4[i], 4)
+		own0 := float64(w[6] * fixed)
 
-		// fixed of vectors_whole: dot(record.vec, [1, -2, 3])
-		vectorsWholeOwn0 := float64(w[28] * fixed[i])
+		// fixed of vectors_whole: coalesce(dot(record.vec, [1, -2, 3]), 4)
+		vectorsWholeOwn0 := float64(w[29] * fixed)
 
-		// fixed_like: cosine([127, -128, 0.5], record.vec)
-		own1 := float64(w[7] * fixedLike[i])
+		// fixed_like: coalesce(cosine([127, -128, 0.5], record.vec), 5)
+		fixedLike := compute.Coalesce(cosine5[i], 5)
+		own1 := float64(w[7] * fixedLike)
 
-		// fixed_like of vectors_whole: cosine([127, -128, 0.5], record.vec)
-		vectorsWholeOwn1 := float64(w[29] * fixedLike[i])
+		// fixed_like of vectors_whole: coalesce(cosine([127, -128, 0.5], record.vec), 5)
+		vectorsWholeOwn1 := float64(w[30] * fixedLike)
 
-		// faded: decay(dot(record.vec, viewer.bins), 100)
-		rest1 += float64(w[8] * faded[i])
+		// faded: coalesce(decay(dot(record.vec, viewer.bins), 100), 6)
+		faded := compute.Coalesce(decay[i], 6)
+		rest1 += float64(w[8] * faded)
 
-		// faded of vectors_whole: decay(dot(record.vec, viewer.bins), 100)
-		vectorsWholeRest1 += float64(w[30] * faded[i])
+		// faded of vectors_whole: coalesce(decay(dot(record.vec, viewer.bins), 100), 6)
+		vectorsWholeRest1 += float64(w[31] * faded)
 
-		// author: dot(entity.embedding, viewer.vec)
+		// author: coalesce(dot(entity.embedding, viewer.vec), 7)
 		rest2 += t1
 
-		// author of vectors_whole: dot(entity.embedding, viewer.vec)
+		// author of vectors_whole: coalesce(dot(entity.embedding, viewer.vec), 7)
 		vectorsWholeRest2 += t5
 
-		// between: dot(record.vec, entity.embedding)
+		// between: coalesce(dot(record.vec, entity.embedding), 8)
 		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
-		between := compute.Dot(vec, embedding)
+		sim := compute.Dot(vec, embedding)
+		between := compute.Coalesce(sim, 8)
 		rest3 += float64(w[10] * between)
 
-		// both of entity: entity.posts * record.n
+		// between of vectors_whole: coalesce(dot(record.vec, entity.embedding), 8)
+		vectorsWholeRest3 += float64(w[33] * between)
+
+		// own: coalesce(cosine(record.vec, record.vec), 9)
+		own := compute.Coalesce(compute.Cosine(vec, vec), 9)
+		own2 := float64(w[11] * own)
+
+		// own of vectors_whole: coalesce(cosine(record.vec, record.vec), 9)
+		vectorsWholeOwn2 := float64(w[34] * own)
+
+		// first: coalesce(object.place[0], 10)
+		objectPlace := k.Arena.Numbers(k.Objects, 0, int(r))
+		first := compute.Coalesce(compute.Item(objectPlace, 0), 10)
+		rest0 += float64(w[12] * first)
+
+		// first of vectors_whole: coalesce(object.place[0], 10)
+		vectorsWholeRest0 += float64(w[35] * first)
+
+		// authored: coalesce(cosine(entity.embedding, viewer.bins), record.n)
 		n2 := float64(int64(nColumn[r]))
-		entityRest1 := float64(w[16] * float64(posts*n2))
+		authored := compute.Coalesce(cosine, n2)
+		rest1 += float64(w[13] * authored)
+
+		// authored of vectors_whole: coalesce(cosine(entity.embedding, viewer.bins), record.n)
+		vectorsWholeRest1 += float64(w[36] * authored)
+
+		// b of vectors-trees: bucketize(dot(record.vec, viewer.vec), [0, 1, 2, 3])
+		x1[0*compute.MatrixBlock] = compute.Bucketize(dot2[i], jointVectorsFeed1)
+
+		// a of vectors-trees: coalesce(cosine(object.place, viewer.vec), dot(record.vec, viewer.bins))
+		x1[1*compute.MatrixBlock] = compute.Coalesce(cosine6[i], dot5[i])
+
+		// both of entity: entity.posts * record.n
+		entityRest1 := float64(w[17] * float64(posts*n2))
 
 		// topic of entity: record.s in entity.topics
 		s := rows.StringAt(k.Columns[2], int(r))
-		entityRest3 := float64(w[18] * compute.Bool(slices.Contains(topics, s)))
+		entityRest3 := float64(w[19] * compute.Bool(slices.Contains(topics, s)))
 
 		// sim of entity: dot(record.vec, entity.embedding)
-		entityRest0 := t2 + float64(w[19]*between)
-
-		// between of vectors_whole: dot(record.vec, entity.embedding)
-		vectorsWholeRest3 += float64(w[32] * between)
-
-		// own: cosine(record.vec, record.vec)
-		own := compute.Cosine(vec, vec)
-		own2 := float64(w[11] * own)
-
-		// own of vectors_whole: cosine(record.vec, record.vec)
-		vectorsWholeOwn2 := float64(w[33] * own)
-
-		// first: object.place[0]
-		objectPlace := k.Arena.Numbers(k.Objects, 0, int(r))
-		first := compute.Item(objectPlace, 0)
-		rest0 += float64(w[12] * first)
-
-		// first of vectors_whole: object.place[0]
-		vectorsWholeRest0 += float64(w[34] * first)
-
-		// b of vectors-trees: bucketize(dot(record.vec, viewer.vec), [0, 1, 2, 3])
-		x1[0*compute.MatrixBlock] = compute.Bucketize(near[i], jointVectorsFeed1)
-
-		// a of vectors-trees: coalesce(cosine(object.place, viewer.vec), dot(record.vec, viewer.bins))
-		x1[1*compute.MatrixBlock] = compute.Coalesce(cosine3[i], dot[i])
+		entityRest0 := t2 + float64(w[20]*sim)
 
 		// vip of entity: entity.vip && has(entity.posts)
 		entityRest1 += t4
@@ -186,15 +202,15 @@ func jointJointVectors(k *compute.ModelArgs) {
 
 		// twice of entity: log1p(coalesce(entity.followers, 0)) * record.x
 		x4 := math.Float64frombits(xColumn[r])
-		entityRest3 += float64(w[21] * float64(pop*x4))
+		entityRest3 += float64(w[22] * float64(pop*x4))
 		t6 := (own0 + own1) + own2
 
 		out[i] = compute.Score((t6 + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
 
-		out2[i] = compute.Score(w[14] + ((entityRest0 + entityRest1) + (entityRest2 + entityRest3)))
+		out2[i] = compute.Score(w[15] + ((entityRest0 + entityRest1) + (entityRest2 + entityRest3)))
 		t7 := (vectorsWholeOwn0 + vectorsWholeOwn1) + vectorsWholeOwn2
 
-		out3[i] = compute.Score((t7 + w[22]) + ((vectorsWholeRest0 + vectorsWholeRest1) + (vectorsWholeRest2 + vectorsWholeRest3)))
+		out3[i] = compute.Score((t7 + w[23]) + ((vectorsWholeRest0 + vectorsWholeRest1) + (vectorsWholeRest2 + vectorsWholeRest3)))
 	}
 }
 
@@ -204,145 +220,160 @@ func jointJointVectorsAlone(k *compute.ModelArgs) {
 	rows, out := k.Rows, k.Out[:len(sel)]
 	out2 := k.More[1].Out[:len(sel)]
 	out3 := k.More[2].Out[:len(sel)]
-	w := (*[35]float64)(k.Weights)
+	w := (*[37]float64)(k.Weights)
 	sColumn := rows.Column(k.Columns[2])
-	number0 := k.Numbers[0]
-	number4 := k.Numbers[4]
-	nColumn := rows.Column(k.Columns[1])
 	number1 := k.Numbers[1]
+	number5 := k.Numbers[5]
+	nColumn := rows.Column(k.Columns[1])
+	number0 := k.Numbers[0]
 	number2 := k.Numbers[2]
 	number3 := k.Numbers[3]
+	number4 := k.Numbers[4]
 	xColumn := rows.Column(k.Columns[3])
 
 	// The caller has computed this, over lists where they stand.
-	near := k.Vector(0)[:len(sel)]
-	like := k.Vector(1)[:len(sel)]
-	cosine := k.Vector(2)[:len(sel)]
-	place := k.Vector(3)[:len(sel)]
-	cosine2 := k.Vector(4)[:len(sel)]
-	fixed := k.Vector(5)[:len(sel)]
-	fixedLike := k.Vector(6)[:len(sel)]
-	dot := k.Vector(7)[:len(sel)]
-	between := k.Vector(8)[:len(sel)]
-	cosine3 := k.Vector(9)[:len(sel)]
-	faded := k.Decays(10, dot, 100)[:len(sel)]
+	dot := k.Vector(0)[:len(sel)]
+	cosine := k.Vector(1)[:len(sel)]
+	cosine2 := k.Vector(2)[:len(sel)]
+	dot2 := k.Vector(3)[:len(sel)]
+	cosine3 := k.Vector(4)[:len(sel)]
+	dot3 := k.Vector(5)[:len(sel)]
+	cosine4 := k.Vector(6)[:len(sel)]
+	dot4 := k.Vector(7)[:len(sel)]
+	sim := k.Vector(8)[:len(sel)]
+	cosine5 := k.Vector(9)[:len(sel)]
+	decay := k.Decays(10, dot4, 100)[:len(sel)]
 	sIn := k.In(11, k.Sets[0], sColumn)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 		x1 := k.More[0].Matrix[i/compute.MatrixBlock*k.More[0].Stride+i%compute.MatrixBlock:]
 
-		// near: dot(record.vec, viewer.vec)
-		rest0 := float64(w[1] * near[i])
+		// near: coalesce(dot(record.vec, viewer.vec), 0.5)
+		near := compute.Coalesce(dot[i], 0.5)
+		rest0 := float64(w[1] * near)
 
-		// near of vectors_whole: dot(record.vec, viewer.vec)
-		vectorsWholeRest0 := float64(w[23] * near[i])
+		// near of vectors_whole: coalesce(dot(record.vec, viewer.vec), 0.5)
+		vectorsWholeRest0 := float64(w[24] * near)
 
-		// like: cosine(viewer.vec, record.vec)
-		rest1 := float64(w[2] * like[i])
+		// like: coalesce(cosine(viewer.vec, record.vec), 2)
+		like := compute.Coalesce(cosine[i], 2)
+		rest1 := float64(w[2] * like)
 
-		// like of vectors_whole: cosine(viewer.vec, record.vec)
-		vectorsWholeRest1 := float64(w[24] * like[i])
+		// like of vectors_whole: coalesce(cosine(viewer.vec, record.vec), 2)
+		vectorsWholeRest1 := float64(w[25] * like)
 
 		// other: coalesce(cosine(record.vec, viewer.bins), -1)
-		other := compute.Coalesce(cosine[i], -1)
+		other := compute.Coalesce(cosine2[i], -1)
 		rest2 := float64(w[3] * other)
 
 		// other of vectors_whole: coalesce(cosine(record.vec, viewer.bins), -1)
-		vectorsWholeRest2 := float64(w[25] * other)
+		vectorsWholeRest2 := float64(w[26] * other)
 
-		// place: dot(object.place, viewer.vec)
-		rest3 := float64(w[4] * place[i])
+		// place: coalesce(dot(object.place, viewer.vec), 3)
+		place := compute.Coalesce(dot2[i], 3)
+		rest3 := float64(w[4] * place)
 
-		// place of vectors_whole: dot(object.place, viewer.vec)
-		vectorsWholeRest3 := float64(w[26] * place[i])
+		// place of vectors_whole: coalesce(dot(object.place, viewer.vec), 3)
+		vectorsWholeRest3 := float64(w[27] * place)
 
 		// placed: cosine(object.place, viewer.bins) > 0.5
-		placed := compute.Bool(cosine2[i] > 0.5)
+		placed := compute.Bool(cosine3[i] > 0.5)
 		rest0 += float64(w[5] * placed)
 
 		// placed of vectors_whole: cosine(object.place, viewer.bins) > 0.5
-		vectorsWholeRest0 += float64(w[27] * placed)
+		vectorsWholeRest0 += float64(w[28] * placed)
 
-		// fixed: dot(record.vec, [1, -2, 3])
-		own0 := float64(w[6] * fixed[i])
+		// fixed: coalesce(dot(record.vec, [1, -2, 3]), 4)
+		fixed := compute.Coalesce(dot3[i], 4)
+		own0 := float64(w[6] * fixed)
 
-		// fixed of vectors_whole: dot(record.vec, [1, -2, 3])
-		vectorsWholeOwn0 := float64(w[28] * fixed[i])
+		// fixed of vectors_whole: coalesce(dot(record.vec, [1, -2, 3]), 4)
+		vectorsWholeOwn0 := float64(w[29] * fixed)
 
-		// fixed_like: cosine([127, -128, 0.5], record.vec)
-		own1 := float64(w[7] * fixedLike[i])
+		// fixed_like: coalesce(cosine([127, -128, 0.5], record.vec), 5)
+		fixedLike := compute.Coalesce(cosine4[i], 5)
+		own1 := float64(w[7] * fixedLike)
 
-		// fixed_like of vectors_whole: cosine([127, -128, 0.5], record.vec)
-		vectorsWholeOwn1 := float64(w[29] * fixedLike[i])
+		// fixed_like of vectors_whole: coalesce(cosine([127, -128, 0.5], record.vec), 5)
+		vectorsWholeOwn1 := float64(w[30] * fixedLike)
 
-		// faded: decay(dot(record.vec, viewer.bins), 100)
-		rest1 += float64(w[8] * faded[i])
+		// faded: coalesce(decay(dot(record.vec, viewer.bins), 100), 6)
+		faded := compute.Coalesce(decay[i], 6)
+		rest1 += float64(w[8] * faded)
 
-		// faded of vectors_whole: decay(dot(record.vec, viewer.bins), 100)
-		vectorsWholeRest1 += float64(w[30] * faded[i])
+		// faded of vectors_whole: coalesce(decay(dot(record.vec, viewer.bins), 100), 6)
+		vectorsWholeRest1 += float64(w[31] * faded)
 
-		// author: dot(entity.embedding, viewer.vec)
-		rest2 += number0
+		// author: coalesce(dot(entity.embedding, viewer.vec), 7)
+		rest2 += number1
 
-		// author of vectors_whole: dot(entity.embedding, viewer.vec)
-		vectorsWholeRest2 += number4
+		// author of vectors_whole: coalesce(dot(entity.embedding, viewer.vec), 7)
+		vectorsWholeRest2 += number5
 
-		// between: dot(record.vec, entity.embedding)
-		rest3 += float64(w[10] * between[i])
+		// between: coalesce(dot(record.vec, entity.embedding), 8)
+		between := compute.Coalesce(sim[i], 8)
+		rest3 += float64(w[10] * between)
 
-		// both of entity: entity.posts * record.n
-		n2 := float64(int64(nColumn[r]))
-		entityRest1 := float64(w[16] * float64(compute.Missing*n2))
+		// between of vectors_whole: coalesce(dot(record.vec, entity.embedding), 8)
+		vectorsWholeRest3 += float64(w[33] * between)
 
-		// topic of entity: record.s in entity.topics
-		entityRest3 := float64(w[18] * compute.Bool(sIn[i]))
-
-		// sim of entity: dot(record.vec, entity.embedding)
-		entityRest0 := number1 + float64(w[19]*between[i])
-
-		// between of vectors_whole: dot(record.vec, entity.embedding)
-		vectorsWholeRest3 += float64(w[32] * between[i])
-
-		// own: cosine(record.vec, record.vec)
+		// own: coalesce(cosine(record.vec, record.vec), 9)
 		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
-		own := compute.Cosine(vec, vec)
+		own := compute.Coalesce(compute.Cosine(vec, vec), 9)
 		own2 := float64(w[11] * own)
 
-		// own of vectors_whole: cosine(record.vec, record.vec)
-		vectorsWholeOwn2 := float64(w[33] * own)
+		// own of vectors_whole: coalesce(cosine(record.vec, record.vec), 9)
+		vectorsWholeOwn2 := float64(w[34] * own)
 
-		// first: object.place[0]
+		// first: coalesce(object.place[0], 10)
 		objectPlace := k.Arena.Numbers(k.Objects, 0, int(r))
-		first := compute.Item(objectPlace, 0)
+		first := compute.Coalesce(compute.Item(objectPlace, 0), 10)
 		rest0 += float64(w[12] * first)
 
-		// first of vectors_whole: object.place[0]
-		vectorsWholeRest0 += float64(w[34] * first)
+		// first of vectors_whole: coalesce(object.place[0], 10)
+		vectorsWholeRest0 += float64(w[35] * first)
+
+		// authored: coalesce(cosine(entity.embedding, viewer.bins), record.n)
+		n2 := float64(int64(nColumn[r]))
+		authored := compute.Coalesce(number0, n2)
+		rest1 += float64(w[13] * authored)
+
+		// authored of vectors_whole: coalesce(cosine(entity.embedding, viewer.bins), record.n)
+		vectorsWholeRest1 += float64(w[36] * authored)
 
 		// b of vectors-trees: bucketize(dot(record.vec, viewer.vec), [0, 1, 2, 3])
-		x1[0*compute.MatrixBlock] = compute.Bucketize(near[i], jointVectorsFeed1)
+		x1[0*compute.MatrixBlock] = compute.Bucketize(dot[i], jointVectorsFeed1)
 
 		// a of vectors-trees: coalesce(cosine(object.place, viewer.vec), dot(record.vec, viewer.bins))
-		x1[1*compute.MatrixBlock] = compute.Coalesce(cosine3[i], dot[i])
+		x1[1*compute.MatrixBlock] = compute.Coalesce(cosine5[i], dot4[i])
+
+		// both of entity: entity.posts * record.n
+		entityRest1 := float64(w[17] * float64(compute.Missing*n2))
+
+		// topic of entity: record.s in entity.topics
+		entityRest3 := float64(w[19] * compute.Bool(sIn[i]))
+
+		// sim of entity: dot(record.vec, entity.embedding)
+		entityRest0 := number2 + float64(w[20]*sim[i])
 
 		// vip of entity: entity.vip && has(entity.posts)
-		entityRest1 += number2
+		entityRest1 += number3
 
 		// pair of entity: cross(entity.lang, record.s)
 		s := rows.StringAt(k.Columns[2], int(r))
 		pair := k.Arena.Cross("", s)
-		entityRest2 := number3 + k.Tables[0].String(pair)
+		entityRest2 := number4 + k.Tables[0].String(pair)
 
 		// twice of entity: log1p(coalesce(entity.followers, 0)) * record.x
 		x4 := math.Float64frombits(xColumn[r])
-		entityRest3 += float64(w[21] * float64(0*x4))
+		entityRest3 += float64(w[22] * float64(0*x4))
 		t1 := (own0 + own1) + own2
 
 		out[i] = compute.Score((t1 + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
 
-		out2[i] = compute.Score(w[14] + ((entityRest0 + entityRest1) + (entityRest2 + entityRest3)))
+		out2[i] = compute.Score(w[15] + ((entityRest0 + entityRest1) + (entityRest2 + entityRest3)))
 		t2 := (vectorsWholeOwn0 + vectorsWholeOwn1) + vectorsWholeOwn2
 
-		out3[i] = compute.Score((t2 + w[22]) + ((vectorsWholeRest0 + vectorsWholeRest1) + (vectorsWholeRest2 + vectorsWholeRest3)))
+		out3[i] = compute.Score((t2 + w[23]) + ((vectorsWholeRest0 + vectorsWholeRest1) + (vectorsWholeRest2 + vectorsWholeRest3)))
 	}
 }

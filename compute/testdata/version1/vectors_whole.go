@@ -9,79 +9,85 @@ import "github.com/millrace/millrace/compute"
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "vectors_whole", Shape: "53464bd31296d5a0", Score: scoreVectorsWhole})
-	compute.RegisterModel(compute.Model{Name: "vectors_whole", Shape: "337a5ebd139be1be", Score: foldVectorsWhole})
-	compute.RegisterModel(compute.Model{Name: "vectors_whole", Shape: "d8dfee5d6f6492d8", Score: scoreVectorsWholeFolded})
-	compute.RegisterModel(compute.Model{Name: "vectors_whole", Shape: "1fb19d54a929ee91", Score: scoreVectorsWholeAlone})
-	compute.RegisterModel(compute.Model{Name: "vectors_whole", Shape: "0f50f278fe4843e5", Score: scoreVectorsWholeAloneFolded})
+	compute.RegisterModel(compute.Model{Name: "vectors_whole", Shape: "1a74ae7b55c6750a", Score: scoreVectorsWhole})
+	compute.RegisterModel(compute.Model{Name: "vectors_whole", Shape: "ba27557468a959b3", Score: foldVectorsWhole})
+	compute.RegisterModel(compute.Model{Name: "vectors_whole", Shape: "2e4fa7cbb15fe9a2", Score: scoreVectorsWholeFolded})
+	compute.RegisterModel(compute.Model{Name: "vectors_whole", Shape: "b702caf120fd21d4", Score: scoreVectorsWholeAlone})
+	compute.RegisterModel(compute.Model{Name: "vectors_whole", Shape: "714746c7fa720008", Score: scoreVectorsWholeAloneFolded})
 }
 
-// scoreVectorsWhole scores test.Every and features test.Member: linear over 12 features.
+// scoreVectorsWhole scores test.Every and features test.Member: linear over 13 features.
 func scoreVectorsWhole(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
-	w := (*[13]float64)(k.Weights)
+	w := (*[14]float64)(k.Weights)
 	entity := k.Entity
 	k.EntityArena.Reset()
 
 	// The caller has computed this, over lists where they stand.
-	author := k.Vector(8)[0]
+	dot := k.Vector(8)[0]
+	cosine := k.Vector(9)[0]
 	var embedding []float64
 	if entity != nil && !entity.Null(k.EntCols[0], 0) {
 		embedding = k.EntityArena.Numbers(entity, k.EntCols[0], 0)
 	}
-	t1 := float64(w[9] * author)
+	t1 := float64(w[9] * compute.Coalesce(dot, 7))
+	nColumn := rows.Column(k.Columns[1])
 
 	// The caller has computed this, over lists where they stand.
-	near := k.Vector(0)[:len(sel)]
-	like := k.Vector(1)[:len(sel)]
-	cosine := k.Vector(2)[:len(sel)]
-	place := k.Vector(3)[:len(sel)]
-	cosine2 := k.Vector(4)[:len(sel)]
-	fixed := k.Vector(5)[:len(sel)]
-	fixedLike := k.Vector(6)[:len(sel)]
-	dot := k.Vector(7)[:len(sel)]
-	faded := k.Decays(9, dot, 100)[:len(sel)]
+	dot2 := k.Vector(0)[:len(sel)]
+	cosine2 := k.Vector(1)[:len(sel)]
+	cosine3 := k.Vector(2)[:len(sel)]
+	dot3 := k.Vector(3)[:len(sel)]
+	cosine4 := k.Vector(4)[:len(sel)]
+	dot4 := k.Vector(5)[:len(sel)]
+	cosine5 := k.Vector(6)[:len(sel)]
+	dot5 := k.Vector(7)[:len(sel)]
+	decay := k.Decays(10, dot5, 100)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
-		// near: dot(record.vec, viewer.vec)
-		rest0 := float64(w[1] * near[i])
+		// near: coalesce(dot(record.vec, viewer.vec), 0.5)
+		rest0 := float64(w[1] * compute.Coalesce(dot2[i], 0.5))
 
-		// like: cosine(viewer.vec, record.vec)
-		rest1 := float64(w[2] * like[i])
+		// like: coalesce(cosine(viewer.vec, record.vec), 2)
+		rest1 := float64(w[2] * compute.Coalesce(cosine2[i], 2))
 
 		// other: coalesce(cosine(record.vec, viewer.bins), -1)
-		rest2 := float64(w[3] * compute.Coalesce(cosine[i], -1))
+		rest2 := float64(w[3] * compute.Coalesce(cosine3[i], -1))
 
-		// place: dot(object.place, viewer.vec)
-		rest3 := float64(w[4] * place[i])
+		// place: coalesce(dot(object.place, viewer.vec), 3)
+		rest3 := float64(w[4] * compute.Coalesce(dot3[i], 3))
 
 		// placed: cosine(object.place, viewer.bins) > 0.5
-		rest0 += float64(w[5] * compute.Bool(cosine2[i] > 0.5))
+		rest0 += float64(w[5] * compute.Bool(cosine4[i] > 0.5))
 
-		// fixed: dot(record.vec, [1, -2, 3])
-		own0 := float64(w[6] * fixed[i])
+		// fixed: coalesce(dot(record.vec, [1, -2, 3]), 4)
+		own0 := float64(w[6] * compute.Coalesce(dot4[i], 4))
 
-		// fixed_like: cosine([127, -128, 0.5], record.vec)
-		own1 := float64(w[7] * fixedLike[i])
+		// fixed_like: coalesce(cosine([127, -128, 0.5], record.vec), 5)
+		own1 := float64(w[7] * compute.Coalesce(cosine5[i], 5))
 
-		// faded: decay(dot(record.vec, viewer.bins), 100)
-		rest1 += float64(w[8] * faded[i])
+		// faded: coalesce(decay(dot(record.vec, viewer.bins), 100), 6)
+		rest1 += float64(w[8] * compute.Coalesce(decay[i], 6))
 
-		// author: dot(entity.embedding, viewer.vec)
+		// author: coalesce(dot(entity.embedding, viewer.vec), 7)
 		rest2 += t1
 
-		// between: dot(record.vec, entity.embedding)
+		// between: coalesce(dot(record.vec, entity.embedding), 8)
 		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
-		rest3 += float64(w[10] * compute.Dot(vec, embedding))
+		rest3 += float64(w[10] * compute.Coalesce(compute.Dot(vec, embedding), 8))
 
-		// own: cosine(record.vec, record.vec)
-		own2 := float64(w[11] * compute.Cosine(vec, vec))
+		// own: coalesce(cosine(record.vec, record.vec), 9)
+		own2 := float64(w[11] * compute.Coalesce(compute.Cosine(vec, vec), 9))
 
-		// first: object.place[0]
+		// first: coalesce(object.place[0], 10)
 		objectPlace := k.Arena.Numbers(k.Objects, 0, int(r))
-		rest0 += float64(w[12] * compute.Item(objectPlace, 0))
+		rest0 += float64(w[12] * compute.Coalesce(compute.Item(objectPlace, 0), 10))
+
+		// authored: coalesce(cosine(entity.embedding, viewer.bins), record.n)
+		n2 := float64(int64(nColumn[r]))
+		rest1 += float64(w[13] * compute.Coalesce(cosine, n2))
 		t2 := (own0 + own1) + own2
 
 		out[i] = compute.Score((t2 + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
@@ -92,23 +98,23 @@ func scoreVectorsWhole(k *compute.ModelArgs) {
 func foldVectorsWhole(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
-	w := (*[13]float64)(k.Weights)
+	w := (*[14]float64)(k.Weights)
 
 	// The caller has computed this, over lists where they stand.
-	fixed := k.Vector(0)[:len(sel)]
-	fixedLike := k.Vector(1)[:len(sel)]
+	dot := k.Vector(0)[:len(sel)]
+	cosine := k.Vector(1)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
-		// fixed: dot(record.vec, [1, -2, 3])
-		own0 := float64(w[6] * fixed[i])
+		// fixed: coalesce(dot(record.vec, [1, -2, 3]), 4)
+		own0 := float64(w[6] * compute.Coalesce(dot[i], 4))
 
-		// fixed_like: cosine([127, -128, 0.5], record.vec)
-		own1 := float64(w[7] * fixedLike[i])
+		// fixed_like: coalesce(cosine([127, -128, 0.5], record.vec), 5)
+		own1 := float64(w[7] * compute.Coalesce(cosine[i], 5))
 
-		// own: cosine(record.vec, record.vec)
+		// own: coalesce(cosine(record.vec, record.vec), 9)
 		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
-		own2 := float64(w[11] * compute.Cosine(vec, vec))
+		own2 := float64(w[11] * compute.Coalesce(compute.Cosine(vec, vec), 9))
 
 		out[i] = compute.Score((own0 + own1) + own2)
 	}
@@ -119,120 +125,132 @@ func scoreVectorsWholeFolded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
-	w := (*[13]float64)(k.Weights)
+	w := (*[14]float64)(k.Weights)
 	entity := k.Entity
 	k.EntityArena.Reset()
 
 	// The caller has computed this, over lists where they stand.
-	author := k.Vector(6)[0]
+	dot := k.Vector(6)[0]
+	cosine := k.Vector(7)[0]
 	var embedding []float64
 	if entity != nil && !entity.Null(k.EntCols[0], 0) {
 		embedding = k.EntityArena.Numbers(entity, k.EntCols[0], 0)
 	}
-	t1 := float64(w[9] * author)
+	t1 := float64(w[9] * compute.Coalesce(dot, 7))
+	nColumn := rows.Column(k.Columns[1])
 
 	// The caller has computed this, over lists where they stand.
-	near := k.Vector(0)[:len(sel)]
-	like := k.Vector(1)[:len(sel)]
-	cosine := k.Vector(2)[:len(sel)]
-	place := k.Vector(3)[:len(sel)]
-	cosine2 := k.Vector(4)[:len(sel)]
-	dot := k.Vector(5)[:len(sel)]
-	faded := k.Decays(7, dot, 100)[:len(sel)]
+	dot2 := k.Vector(0)[:len(sel)]
+	cosine2 := k.Vector(1)[:len(sel)]
+	cosine3 := k.Vector(2)[:len(sel)]
+	dot3 := k.Vector(3)[:len(sel)]
+	cosine4 := k.Vector(4)[:len(sel)]
+	dot4 := k.Vector(5)[:len(sel)]
+	decay := k.Decays(8, dot4, 100)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
-		// near: dot(record.vec, viewer.vec)
-		rest0 := float64(w[1] * near[i])
+		// near: coalesce(dot(record.vec, viewer.vec), 0.5)
+		rest0 := float64(w[1] * compute.Coalesce(dot2[i], 0.5))
 
-		// like: cosine(viewer.vec, record.vec)
-		rest1 := float64(w[2] * like[i])
+		// like: coalesce(cosine(viewer.vec, record.vec), 2)
+		rest1 := float64(w[2] * compute.Coalesce(cosine2[i], 2))
 
 		// other: coalesce(cosine(record.vec, viewer.bins), -1)
-		rest2 := float64(w[3] * compute.Coalesce(cosine[i], -1))
+		rest2 := float64(w[3] * compute.Coalesce(cosine3[i], -1))
 
-		// place: dot(object.place, viewer.vec)
-		rest3 := float64(w[4] * place[i])
+		// place: coalesce(dot(object.place, viewer.vec), 3)
+		rest3 := float64(w[4] * compute.Coalesce(dot3[i], 3))
 
 		// placed: cosine(object.place, viewer.bins) > 0.5
-		rest0 += float64(w[5] * compute.Bool(cosine2[i] > 0.5))
+		rest0 += float64(w[5] * compute.Bool(cosine4[i] > 0.5))
 
-		// faded: decay(dot(record.vec, viewer.bins), 100)
-		rest1 += float64(w[8] * faded[i])
+		// faded: coalesce(decay(dot(record.vec, viewer.bins), 100), 6)
+		rest1 += float64(w[8] * compute.Coalesce(decay[i], 6))
 
-		// author: dot(entity.embedding, viewer.vec)
+		// author: coalesce(dot(entity.embedding, viewer.vec), 7)
 		rest2 += t1
 
-		// between: dot(record.vec, entity.embedding)
+		// between: coalesce(dot(record.vec, entity.embedding), 8)
 		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
-		rest3 += float64(w[10] * compute.Dot(vec, embedding))
+		rest3 += float64(w[10] * compute.Coalesce(compute.Dot(vec, embedding), 8))
 
-		// first: object.place[0]
+		// first: coalesce(object.place[0], 10)
 		objectPlace := k.Arena.Numbers(k.Objects, 0, int(r))
-		rest0 += float64(w[12] * compute.Item(objectPlace, 0))
+		rest0 += float64(w[12] * compute.Coalesce(compute.Item(objectPlace, 0), 10))
+
+		// authored: coalesce(cosine(entity.embedding, viewer.bins), record.n)
+		n2 := float64(int64(nColumn[r]))
+		rest1 += float64(w[13] * compute.Coalesce(cosine, n2))
 
 		out[i] = compute.Score((folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }
 
-// scoreVectorsWholeAlone scores test.Every of entities without features: linear over 12 features.
+// scoreVectorsWholeAlone scores test.Every of entities without features: linear over 13 features.
 func scoreVectorsWholeAlone(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
-	w := (*[13]float64)(k.Weights)
+	w := (*[14]float64)(k.Weights)
+	number1 := k.Numbers[1]
+	nColumn := rows.Column(k.Columns[1])
 	number0 := k.Numbers[0]
 
 	// The caller has computed this, over lists where they stand.
-	near := k.Vector(0)[:len(sel)]
-	like := k.Vector(1)[:len(sel)]
-	cosine := k.Vector(2)[:len(sel)]
-	place := k.Vector(3)[:len(sel)]
-	cosine2 := k.Vector(4)[:len(sel)]
-	fixed := k.Vector(5)[:len(sel)]
-	fixedLike := k.Vector(6)[:len(sel)]
-	dot := k.Vector(7)[:len(sel)]
-	between := k.Vector(8)[:len(sel)]
-	faded := k.Decays(9, dot, 100)[:len(sel)]
+	dot := k.Vector(0)[:len(sel)]
+	cosine := k.Vector(1)[:len(sel)]
+	cosine2 := k.Vector(2)[:len(sel)]
+	dot2 := k.Vector(3)[:len(sel)]
+	cosine3 := k.Vector(4)[:len(sel)]
+	dot3 := k.Vector(5)[:len(sel)]
+	cosine4 := k.Vector(6)[:len(sel)]
+	dot4 := k.Vector(7)[:len(sel)]
+	dot5 := k.Vector(8)[:len(sel)]
+	decay := k.Decays(9, dot4, 100)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
-		// near: dot(record.vec, viewer.vec)
-		rest0 := float64(w[1] * near[i])
+		// near: coalesce(dot(record.vec, viewer.vec), 0.5)
+		rest0 := float64(w[1] * compute.Coalesce(dot[i], 0.5))
 
-		// like: cosine(viewer.vec, record.vec)
-		rest1 := float64(w[2] * like[i])
+		// like: coalesce(cosine(viewer.vec, record.vec), 2)
+		rest1 := float64(w[2] * compute.Coalesce(cosine[i], 2))
 
 		// other: coalesce(cosine(record.vec, viewer.bins), -1)
-		rest2 := float64(w[3] * compute.Coalesce(cosine[i], -1))
+		rest2 := float64(w[3] * compute.Coalesce(cosine2[i], -1))
 
-		// place: dot(object.place, viewer.vec)
-		rest3 := float64(w[4] * place[i])
+		// place: coalesce(dot(object.place, viewer.vec), 3)
+		rest3 := float64(w[4] * compute.Coalesce(dot2[i], 3))
 
 		// placed: cosine(object.place, viewer.bins) > 0.5
-		rest0 += float64(w[5] * compute.Bool(cosine2[i] > 0.5))
+		rest0 += float64(w[5] * compute.Bool(cosine3[i] > 0.5))
 
-		// fixed: dot(record.vec, [1, -2, 3])
-		own0 := float64(w[6] * fixed[i])
+		// fixed: coalesce(dot(record.vec, [1, -2, 3]), 4)
+		own0 := float64(w[6] * compute.Coalesce(dot3[i], 4))
 
-		// fixed_like: cosine([127, -128, 0.5], record.vec)
-		own1 := float64(w[7] * fixedLike[i])
+		// fixed_like: coalesce(cosine([127, -128, 0.5], record.vec), 5)
+		own1 := float64(w[7] * compute.Coalesce(cosine4[i], 5))
 
-		// faded: decay(dot(record.vec, viewer.bins), 100)
-		rest1 += float64(w[8] * faded[i])
+		// faded: coalesce(decay(dot(record.vec, viewer.bins), 100), 6)
+		rest1 += float64(w[8] * compute.Coalesce(decay[i], 6))
 
-		// author: dot(entity.embedding, viewer.vec)
-		rest2 += number0
+		// author: coalesce(dot(entity.embedding, viewer.vec), 7)
+		rest2 += number1
 
-		// between: dot(record.vec, entity.embedding)
-		rest3 += float64(w[10] * between[i])
+		// between: coalesce(dot(record.vec, entity.embedding), 8)
+		rest3 += float64(w[10] * compute.Coalesce(dot5[i], 8))
 
-		// own: cosine(record.vec, record.vec)
+		// own: coalesce(cosine(record.vec, record.vec), 9)
 		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
-		own2 := float64(w[11] * compute.Cosine(vec, vec))
+		own2 := float64(w[11] * compute.Coalesce(compute.Cosine(vec, vec), 9))
 
-		// first: object.place[0]
+		// first: coalesce(object.place[0], 10)
 		objectPlace := k.Arena.Numbers(k.Objects, 0, int(r))
-		rest0 += float64(w[12] * compute.Item(objectPlace, 0))
+		rest0 += float64(w[12] * compute.Coalesce(compute.Item(objectPlace, 0), 10))
+
+		// authored: coalesce(cosine(entity.embedding, viewer.bins), record.n)
+		n2 := float64(int64(nColumn[r]))
+		rest1 += float64(w[13] * compute.Coalesce(number0, n2))
 		t1 := (own0 + own1) + own2
 
 		out[i] = compute.Score((t1 + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
@@ -242,50 +260,56 @@ func scoreVectorsWholeAlone(k *compute.ModelArgs) {
 // scoreVectorsWholeAloneFolded scores with that part given.
 func scoreVectorsWholeAloneFolded(k *compute.ModelArgs) {
 	sel := k.Sel
-	out := k.Out[:len(sel)]
+	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
-	w := (*[13]float64)(k.Weights)
+	w := (*[14]float64)(k.Weights)
+	number1 := k.Numbers[1]
+	nColumn := rows.Column(k.Columns[1])
 	number0 := k.Numbers[0]
 
 	// The caller has computed this, over lists where they stand.
-	near := k.Vector(0)[:len(sel)]
-	like := k.Vector(1)[:len(sel)]
-	cosine := k.Vector(2)[:len(sel)]
-	place := k.Vector(3)[:len(sel)]
-	cosine2 := k.Vector(4)[:len(sel)]
-	dot := k.Vector(5)[:len(sel)]
-	between := k.Vector(6)[:len(sel)]
-	faded := k.Decays(7, dot, 100)[:len(sel)]
+	dot := k.Vector(0)[:len(sel)]
+	cosine := k.Vector(1)[:len(sel)]
+	cosine2 := k.Vector(2)[:len(sel)]
+	dot2 := k.Vector(3)[:len(sel)]
+	cosine3 := k.Vector(4)[:len(sel)]
+	dot3 := k.Vector(5)[:len(sel)]
+	dot4 := k.Vector(6)[:len(sel)]
+	decay := k.Decays(7, dot3, 100)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
-		// near: dot(record.vec, viewer.vec)
-		rest0 := float64(w[1] * near[i])
+		// near: coalesce(dot(record.vec, viewer.vec), 0.5)
+		rest0 := float64(w[1] * compute.Coalesce(dot[i], 0.5))
 
-		// like: cosine(viewer.vec, record.vec)
-		rest1 := float64(w[2] * like[i])
+		// like: coalesce(cosine(viewer.vec, record.vec), 2)
+		rest1 := float64(w[2] * compute.Coalesce(cosine[i], 2))
 
 		// other: coalesce(cosine(record.vec, viewer.bins), -1)
-		rest2 := float64(w[3] * compute.Coalesce(cosine[i], -1))
+		rest2 := float64(w[3] * compute.Coalesce(cosine2[i], -1))
 
-		// place: dot(object.place, viewer.vec)
-		rest3 := float64(w[4] * place[i])
+		// place: coalesce(dot(object.place, viewer.vec), 3)
+		rest3 := float64(w[4] * compute.Coalesce(dot2[i], 3))
 
 		// placed: cosine(object.place, viewer.bins) > 0.5
-		rest0 += float64(w[5] * compute.Bool(cosine2[i] > 0.5))
+		rest0 += float64(w[5] * compute.Bool(cosine3[i] > 0.5))
 
-		// faded: decay(dot(record.vec, viewer.bins), 100)
-		rest1 += float64(w[8] * faded[i])
+		// faded: coalesce(decay(dot(record.vec, viewer.bins), 100), 6)
+		rest1 += float64(w[8] * compute.Coalesce(decay[i], 6))
 
-		// author: dot(entity.embedding, viewer.vec)
-		rest2 += number0
+		// author: coalesce(dot(entity.embedding, viewer.vec), 7)
+		rest2 += number1
 
-		// between: dot(record.vec, entity.embedding)
-		rest3 += float64(w[10] * between[i])
+		// between: coalesce(dot(record.vec, entity.embedding), 8)
+		rest3 += float64(w[10] * compute.Coalesce(dot4[i], 8))
 
-		// first: object.place[0]
+		// first: coalesce(object.place[0], 10)
 		objectPlace := k.Arena.Numbers(k.Objects, 0, int(r))
-		rest0 += float64(w[12] * compute.Item(objectPlace, 0))
+		rest0 += float64(w[12] * compute.Coalesce(compute.Item(objectPlace, 0), 10))
+
+		// authored: coalesce(cosine(entity.embedding, viewer.bins), record.n)
+		n2 := float64(int64(nColumn[r]))
+		rest1 += float64(w[13] * compute.Coalesce(number0, n2))
 
 		out[i] = compute.Score((folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
 	}

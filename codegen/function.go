@@ -145,7 +145,7 @@ func (f *function) entityValues() {
 		}
 	}
 	for i := range f.p.Values {
-		if f.p.Values[i].Deps&plan.Record == 0 {
+		if f.p.Values[i].Deps&plan.Record == 0 || f.p.Similar(i) {
 			continue
 		}
 		for _, a := range f.p.Values[i].Args {

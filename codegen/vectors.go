@@ -44,7 +44,7 @@ func (f *function) vectors() {
 func (f *function) similarities(of plan.Deps) {
 	said := false
 	for n, s := range f.p.Similarities() {
-		if f.p.Values[s.Value].Deps&(plan.Record|plan.Entity) != of {
+		if f.p.Values[s.Value].Deps&plan.Record != of&plan.Record {
 			continue
 		}
 		if !said {

@@ -219,7 +219,8 @@ func TestReadingsOfAPlan(t *testing.T) {
 		`dot(record.features, viewer.taste)`:                              "features 1+0", // where it stands
 		`dot(record.features, viewer.taste) + size(record.features)`:      "features 10+0",
 		`dot(entity.embedding, viewer.taste)`:                             "entity embedding 0+1",
-		`dot(entity.embedding, record.features)`:                          "features 9+0, entity embedding 1+8",
+		`dot(entity.embedding, record.features)`:                          "features 1+0, entity embedding 1+8",
+		`cosine(record.features, record.features)`:                        "features 10+0",
 		`entity.subject.contains(record.verb)`:                            "verb 1+0, entity subject 1+0",
 		`dot(object.embedding, entity.embedding) + size(object.subject)`:  "object embedding 9+0, object subject 1+0, entity embedding 1+8",
 	} {

@@ -83,7 +83,7 @@ func TestWatchersAreToldWhatIsRead(t *testing.T) {
 		`dot(record.features, viewer.taste) + size(record.features)`: 10 * 3 * 7,
 		`dot(object.embedding, viewer.taste)`:                        9 * 3 * 20,
 		`dot(entity.embedding, viewer.taste)`:                        50,
-		`dot(entity.embedding, record.features) + size(record.text)`: 8*50 + 3*50 + 9*3*7 + 1005,
+		`dot(entity.embedding, record.features) + size(record.text)`: 8*50 + 3*50 + 3*7 + 1005,
 	} {
 		for _, beside := range []bool{false, true} {
 			m, w := reader(t, schemas.Activity(), feature), new(readWatcher)

@@ -252,7 +252,7 @@ func (m *Machine) size(v *Value, dst []float64) {
 // call calls a function that gives a number.
 func (m *Machine) call(i int, v *Value, dst []float64) {
 	if n := m.p.similarity(i); n >= 0 {
-		m.similar(n, dst, m.views[m.p.similar[n].List][:len(dst)])
+		m.between(n, dst)
 		return
 	}
 	if v.Name == "log1p" {

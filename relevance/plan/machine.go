@@ -40,7 +40,8 @@ type Machine struct {
 	scores trees.Scores
 	out    [1][]float64
 
-	standing []column.List // of the rows of generated code
+	standing []column.List // of the rows of generated code, and what they are compared with
+	numbers  []float64     // of a list that others are compared with
 
 	objects *column.Slab // a row for each of rows
 
@@ -250,7 +251,7 @@ func (s *steps) widen(p *Plan, i int) {
 		if v.Op == Mul && k == 0 || v.Op == In && k == 1 && arg.Deps&(Record|Entity) == 0 {
 			continue
 		}
-		if n := p.similarity(i); n >= 0 && p.similar[n].Probe == a {
+		if p.Similar(i) {
 			continue
 		}
 		s.skipped[a] = s.skipped[a] && arg.Op != Field
@@ -393,7 +394,7 @@ func (m *Machine) begin(stage int, rows *column.Slab, sel []int32) {
 func (m *Machine) LetGo() {
 	for i, p := range m.probes {
 		if p != nil && p.Bytes() > compute.MaxKept {
-			m.probes[i] = nil
+			m.probes[i], m.numbers = nil, nil
 		}
 	}
 	if !slices.ContainsFunc(m.arenas[:], func(a compute.Arena) bool { return a.Large() }) {

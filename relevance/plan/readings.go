@@ -75,7 +75,7 @@ func (p *Plan) Readings() (all Readings) {
 			if v.Kind == String || v.Kind == Numbers || v.Kind == Strings {
 				from[i] = []int{i}
 			}
-			if v.Kind != String && !p.Picked(i) {
+			if v.Kind != String && (!p.Picked(i) || p.probed(i)) {
 				times(decoding, i, i)
 			}
 		case Select, Cross:

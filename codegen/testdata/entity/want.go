@@ -14,7 +14,7 @@ import (
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "entity", Shape: "a29f3dccf3b9d55c", Score: scoreEntity})
+	compute.RegisterModel(compute.Model{Name: "entity", Shape: "766583ed5c433f61", Score: scoreEntity})
 	compute.RegisterModel(compute.Model{Name: "entity", Shape: "4c35a8f12681a41a", Score: scoreEntityAlone})
 }
 
@@ -42,10 +42,6 @@ func scoreEntity(k *compute.ModelArgs) {
 	if entity != nil {
 		topics = k.EntityArena.Strings(entity, k.EntCols[3], 0)
 	}
-	var embedding []float64
-	if entity != nil && !entity.Null(k.EntCols[4], 0) {
-		embedding = k.EntityArena.Numbers(entity, k.EntCols[4], 0)
-	}
 	t1 := float64(w[1] * pop)
 	text0 := k.Strings[0]
 	t2 := float64(w[3] * compute.Bool(lang == text0))
@@ -56,6 +52,9 @@ func scoreEntity(k *compute.ModelArgs) {
 	t3 := float64(w[6] * compute.Bool(vip && (entity != nil && !entity.Null(k.EntCols[1], 0))))
 	nColumn := rows.Column(k.Columns[0])
 	xColumn := rows.Column(k.Columns[3])
+
+	// The caller has computed this, over lists where they stand.
+	sim := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -68,8 +67,7 @@ func scoreEntity(k *compute.ModelArgs) {
 		rest3 := float64(w[4] * compute.Bool(slices.Contains(topics, s)))
 
 		// sim: dot(record.vec, entity.embedding)
-		vec := k.Arena.Numbers(rows, k.Columns[2], int(r))
-		rest0 := t1 + float64(w[5]*compute.Dot(vec, embedding))
+		rest0 := t1 + float64(w[5]*sim[i])
 
 		// vip: entity.vip && has(entity.posts)
 		rest1 += t3

@@ -13,7 +13,7 @@ import (
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "joint_random_1", Shape: "a426f6725713e247", Score: jointJointRandom1})
+	compute.RegisterModel(compute.Model{Name: "joint_random_1", Shape: "624fa8b4ed9ff84d", Score: jointJointRandom1})
 }
 
 var jointRandom1Feed1 = []float64{0, 1, 10, 100}
@@ -62,7 +62,8 @@ func jointJointRandom1(k *compute.ModelArgs) {
 	// The caller has computed this, over lists where they stand.
 	cosine := k.Vector(0)[:len(sel)]
 	dot := k.Vector(1)[:len(sel)]
-	uIn := k.In(2, k.Sets[0], uColumn)[:len(sel)]
+	f5 := k.Vector(2)[:len(sel)]
+	uIn := k.In(3, k.Sets[0], uColumn)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -137,8 +138,7 @@ func jointJointRandom1(k *compute.ModelArgs) {
 		random13Rest3 := float64(w[14] * compute.Min(compute.Sqrt(dot[i]), compute.Max(compute.Max(compute.Exp(m), float64(x4*(-33.82))-compute.If[float64](b, -0.1658, -6.637)), compute.Coalesce(k.Tables[8].Number(compute.Pow(x4, 0.01924)), compute.If[float64](flag3, authorAge, number0)))))
 
 		// f5 of random-13: cosine(record.vec, record.vec)
-		vec := k.Arena.Numbers(rows, k.Columns[3], int(r))
-		random13Own1 := float64(w[15] * compute.Cosine(vec, vec))
+		random13Own1 := float64(w[15] * f5[i])
 
 		// f0 of random-15: coalesce(pow(-(log1p(-1)), 0.5), -(clamp((has(record.m) ? record.n : -0.0203), 0, 10.5)))
 		random15Own0 := float64(w[17] * compute.Coalesce(math.Inf(+1), -(compute.Clamp(compute.If[float64](t1, n2, -0.0203), 0, 10.5))))

@@ -15,8 +15,8 @@ import (
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "joint_random_2", Shape: "17939aa74176d76b", Score: jointJointRandom2})
-	compute.RegisterModel(compute.Model{Name: "joint_random_2", Shape: "0e2b41d32fd9fa7c", Score: jointJointRandom2Alone})
+	compute.RegisterModel(compute.Model{Name: "joint_random_2", Shape: "933e9e9c0e29c182", Score: jointJointRandom2})
+	compute.RegisterModel(compute.Model{Name: "joint_random_2", Shape: "f103189c4b76af00", Score: jointJointRandom2Alone})
 }
 
 var jointRandom2Feed1 = []float64{0, 1, 10, 100}
@@ -88,9 +88,10 @@ func jointJointRandom2(k *compute.ModelArgs) {
 	number11 := k.Numbers[11]
 
 	// The caller has computed this, over lists where they stand.
-	f1 := k.Vector(1)[:len(sel)]
-	typeValue := k.Lookup(2, k.Tables[1], typeColumn)[:len(sel)]
-	verbValue := k.Lookup(3, k.Tables[7], verbColumn)[:len(sel)]
+	cosine := k.Vector(1)[:len(sel)]
+	f1 := k.Vector(2)[:len(sel)]
+	typeValue := k.Lookup(3, k.Tables[1], typeColumn)[:len(sel)]
+	verbValue := k.Lookup(4, k.Tables[7], verbColumn)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -134,11 +135,11 @@ func jointJointRandom2(k *compute.ModelArgs) {
 		random16Rest0 := float64(w[9] * (compute.Coalesce(k.Tables[4].Number(compute.Bucketize(n2+y, jointRandom2Feed2)), authorAge) / compute.If[float64]((authorAge > 100) == t7, m, compute.Coalesce(number5, compute.If[float64](flag0, m, number2)))))
 
 		// f1 of random-16: ((clamp(clamp(record.x, -1, 10.5), -1, 10.5) in [0, 1, 2.5]) ? lookup({"post": 2, "en": 3}, "a long string of words", cosine(record.vec, record.vec)) : lookup({"post": 2, "en": 3}, (has(record.u) ? record.verb : record.s), ((entity.posts in record.vec) ? coalesce(100, record.m) : log1p(entity.followers))))
-		vec := k.Arena.Numbers(rows, k.Columns[8], int(r))
 		t8 := uNulls[r]&uNull == 0
 		verb := rows.StringAt(k.Columns[10], int(r))
 		s := rows.StringAt(k.Columns[11], int(r))
-		random16Rest1 := float64(w[10] * compute.If[float64](k.Sets[0].Number(compute.Clamp(compute.Clamp(x3, -1, 10.5), -1, 10.5)) != 0, compute.Coalesce(number5, compute.Cosine(vec, vec)), compute.Coalesce(k.Tables[6].String(compute.If[string](t8, verb, s)), compute.If[float64](slices.Contains(vec, posts), 100, t5))))
+		vec := k.Arena.Numbers(rows, k.Columns[8], int(r))
+		random16Rest1 := float64(w[10] * compute.If[float64](k.Sets[0].Number(compute.Clamp(compute.Clamp(x3, -1, 10.5), -1, 10.5)) != 0, compute.Coalesce(number5, cosine[i]), compute.Coalesce(k.Tables[6].String(compute.If[string](t8, verb, s)), compute.If[float64](slices.Contains(vec, posts), 100, t5))))
 
 		// f3 of random-16: record.verb
 		random16Own0 := verbValue[i]
@@ -211,10 +212,11 @@ func jointJointRandom2Alone(k *compute.ModelArgs) {
 	number12 := k.Numbers[12]
 
 	// The caller has computed this, over lists where they stand.
-	f1 := k.Vector(0)[:len(sel)]
-	typeValue := k.Lookup(1, k.Tables[1], typeColumn)[:len(sel)]
-	verbIn := k.In(2, k.Sets[1], verbColumn)[:len(sel)]
-	verbValue := k.Lookup(3, k.Tables[7], verbColumn)[:len(sel)]
+	cosine := k.Vector(0)[:len(sel)]
+	f1 := k.Vector(1)[:len(sel)]
+	typeValue := k.Lookup(2, k.Tables[1], typeColumn)[:len(sel)]
+	verbIn := k.In(3, k.Sets[1], verbColumn)[:len(sel)]
+	verbValue := k.Lookup(4, k.Tables[7], verbColumn)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -258,11 +260,11 @@ func jointJointRandom2Alone(k *compute.ModelArgs) {
 		random16Rest0 := float64(w[9] * (compute.Coalesce(k.Tables[4].Number(compute.Bucketize(n2+y, jointRandom2Feed2)), authorAge) / compute.If[float64]((authorAge > 100) == t1, m, compute.Coalesce(number6, compute.If[float64](flag0, m, number2)))))
 
 		// f1 of random-16: ((clamp(clamp(record.x, -1, 10.5), -1, 10.5) in [0, 1, 2.5]) ? lookup({"post": 2, "en": 3}, "a long string of words", cosine(record.vec, record.vec)) : lookup({"post": 2, "en": 3}, (has(record.u) ? record.verb : record.s), ((entity.posts in record.vec) ? coalesce(100, record.m) : log1p(entity.followers))))
-		vec := k.Arena.Numbers(rows, k.Columns[8], int(r))
 		t2 := uNulls[r]&uNull == 0
 		verb := rows.StringAt(k.Columns[10], int(r))
 		s := rows.StringAt(k.Columns[11], int(r))
-		random16Rest1 := float64(w[10] * compute.If[float64](k.Sets[0].Number(compute.Clamp(compute.Clamp(x3, -1, 10.5), -1, 10.5)) != 0, compute.Coalesce(number6, compute.Cosine(vec, vec)), compute.Coalesce(k.Tables[6].String(compute.If[string](t2, verb, s)), compute.If[float64](slices.Contains(vec, compute.Missing), 100, compute.Missing))))
+		vec := k.Arena.Numbers(rows, k.Columns[8], int(r))
+		random16Rest1 := float64(w[10] * compute.If[float64](k.Sets[0].Number(compute.Clamp(compute.Clamp(x3, -1, 10.5), -1, 10.5)) != 0, compute.Coalesce(number6, cosine[i]), compute.Coalesce(k.Tables[6].String(compute.If[string](t2, verb, s)), compute.If[float64](slices.Contains(vec, compute.Missing), 100, compute.Missing))))
 
 		// f3 of random-16: record.verb
 		random16Own0 := verbValue[i]

@@ -14,8 +14,8 @@ import (
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "joint_vectors", Shape: "498d2649ead5b7c0", Score: jointJointVectors})
-	compute.RegisterModel(compute.Model{Name: "joint_vectors", Shape: "6672ba0827d42747", Score: jointJointVectorsAlone})
+	compute.RegisterModel(compute.Model{Name: "joint_vectors", Shape: "a0abf0c154bdd155", Score: jointJointVectors})
+	compute.RegisterModel(compute.Model{Name: "joint_vectors", Shape: "9a84c3d0384de9f3", Score: jointJointVectorsAlone})
 }
 
 var jointVectorsFeed1 = []float64{0, 1, 2, 3}
@@ -32,11 +32,7 @@ func jointJointVectors(k *compute.ModelArgs) {
 
 	// The caller has computed this, over lists where they stand.
 	dot := k.Vector(8)[0]
-	cosine := k.Vector(9)[0]
-	var embedding []float64
-	if entity != nil && !entity.Null(k.EntCols[0], 0) {
-		embedding = k.EntityArena.Numbers(entity, k.EntCols[0], 0)
-	}
+	cosine := k.Vector(11)[0]
 	author := compute.Coalesce(dot, 7)
 	t1 := float64(w[9] * author)
 	followers := compute.Missing
@@ -77,8 +73,10 @@ func jointJointVectors(k *compute.ModelArgs) {
 	dot4 := k.Vector(5)[:len(sel)]
 	cosine5 := k.Vector(6)[:len(sel)]
 	dot5 := k.Vector(7)[:len(sel)]
+	sim := k.Vector(9)[:len(sel)]
 	cosine6 := k.Vector(10)[:len(sel)]
-	decay := k.Decays(11, dot5, 100)[:len(sel)]
+	cosine7 := k.Vector(12)[:len(sel)]
+	decay := k.Decays(13, dot5, 100)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 		x1 := k.More[0].Matrix[i/compute.MatrixBlock*k.More[0].Stride+i%compute.MatrixBlock:]
@@ -146,16 +144,14 @@ func jointJointVectors(k *compute.ModelArgs) {
 		vectorsWholeRest2 += t5
 
 		// between: coalesce(dot(record.vec, entity.embedding), 8)
-		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
-		sim := compute.Dot(vec, embedding)
-		between := compute.Coalesce(sim, 8)
+		between := compute.Coalesce(sim[i], 8)
 		rest3 += float64(w[10] * between)
 
 		// between of vectors_whole: coalesce(dot(record.vec, entity.embedding), 8)
 		vectorsWholeRest3 += float64(w[33] * between)
 
 		// own: coalesce(cosine(record.vec, record.vec), 9)
-		own := compute.Coalesce(compute.Cosine(vec, vec), 9)
+		own := compute.Coalesce(cosine6[i], 9)
 		own2 := float64(w[11] * own)
 
 		// own of vectors_whole: coalesce(cosine(record.vec, record.vec), 9)
@@ -181,7 +177,7 @@ func jointJointVectors(k *compute.ModelArgs) {
 		x1[0*compute.MatrixBlock] = compute.Bucketize(dot2[i], jointVectorsFeed1)
 
 		// a of vectors-trees: coalesce(cosine(object.place, viewer.vec), dot(record.vec, viewer.bins))
-		x1[1*compute.MatrixBlock] = compute.Coalesce(cosine6[i], dot5[i])
+		x1[1*compute.MatrixBlock] = compute.Coalesce(cosine7[i], dot5[i])
 
 		// both of entity: entity.posts * record.n
 		entityRest1 := float64(w[17] * float64(posts*n2))
@@ -191,7 +187,7 @@ func jointJointVectors(k *compute.ModelArgs) {
 		entityRest3 := float64(w[19] * compute.Bool(slices.Contains(topics, s)))
 
 		// sim of entity: dot(record.vec, entity.embedding)
-		entityRest0 := t2 + float64(w[20]*sim)
+		entityRest0 := t2 + float64(w[20]*sim[i])
 
 		// vip of entity: entity.vip && has(entity.posts)
 		entityRest1 += t4
@@ -242,8 +238,9 @@ func jointJointVectorsAlone(k *compute.ModelArgs) {
 	dot4 := k.Vector(7)[:len(sel)]
 	sim := k.Vector(8)[:len(sel)]
 	cosine5 := k.Vector(9)[:len(sel)]
-	decay := k.Decays(10, dot4, 100)[:len(sel)]
-	sIn := k.In(11, k.Sets[0], sColumn)[:len(sel)]
+	cosine6 := k.Vector(10)[:len(sel)]
+	decay := k.Decays(11, dot4, 100)[:len(sel)]
+	sIn := k.In(12, k.Sets[0], sColumn)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 		x1 := k.More[0].Matrix[i/compute.MatrixBlock*k.More[0].Stride+i%compute.MatrixBlock:]
@@ -318,8 +315,7 @@ func jointJointVectorsAlone(k *compute.ModelArgs) {
 		vectorsWholeRest3 += float64(w[33] * between)
 
 		// own: coalesce(cosine(record.vec, record.vec), 9)
-		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
-		own := compute.Coalesce(compute.Cosine(vec, vec), 9)
+		own := compute.Coalesce(cosine5[i], 9)
 		own2 := float64(w[11] * own)
 
 		// own of vectors_whole: coalesce(cosine(record.vec, record.vec), 9)
@@ -345,7 +341,7 @@ func jointJointVectorsAlone(k *compute.ModelArgs) {
 		x1[0*compute.MatrixBlock] = compute.Bucketize(dot[i], jointVectorsFeed1)
 
 		// a of vectors-trees: coalesce(cosine(object.place, viewer.vec), dot(record.vec, viewer.bins))
-		x1[1*compute.MatrixBlock] = compute.Coalesce(cosine5[i], dot4[i])
+		x1[1*compute.MatrixBlock] = compute.Coalesce(cosine6[i], dot4[i])
 
 		// both of entity: entity.posts * record.n
 		entityRest1 := float64(w[17] * float64(compute.Missing*n2))

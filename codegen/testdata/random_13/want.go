@@ -13,8 +13,8 @@ import (
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "random-13", Shape: "8357e71482275ca0", Score: scoreRandom13})
-	compute.RegisterModel(compute.Model{Name: "random-13", Shape: "b527585c62b658f7", Score: foldRandom13})
+	compute.RegisterModel(compute.Model{Name: "random-13", Shape: "0467c15074deec23", Score: scoreRandom13})
+	compute.RegisterModel(compute.Model{Name: "random-13", Shape: "8cbda023372ca1e6", Score: foldRandom13})
 	compute.RegisterModel(compute.Model{Name: "random-13", Shape: "5e292cdc609021df", Score: scoreRandom13Folded})
 }
 
@@ -44,6 +44,7 @@ func scoreRandom13(k *compute.ModelArgs) {
 
 	// The caller has computed this, over lists where they stand.
 	dot := k.Vector(0)[:len(sel)]
+	f5 := k.Vector(1)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -78,8 +79,7 @@ func scoreRandom13(k *compute.ModelArgs) {
 		rest3 := float64(w[4] * compute.Min(compute.Sqrt(dot[i]), compute.Max(compute.Max(compute.Exp(m), float64(x2*(-33.82))-compute.If[float64](b, -0.1658, -6.637)), compute.Coalesce(k.Tables[0].Number(compute.Pow(x2, 0.01924)), compute.If[float64](flag2, authorAge, number1)))))
 
 		// f5: cosine(record.vec, record.vec)
-		vec := k.Arena.Numbers(rows, k.Columns[8], int(r))
-		own1 := float64(w[5] * compute.Cosine(vec, vec))
+		own1 := float64(w[5] * f5[i])
 		t2 := own0 + own1
 
 		out[i] = compute.Score(compute.Sigmoid((t2 + w[0]) + ((rest0 + rest1) + (rest2 + rest3))))
@@ -92,16 +92,17 @@ func foldRandom13(k *compute.ModelArgs) {
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[6]float64)(k.Weights)
 	authorAgeColumn := rows.Column(k.Columns[0])
+
+	// The caller has computed this, over lists where they stand.
+	f5 := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
-		k.Arena.Reset()
 
 		// f3: record.author.age
 		authorAge := float64(int64(authorAgeColumn[r]))
 		own0 := float64(w[3] * authorAge)
 
 		// f5: cosine(record.vec, record.vec)
-		vec := k.Arena.Numbers(rows, k.Columns[1], int(r))
-		own1 := float64(w[5] * compute.Cosine(vec, vec))
+		own1 := float64(w[5] * f5[i])
 
 		out[i] = compute.Score(own0 + own1)
 	}

@@ -9,10 +9,10 @@ import "github.com/millrace/millrace/compute"
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "vectors_whole", Shape: "1a74ae7b55c6750a", Score: scoreVectorsWhole})
-	compute.RegisterModel(compute.Model{Name: "vectors_whole", Shape: "ba27557468a959b3", Score: foldVectorsWhole})
-	compute.RegisterModel(compute.Model{Name: "vectors_whole", Shape: "2e4fa7cbb15fe9a2", Score: scoreVectorsWholeFolded})
-	compute.RegisterModel(compute.Model{Name: "vectors_whole", Shape: "b702caf120fd21d4", Score: scoreVectorsWholeAlone})
+	compute.RegisterModel(compute.Model{Name: "vectors_whole", Shape: "ce090ea5a4048fd4", Score: scoreVectorsWhole})
+	compute.RegisterModel(compute.Model{Name: "vectors_whole", Shape: "30659b153657b85f", Score: foldVectorsWhole})
+	compute.RegisterModel(compute.Model{Name: "vectors_whole", Shape: "7a628123832ba6c1", Score: scoreVectorsWholeFolded})
+	compute.RegisterModel(compute.Model{Name: "vectors_whole", Shape: "4bf57051c1a00a15", Score: scoreVectorsWholeAlone})
 	compute.RegisterModel(compute.Model{Name: "vectors_whole", Shape: "714746c7fa720008", Score: scoreVectorsWholeAloneFolded})
 }
 
@@ -21,16 +21,10 @@ func scoreVectorsWhole(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[14]float64)(k.Weights)
-	entity := k.Entity
-	k.EntityArena.Reset()
 
 	// The caller has computed this, over lists where they stand.
 	dot := k.Vector(8)[0]
-	cosine := k.Vector(9)[0]
-	var embedding []float64
-	if entity != nil && !entity.Null(k.EntCols[0], 0) {
-		embedding = k.EntityArena.Numbers(entity, k.EntCols[0], 0)
-	}
+	cosine := k.Vector(11)[0]
 	t1 := float64(w[9] * compute.Coalesce(dot, 7))
 	nColumn := rows.Column(k.Columns[1])
 
@@ -43,7 +37,9 @@ func scoreVectorsWhole(k *compute.ModelArgs) {
 	dot4 := k.Vector(5)[:len(sel)]
 	cosine5 := k.Vector(6)[:len(sel)]
 	dot5 := k.Vector(7)[:len(sel)]
-	decay := k.Decays(10, dot5, 100)[:len(sel)]
+	dot6 := k.Vector(9)[:len(sel)]
+	cosine6 := k.Vector(10)[:len(sel)]
+	decay := k.Decays(12, dot5, 100)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -75,11 +71,10 @@ func scoreVectorsWhole(k *compute.ModelArgs) {
 		rest2 += t1
 
 		// between: coalesce(dot(record.vec, entity.embedding), 8)
-		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
-		rest3 += float64(w[10] * compute.Coalesce(compute.Dot(vec, embedding), 8))
+		rest3 += float64(w[10] * compute.Coalesce(dot6[i], 8))
 
 		// own: coalesce(cosine(record.vec, record.vec), 9)
-		own2 := float64(w[11] * compute.Coalesce(compute.Cosine(vec, vec), 9))
+		own2 := float64(w[11] * compute.Coalesce(cosine6[i], 9))
 
 		// first: coalesce(object.place[0], 10)
 		objectPlace := k.Arena.Numbers(k.Objects, 0, int(r))
@@ -97,14 +92,14 @@ func scoreVectorsWhole(k *compute.ModelArgs) {
 // foldVectorsWhole adds up what depends on the record alone, once, when it enters a cache.
 func foldVectorsWhole(k *compute.ModelArgs) {
 	sel := k.Sel
-	rows, out := k.Rows, k.Out[:len(sel)]
+	out := k.Out[:len(sel)]
 	w := (*[14]float64)(k.Weights)
 
 	// The caller has computed this, over lists where they stand.
 	dot := k.Vector(0)[:len(sel)]
 	cosine := k.Vector(1)[:len(sel)]
-	for i, r := range sel {
-		k.Arena.Reset()
+	cosine2 := k.Vector(2)[:len(sel)]
+	for i := range sel {
 
 		// fixed: coalesce(dot(record.vec, [1, -2, 3]), 4)
 		own0 := float64(w[6] * compute.Coalesce(dot[i], 4))
@@ -113,8 +108,7 @@ func foldVectorsWhole(k *compute.ModelArgs) {
 		own1 := float64(w[7] * compute.Coalesce(cosine[i], 5))
 
 		// own: coalesce(cosine(record.vec, record.vec), 9)
-		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
-		own2 := float64(w[11] * compute.Coalesce(compute.Cosine(vec, vec), 9))
+		own2 := float64(w[11] * compute.Coalesce(cosine2[i], 9))
 
 		out[i] = compute.Score((own0 + own1) + own2)
 	}
@@ -126,16 +120,10 @@ func scoreVectorsWholeFolded(k *compute.ModelArgs) {
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
 	w := (*[14]float64)(k.Weights)
-	entity := k.Entity
-	k.EntityArena.Reset()
 
 	// The caller has computed this, over lists where they stand.
 	dot := k.Vector(6)[0]
-	cosine := k.Vector(7)[0]
-	var embedding []float64
-	if entity != nil && !entity.Null(k.EntCols[0], 0) {
-		embedding = k.EntityArena.Numbers(entity, k.EntCols[0], 0)
-	}
+	cosine := k.Vector(8)[0]
 	t1 := float64(w[9] * compute.Coalesce(dot, 7))
 	nColumn := rows.Column(k.Columns[1])
 
@@ -146,7 +134,8 @@ func scoreVectorsWholeFolded(k *compute.ModelArgs) {
 	dot3 := k.Vector(3)[:len(sel)]
 	cosine4 := k.Vector(4)[:len(sel)]
 	dot4 := k.Vector(5)[:len(sel)]
-	decay := k.Decays(8, dot4, 100)[:len(sel)]
+	dot5 := k.Vector(7)[:len(sel)]
+	decay := k.Decays(9, dot4, 100)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -172,8 +161,7 @@ func scoreVectorsWholeFolded(k *compute.ModelArgs) {
 		rest2 += t1
 
 		// between: coalesce(dot(record.vec, entity.embedding), 8)
-		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
-		rest3 += float64(w[10] * compute.Coalesce(compute.Dot(vec, embedding), 8))
+		rest3 += float64(w[10] * compute.Coalesce(dot5[i], 8))
 
 		// first: coalesce(object.place[0], 10)
 		objectPlace := k.Arena.Numbers(k.Objects, 0, int(r))
@@ -206,7 +194,8 @@ func scoreVectorsWholeAlone(k *compute.ModelArgs) {
 	cosine4 := k.Vector(6)[:len(sel)]
 	dot4 := k.Vector(7)[:len(sel)]
 	dot5 := k.Vector(8)[:len(sel)]
-	decay := k.Decays(9, dot4, 100)[:len(sel)]
+	cosine5 := k.Vector(9)[:len(sel)]
+	decay := k.Decays(10, dot4, 100)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -241,8 +230,7 @@ func scoreVectorsWholeAlone(k *compute.ModelArgs) {
 		rest3 += float64(w[10] * compute.Coalesce(dot5[i], 8))
 
 		// own: coalesce(cosine(record.vec, record.vec), 9)
-		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
-		own2 := float64(w[11] * compute.Coalesce(compute.Cosine(vec, vec), 9))
+		own2 := float64(w[11] * compute.Coalesce(cosine5[i], 9))
 
 		// first: coalesce(object.place[0], 10)
 		objectPlace := k.Arena.Numbers(k.Objects, 0, int(r))

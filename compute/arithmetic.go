@@ -107,6 +107,20 @@ func Cosine(a, b []float64) float64 {
 	return Dot(a, b) / float64(math.Sqrt(Dot(a, a))*math.Sqrt(Dot(b, b)))
 }
 
+// L2 returns the square root of the sum of (a[i]-b[i])^2, each rounded, added from the
+// first: how far a is from b. NaN where Dot is.
+func L2(a, b []float64) float64 {
+	if len(a) != len(b) || len(a) == 0 {
+		return Missing
+	}
+	var sum float64
+	for i, x := range a {
+		d := x - b[i]
+		sum += float64(d * d)
+	}
+	return math.Sqrt(sum)
+}
+
 // MaxCrossBytes bounds a cross: an entity, an object and a viewer's id, each as long
 // as any may be, and the bars between them. What is longer is the key of no table,
 // and would be copied anew for each record: texts of viewers have up to 16 KiB.

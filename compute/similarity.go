@@ -9,6 +9,14 @@ import (
 // Dots is [Dot] of each list and of the probe, to the bit.
 func Dots(dst []float64, lists []column.List, probe *column.Probe) { probe.Dots(dst, lists) }
 
+// L2s is [L2] of each list and of the probe, to the bit.
+func L2s(dst []float64, lists []column.List, probe *column.Probe) {
+	probe.Differences(dst, lists)
+	for i, x := range dst[:len(lists)] {
+		dst[i] = math.Sqrt(x)
+	}
+}
+
 // Cosines is [Cosine] of each list and of the probe, to the bit.
 func Cosines(dst []float64, lists []column.List, probe *column.Probe) {
 	probe.Dots(dst, lists)

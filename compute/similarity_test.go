@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/internal/column"
 )
 
-// Similarities of packed lists are Dot and Cosine of the numbers that were packed, to the
+// Similarities of packed lists are Dot, Cosine and L2 of the numbers that were packed, to the
 // bit: of bytes, float32s and doubles, of other lengths than the probe's and of none.
 func TestSimilarities(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 64))
@@ -76,15 +76,16 @@ func TestSimilarities(t *testing.T) {
 			for i := range sel {
 				sel[i] = int32(i)
 			}
-			lists, dots, cosines := make([]column.List, len(sel)), make([]float64, len(sel)), make([]float64, len(sel))
+			lists, dots, cosines, l2s := make([]column.List, len(sel)), make([]float64, len(sel)), make([]float64, len(sel)), make([]float64, len(sel))
 			rows.ListsAt(lists, 0, sel)
 			compute.Dots(dots, lists, &probe)
 			compute.Cosines(cosines, lists, &probe)
+			compute.L2s(l2s, lists, &probe)
 			for i, v := range want {
 				for _, x := range []struct {
 					of        string
 					got, want float64
-				}{{"dot", dots[i], compute.Dot(v, against)}, {"cosine", cosines[i], compute.Cosine(v, against)}} {
+				}{{"dot", dots[i], compute.Dot(v, against)}, {"cosine", cosines[i], compute.Cosine(v, against)}, {"l2", l2s[i], compute.L2(v, against)}} {
 					if math.Float64bits(compute.Score(x.got)) != math.Float64bits(compute.Score(x.want)) {
 						t.Fatalf("round %d: %s of %v and %v is %v, want %v", round, x.of, v, against, x.got, x.want)
 					}

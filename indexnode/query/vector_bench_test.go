@@ -137,8 +137,8 @@ func copying(b *testing.B, m *relevance.Model, w *vectorWorld, of func(a, b []fl
 	}})
 }
 
-// BenchmarkVectors gives the figures of vectors: ns a candidate of the product, and of
-// the cosine, above a question that finds the vectors too and reads an item of each cache
+// BenchmarkVectors gives the figures of vectors: ns a candidate of the product, of the
+// cosine and of l2, above a question that finds the vectors too and reads an item of each cache
 // line of them, which is the touch floor; against code that copies each vector; and what a cached record takes.
 func BenchmarkVectors(b *testing.B) {
 	for _, c := range []struct {
@@ -192,7 +192,8 @@ func BenchmarkVectors(b *testing.B) {
 			touching(b, touch, w, 64/c.width)
 			copying(b, dot, w, compute.Dot)
 			copying(b, cosine, w, compute.Cosine)
-			models := []*relevance.Model{touch, dot.Interpreted(), cosine.Interpreted(), dot, cosine}
+			l2 := w.model(b, "l2(record.vec, viewer.vec)")
+			models := []*relevance.Model{touch, dot.Interpreted(), cosine.Interpreted(), dot, cosine, l2}
 			took := make([][]time.Duration, len(models))
 			for range 41 {
 				for i, m := range models {
@@ -214,6 +215,7 @@ func BenchmarkVectors(b *testing.B) {
 				figure.Tell("vectors_"+c.name+"_dot_above_touch_floor_ns", above(1), "ns")
 			}
 			figure.Tell("vectors_"+c.name+"_cosine_above_touch_floor_ns", above(2), "ns")
+			figure.Tell("vectors_"+c.name+"_l2_above_touch_floor_ns", above(5), "ns")
 			figure.Tell("vectors_"+c.name+"_dot_copied_above_touch_floor_ns", above(3), "ns")
 			figure.Tell("vectors_"+c.name+"_cosine_copied_above_touch_floor_ns", above(4), "ns")
 			figure.Tell("vectors_"+c.name+"_bytes_a_record", w.record, "B")

@@ -51,9 +51,10 @@ viewer: {vec: list(double), of: list(double)}
 features:
   near: coalesce(dot(record.vec, viewer.vec), -1)
   like: coalesce(cosine(record.vec, viewer.vec), -1)
+  far: coalesce(l2(record.vec, viewer.vec), -1)
   author: coalesce(cosine(entity.embedding, viewer.of), -1)
 scorer: linear
-parameters: {weights: {near: 1, like: 1, author: 1}}
+parameters: {weights: {near: 1, like: 1, far: 1, author: 1}}
 `, s.Name()), relevance.Schemas{s.Name(): {Layout: s.Layout()}, "millrace.Features": {Layout: schemas.Features().Layout()}})
 		if err != nil {
 			t.Fatal(err)
@@ -81,7 +82,7 @@ parameters: {weights: {near: 1, like: 1, author: 1}}
 					id := fmt.Sprintf("%d/%d", i, j)
 					lines = append(lines, fmt.Sprintf(`{"id":%q,"author":%q,"kind":"post","at":%d,"n":%d,"vec":%s}`, id, key.Entity, asOf-1000+j, n, text(vec)))
 					if n != 3 && n < 8 {
-						want[millrace.RecordID(id)] = or(compute.Dot(vec, viewers[0])) + or(compute.Cosine(vec, viewers[0])) + author
+						want[millrace.RecordID(id)] = (or(compute.Dot(vec, viewers[0])) + or(compute.Cosine(vec, viewers[0]))) + (or(compute.L2(vec, viewers[0])) + author)
 					}
 				}
 				q.Add(key, timelineOf(t, s, lines...), entity)

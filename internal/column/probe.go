@@ -24,8 +24,10 @@ import (
 //     has the same bits, since neither sum is -0: a sum that begins with 0 becomes -0 by
 //     no addition, whatever zeros are added.
 type Probe struct {
-	items []float64
-	whole []int16 // the items, where all are int16s, and a block for the kernel; see Set
+	items   []float64
+	whole   []int16 // the items, where all are int16s, and a block for the kernel; see Set
+	square  float64
+	squared bool // square is known
 }
 
 // A block is how many small whole numbers the kernels multiply at once. They count in
@@ -37,7 +39,7 @@ const (
 
 // Set makes items those of the probe, which copies them.
 func (p *Probe) Set(items []float64) {
-	p.items, p.whole = append(p.items[:0], items...), p.whole[:0]
+	p.items, p.whole, p.squared = append(p.items[:0], items...), p.whole[:0], false
 	for _, x := range items {
 		if !(x >= math.MinInt16 && x <= math.MaxInt16) || float64(int16(x)) != x { // -0 is as good as 0
 			p.whole = p.whole[:0]
@@ -60,11 +62,14 @@ func (p *Probe) Len() int { return len(p.items) }
 func (p *Probe) Bytes() int { return 8*cap(p.items) + 2*cap(p.whole) }
 
 // Square returns the sum of the squares of the probe's items.
-func (p *Probe) Square() (sum float64) {
-	for _, x := range p.items {
-		sum += float64(x * x)
+func (p *Probe) Square() float64 {
+	if !p.squared {
+		p.square, p.squared = 0, true
+		for _, x := range p.items {
+			p.square += float64(x * x)
+		}
 	}
-	return sum
+	return p.square
 }
 
 // Dots writes the sum of the products of each list's items and the probe's. It is NaN
@@ -75,12 +80,17 @@ func (p *Probe) Dots(dst []float64, lists []List) { p.sum(dst, lists, products) 
 // another length than the probe's, and if there are no items.
 func (p *Probe) Squares(dst []float64, lists []List) { p.sum(dst, lists, squares) }
 
+// Differences writes the sum of the squares of what each list's items and the probe's
+// differ by. It is NaN for lists of another length, and if there are no items.
+func (p *Probe) Differences(dst []float64, lists []List) { p.sum(dst, lists, differences) }
+
 // summed is what a sum is of.
 type summed uint8
 
 const (
 	products summed = iota
 	squares
+	differences // squared
 )
 
 // group is lists of one width that are summed side by side.
@@ -94,7 +104,7 @@ const groupLists = 8
 
 func (p *Probe) sum(dst []float64, lists []List, of summed) {
 	n := len(p.items)
-	whole := of == squares || len(p.whole) > 0
+	whole := of == squares || len(p.whole) > 0 && (of == products || n <= mostDifferent)
 	var groups [3]group // of small whole numbers, float32s and doubles
 	for at := 0; at < len(lists); at++ {
 		l := lists[at]
@@ -102,7 +112,7 @@ func (p *Probe) sum(dst []float64, lists []List, of summed) {
 		case int(l.n) != n || n == 0:
 			dst[at] = math.NaN()
 		case l.width == 1 && whole:
-			at += p.sumWhole(dst[at:], lists[at:], of) - 1
+			at += p.wholes(dst[at:], lists[at:], of) - 1
 		default:
 			if at+groupLists < len(lists) {
 				lists[at+groupLists].ahead()
@@ -119,6 +129,26 @@ func (p *Probe) sum(dst []float64, lists []List, of summed) {
 			p.sumGroup(dst, &groups[i], of)
 		}
 	}
+}
+
+// mostDifferent is how many small whole numbers and int16s may differ and be summed as
+// integers: less than 2^16 by less than 2^16 so often come to less than 2^53.
+const mostDifferent = 1 << 20
+
+// wholes is sumWhole of anything: (a-b)^2 is a^2 - 2ab + b^2, of whole numbers also after
+// they are summed.
+func (p *Probe) wholes(dst []float64, lists []List, of summed) int {
+	if of != differences {
+		return p.sumWhole(dst, lists, of)
+	}
+	var squared [runRows]float64
+	n := min(len(lists), len(squared))
+	n = p.sumWhole(dst[:n], lists[:n], products)
+	p.sumWhole(squared[:n], lists[:n], squares)
+	for i, x := range squared[:n] {
+		dst[i] = x - float64(2*dst[i]) + p.Square()
+	}
+	return n
 }
 
 // ahead asks for the items, which are read soon.
@@ -208,7 +238,8 @@ func (g *group) sumPortably(sums *[groupLists]float64, items []float64, from int
 func sumFour[T int8 | float32 | float64](sums *[4]float64, lists *[4]List, items []float64, from int, of summed) {
 	a, b, c, d := lists[0].at, lists[1].at, lists[2].at, lists[3].at
 	s0, s1, s2, s3 := sums[0], sums[1], sums[2], sums[3]
-	if of == squares {
+	switch of {
+	case squares:
 		for i := from; i < len(items); i++ {
 			x0, x1, x2, x3 := float64(at[T](a, i)), float64(at[T](b, i)), float64(at[T](c, i)), float64(at[T](d, i))
 			s0 += float64(x0 * x0)
@@ -216,7 +247,16 @@ func sumFour[T int8 | float32 | float64](sums *[4]float64, lists *[4]List, items
 			s2 += float64(x2 * x2)
 			s3 += float64(x3 * x3)
 		}
-	} else {
+	case differences:
+		for i := from; i < len(items); i++ {
+			x := items[i]
+			x0, x1, x2, x3 := float64(at[T](a, i))-x, float64(at[T](b, i))-x, float64(at[T](c, i))-x, float64(at[T](d, i))-x
+			s0 += float64(x0 * x0)
+			s1 += float64(x1 * x1)
+			s2 += float64(x2 * x2)
+			s3 += float64(x3 * x3)
+		}
+	default:
 		for i := from; i < len(items); i++ {
 			x := items[i]
 			s0 += float64(float64(at[T](a, i)) * x)
@@ -232,11 +272,15 @@ func sumSlowly(sums *[4]float64, lists *[4]List, items []float64, from int, of s
 	for k := range lists {
 		for i := from; i < len(items); i++ {
 			x := lists[k].item(i)
-			if y := items[i]; of == squares {
-				sums[k] += float64(x * x)
-			} else {
-				sums[k] += float64(x * y)
+			y := items[i]
+			switch of {
+			case squares:
+				y = x
+			case differences:
+				x -= y
+				y = x
 			}
+			sums[k] += float64(x * y)
 		}
 	}
 }

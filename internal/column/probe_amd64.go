@@ -22,19 +22,31 @@ func wholeSquares(dst *float64, lists *List, rows int, mask *int16, n int) int
 
 // sumEight adds up what is of the first n items, a multiple of 4.
 func sumEight(sums *[groupLists]float64, lists *[groupLists]List, items *float64, n, width int, of summed) {
-	switch {
-	case width == 8 && of == products:
-		productsDouble(sums, lists, items, n)
-	case width == 8:
-		squaresDouble(sums, lists, n)
-	case width == 4 && of == products:
-		productsFloat(sums, lists, items, n)
-	case width == 4:
-		squaresFloat(sums, lists, n)
-	case of == products:
-		productsInt8(sums, lists, items, n)
-	default:
-		panic("column: squares of small whole numbers are not summed as doubles")
+	switch of {
+	case products:
+		switch width {
+		case 8:
+			productsDouble(sums, lists, items, n)
+		case 4:
+			productsFloat(sums, lists, items, n)
+		default:
+			productsInt8(sums, lists, items, n)
+		}
+	case differences:
+		switch width {
+		case 8:
+			differencesDouble(sums, lists, items, n)
+		case 4:
+			differencesFloat(sums, lists, items, n)
+		default:
+			differencesInt8(sums, lists, items, n)
+		}
+	default: // of small whole numbers they are integers
+		if width == 8 {
+			squaresDouble(sums, lists, n)
+		} else {
+			squaresFloat(sums, lists, n)
+		}
 	}
 }
 
@@ -46,6 +58,15 @@ func productsFloat(sums *[groupLists]float64, lists *[groupLists]List, items *fl
 
 //go:noescape
 func productsInt8(sums *[groupLists]float64, lists *[groupLists]List, items *float64, n int)
+
+//go:noescape
+func differencesDouble(sums *[groupLists]float64, lists *[groupLists]List, items *float64, n int)
+
+//go:noescape
+func differencesFloat(sums *[groupLists]float64, lists *[groupLists]List, items *float64, n int)
+
+//go:noescape
+func differencesInt8(sums *[groupLists]float64, lists *[groupLists]List, items *float64, n int)
 
 //go:noescape
 func squaresDouble(sums *[groupLists]float64, lists *[groupLists]List, n int)

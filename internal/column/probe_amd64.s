@@ -159,6 +159,9 @@ done:
 
 #define TIMES(y) VMULPD Y8, y, y
 #define TWICE(y) VMULPD y, y, y
+#define APART(y) \
+	VSUBPD Y8, y, y \
+	VMULPD y, y, y
 
 #define DOUBLES(at, x, y) VMOVUPD (at)(SI*8), y
 #define FLOATS(at, x, y) VCVTPS2PD (at)(SI*4), y
@@ -234,6 +237,48 @@ TEXT ·productsInt8(SB), NOSPLIT, $0-32
 next:
 	VMOVUPD (DX)(SI*8), Y8
 	BODY(INT8S, TIMES)
+	JNE next
+	DONE
+
+// func differencesDouble(sums *[groupLists]float64, lists *[groupLists]List, items *float64, n int)
+TEXT ·differencesDouble(SB), NOSPLIT, $0-32
+	MOVQ sums+0(FP), DI
+	MOVQ lists+8(FP), SI
+	MOVQ items+16(FP), DX
+	MOVQ n+24(FP), CX
+	EIGHT
+
+next:
+	VMOVUPD (DX)(SI*8), Y8
+	BODY(DOUBLES, APART)
+	JNE next
+	DONE
+
+// func differencesFloat(sums *[groupLists]float64, lists *[groupLists]List, items *float64, n int)
+TEXT ·differencesFloat(SB), NOSPLIT, $0-32
+	MOVQ sums+0(FP), DI
+	MOVQ lists+8(FP), SI
+	MOVQ items+16(FP), DX
+	MOVQ n+24(FP), CX
+	EIGHT
+
+next:
+	VMOVUPD (DX)(SI*8), Y8
+	BODY(FLOATS, APART)
+	JNE next
+	DONE
+
+// func differencesInt8(sums *[groupLists]float64, lists *[groupLists]List, items *float64, n int)
+TEXT ·differencesInt8(SB), NOSPLIT, $0-32
+	MOVQ sums+0(FP), DI
+	MOVQ lists+8(FP), SI
+	MOVQ items+16(FP), DX
+	MOVQ n+24(FP), CX
+	EIGHT
+
+next:
+	VMOVUPD (DX)(SI*8), Y8
+	BODY(INT8S, APART)
 	JNE next
 	DONE
 

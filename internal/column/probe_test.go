@@ -127,10 +127,14 @@ func defined(items, probe []float64, of summed) float64 {
 	}
 	var sum float64
 	for i, x := range items {
-		if of == squares {
+		switch y := probe[i]; of {
+		case squares:
 			sum += float64(x * x)
-		} else {
-			sum += float64(x * probe[i])
+		case differences:
+			d := x - y
+			sum += float64(d * d)
+		default:
+			sum += float64(x * y)
 		}
 	}
 	return sum
@@ -181,7 +185,7 @@ func TestProbe(t *testing.T) {
 					items, lists = append(items, list), append(lists, where.list(list, width))
 				}
 			}
-			for _, of := range []summed{products, squares} {
+			for _, of := range []summed{products, squares, differences} {
 				got := make([]float64, len(lists))
 				p.sum(got, lists, of)
 				for i := range got {
@@ -201,9 +205,9 @@ func TestProbe(t *testing.T) {
 // 32 bits holds them for as many items as the kernels take.
 func TestProbeAtItsBounds(t *testing.T) {
 	ways(t, func(t *testing.T) {
-		where := newStand(t, 1<<20)
+		where := newStand(t, 2<<20)
 		var p Probe
-		for _, n := range []int{1, 15, 16, 17, 64, 256, 510, 511, 512, 1024, 100_000} {
+		for _, n := range []int{1, 15, 16, 17, 64, 256, 510, 511, 512, 1024, 100_000, 1 << 20, 1<<20 + 1} {
 			for _, x := range []float64{-128, 127} {
 				for _, y := range []float64{math.MinInt16, math.MaxInt16} {
 					items, probe := make([]float64, n), make([]float64, n)
@@ -218,6 +222,9 @@ func TestProbeAtItsBounds(t *testing.T) {
 					}
 					if p.Squares(got, lists); got[0] != x*x*float64(n) {
 						t.Errorf("%d times %v * %v: %v, want %v", n, x, x, got[0], x*x*float64(n))
+					}
+					if p.Differences(got, lists); got[0] != (x-y)*(x-y)*float64(n) {
+						t.Errorf("%d times (%v - %v)^2: %v, want %v", n, x, y, got[0], (x-y)*(x-y)*float64(n))
 					}
 				}
 			}

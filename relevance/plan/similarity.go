@@ -24,6 +24,7 @@ type Similarity struct {
 var similarities = map[string]func(dst []float64, lists []column.List, probe *column.Probe){
 	"dot":    compute.Dots,
 	"cosine": compute.Cosines,
+	"l2":     compute.L2s,
 }
 
 // Similarities returns those of the plan, in the order of its values.

@@ -172,7 +172,7 @@ func (s spec) num(depth int) string {
 	case 15:
 		return "lookup(" + s.one("steps", `{0: 1, 1: 3.5}`) + ", " + a() + ", " + a() + ")"
 	case 16:
-		return s.one("dot", "cosine") + "(" + s.vector() + ", " + s.vector() + ")"
+		return s.one("dot", "cosine", "l2") + "(" + s.vector() + ", " + s.vector() + ")"
 	case 17:
 		return "size(" + s.one(s.strs(), s.vector(), s.str(depth-1)) + ")"
 	}

@@ -14,8 +14,8 @@ import (
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "joint_vectors", Shape: "a0abf0c154bdd155", Score: jointJointVectors})
-	compute.RegisterModel(compute.Model{Name: "joint_vectors", Shape: "9a84c3d0384de9f3", Score: jointJointVectorsAlone})
+	compute.RegisterModel(compute.Model{Name: "joint_vectors", Shape: "8c95c4b3340d9a80", Score: jointJointVectors})
+	compute.RegisterModel(compute.Model{Name: "joint_vectors", Shape: "cf0f25722bdc8940", Score: jointJointVectorsAlone})
 }
 
 var jointVectorsFeed1 = []float64{0, 1, 2, 3}
@@ -26,15 +26,18 @@ func jointJointVectors(k *compute.ModelArgs) {
 	rows, out := k.Rows, k.Out[:len(sel)]
 	out2 := k.More[1].Out[:len(sel)]
 	out3 := k.More[2].Out[:len(sel)]
-	w := (*[37]float64)(k.Weights)
+	w := (*[45]float64)(k.Weights)
 	entity := k.Entity
 	k.EntityArena.Reset()
 
 	// The caller has computed this, over lists where they stand.
 	dot := k.Vector(8)[0]
 	cosine := k.Vector(11)[0]
+	l2 := k.Vector(13)[0]
 	author := compute.Coalesce(dot, 7)
 	t1 := float64(w[9] * author)
+	farAuthor := compute.Coalesce(l2, 12)
+	t2 := float64(w[15] * farAuthor)
 	followers := compute.Missing
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[1], 0))
@@ -52,15 +55,16 @@ func jointJointVectors(k *compute.ModelArgs) {
 	if entity != nil {
 		topics = k.EntityArena.Strings(entity, k.EntCols[4], 0)
 	}
-	t2 := float64(w[16] * pop)
+	t3 := float64(w[20] * pop)
 	text0 := k.Strings[0]
-	t3 := float64(w[18] * compute.Bool(lang == text0))
+	t4 := float64(w[22] * compute.Bool(lang == text0))
 	vip := false
 	if entity != nil {
 		vip = entity.Word(k.EntCols[5], 0) != 0
 	}
-	t4 := float64(w[21] * compute.Bool(vip && (entity != nil && !entity.Null(k.EntCols[2], 0))))
-	t5 := float64(w[32] * author)
+	t5 := float64(w[25] * compute.Bool(vip && (entity != nil && !entity.Null(k.EntCols[2], 0))))
+	t6 := float64(w[36] * author)
+	t7 := float64(w[42] * farAuthor)
 	nColumn := rows.Column(k.Columns[1])
 	xColumn := rows.Column(k.Columns[3])
 
@@ -75,8 +79,11 @@ func jointJointVectors(k *compute.ModelArgs) {
 	dot5 := k.Vector(7)[:len(sel)]
 	sim := k.Vector(9)[:len(sel)]
 	cosine6 := k.Vector(10)[:len(sel)]
-	cosine7 := k.Vector(12)[:len(sel)]
-	decay := k.Decays(13, dot5, 100)[:len(sel)]
+	l22 := k.Vector(12)[:len(sel)]
+	l23 := k.Vector(14)[:len(sel)]
+	l24 := k.Vector(15)[:len(sel)]
+	cosine7 := k.Vector(16)[:len(sel)]
+	decay := k.Decays(17, dot5, 100)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 		x1 := k.More[0].Matrix[i/compute.MatrixBlock*k.More[0].Stride+i%compute.MatrixBlock:]
@@ -86,76 +93,76 @@ func jointJointVectors(k *compute.ModelArgs) {
 		rest0 := float64(w[1] * near)
 
 		// near of vectors_whole: coalesce(dot(record.vec, viewer.vec), 0.5)
-		vectorsWholeRest0 := float64(w[24] * near)
+		vectorsWholeRest0 := float64(w[28] * near)
 
 		// like: coalesce(cosine(viewer.vec, record.vec), 2)
 		like := compute.Coalesce(cosine2[i], 2)
 		rest1 := float64(w[2] * like)
 
 		// like of vectors_whole: coalesce(cosine(viewer.vec, record.vec), 2)
-		vectorsWholeRest1 := float64(w[25] * like)
+		vectorsWholeRest1 := float64(w[29] * like)
 
 		// other: coalesce(cosine(record.vec, viewer.bins), -1)
 		other := compute.Coalesce(cosine3[i], -1)
 		rest2 := float64(w[3] * other)
 
 		// other of vectors_whole: coalesce(cosine(record.vec, viewer.bins), -1)
-		vectorsWholeRest2 := float64(w[26] * other)
+		vectorsWholeRest2 := float64(w[30] * other)
 
 		// place: coalesce(dot(object.place, viewer.vec), 3)
 		place := compute.Coalesce(dot3[i], 3)
 		rest3 := float64(w[4] * place)
 
 		// place of vectors_whole: coalesce(dot(object.place, viewer.vec), 3)
-		vectorsWholeRest3 := float64(w[27] * place)
+		vectorsWholeRest3 := float64(w[31] * place)
 
 		// placed: cosine(object.place, viewer.bins) > 0.5
 		placed := compute.Bool(cosine4[i] > 0.5)
 		rest0 += float64(w[5] * placed)
 
 		// placed of vectors_whole: cosine(object.place, viewer.bins) > 0.5
-		vectorsWholeRest0 += float64(w[28] * placed)
+		vectorsWholeRest0 += float64(w[32] * placed)
 
 		// fixed: coalesce(dot(record.vec, [1, -2, 3]), 4)
 		fixed := compute.Coalesce(dot4[i], 4)
 		own0 := float64(w[6] * fixed)
 
 		// fixed of vectors_whole: coalesce(dot(record.vec, [1, -2, 3]), 4)
-		vectorsWholeOwn0 := float64(w[29] * fixed)
+		vectorsWholeOwn0 := float64(w[33] * fixed)
 
 		// fixed_like: coalesce(cosine([127, -128, 0.5], record.vec), 5)
 		fixedLike := compute.Coalesce(cosine5[i], 5)
 		own1 := float64(w[7] * fixedLike)
 
 		// fixed_like of vectors_whole: coalesce(cosine([127, -128, 0.5], record.vec), 5)
-		vectorsWholeOwn1 := float64(w[30] * fixedLike)
+		vectorsWholeOwn1 := float64(w[34] * fixedLike)
 
 		// faded: coalesce(decay(dot(record.vec, viewer.bins), 100), 6)
 		faded := compute.Coalesce(decay[i], 6)
 		rest1 += float64(w[8] * faded)
 
 		// faded of vectors_whole: coalesce(decay(dot(record.vec, viewer.bins), 100), 6)
-		vectorsWholeRest1 += float64(w[31] * faded)
+		vectorsWholeRest1 += float64(w[35] * faded)
 
 		// author: coalesce(dot(entity.embedding, viewer.vec), 7)
 		rest2 += t1
 
 		// author of vectors_whole: coalesce(dot(entity.embedding, viewer.vec), 7)
-		vectorsWholeRest2 += t5
+		vectorsWholeRest2 += t6
 
 		// between: coalesce(dot(record.vec, entity.embedding), 8)
 		between := compute.Coalesce(sim[i], 8)
 		rest3 += float64(w[10] * between)
 
 		// between of vectors_whole: coalesce(dot(record.vec, entity.embedding), 8)
-		vectorsWholeRest3 += float64(w[33] * between)
+		vectorsWholeRest3 += float64(w[37] * between)
 
 		// own: coalesce(cosine(record.vec, record.vec), 9)
 		own := compute.Coalesce(cosine6[i], 9)
 		own2 := float64(w[11] * own)
 
 		// own of vectors_whole: coalesce(cosine(record.vec, record.vec), 9)
-		vectorsWholeOwn2 := float64(w[34] * own)
+		vectorsWholeOwn2 := float64(w[38] * own)
 
 		// first: coalesce(object.place[0], 10)
 		objectPlace := k.Arena.Numbers(k.Objects, 0, int(r))
@@ -163,7 +170,7 @@ func jointJointVectors(k *compute.ModelArgs) {
 		rest0 += float64(w[12] * first)
 
 		// first of vectors_whole: coalesce(object.place[0], 10)
-		vectorsWholeRest0 += float64(w[35] * first)
+		vectorsWholeRest0 += float64(w[39] * first)
 
 		// authored: coalesce(cosine(entity.embedding, viewer.bins), record.n)
 		n2 := float64(int64(nColumn[r]))
@@ -171,7 +178,34 @@ func jointJointVectors(k *compute.ModelArgs) {
 		rest1 += float64(w[13] * authored)
 
 		// authored of vectors_whole: coalesce(cosine(entity.embedding, viewer.bins), record.n)
-		vectorsWholeRest1 += float64(w[36] * authored)
+		vectorsWholeRest1 += float64(w[40] * authored)
+
+		// far: coalesce(l2(record.vec, viewer.vec), 11)
+		far := compute.Coalesce(l22[i], 11)
+		rest2 += float64(w[14] * far)
+
+		// far of vectors_whole: coalesce(l2(record.vec, viewer.vec), 11)
+		vectorsWholeRest2 += float64(w[41] * far)
+
+		// far_author: coalesce(l2(viewer.bins, entity.embedding), 12)
+		rest3 += t2
+
+		// far_author of vectors_whole: coalesce(l2(viewer.bins, entity.embedding), 12)
+		vectorsWholeRest3 += t7
+
+		// far_object: coalesce(l2(object.place, record.vec), 13)
+		farObject := compute.Coalesce(l23[i], 13)
+		rest0 += float64(w[16] * farObject)
+
+		// far_object of vectors_whole: coalesce(l2(object.place, record.vec), 13)
+		vectorsWholeRest0 += float64(w[43] * farObject)
+
+		// far_fixed: coalesce(l2([1, 2, -3], record.vec), 14)
+		farFixed := compute.Coalesce(l24[i], 14)
+		own3 := float64(w[17] * farFixed)
+
+		// far_fixed of vectors_whole: coalesce(l2([1, 2, -3], record.vec), 14)
+		vectorsWholeOwn3 := float64(w[44] * farFixed)
 
 		// b of vectors-trees: bucketize(dot(record.vec, viewer.vec), [0, 1, 2, 3])
 		x1[0*compute.MatrixBlock] = compute.Bucketize(dot2[i], jointVectorsFeed1)
@@ -180,33 +214,33 @@ func jointJointVectors(k *compute.ModelArgs) {
 		x1[1*compute.MatrixBlock] = compute.Coalesce(cosine7[i], dot5[i])
 
 		// both of entity: entity.posts * record.n
-		entityRest1 := float64(w[17] * float64(posts*n2))
+		entityRest1 := float64(w[21] * float64(posts*n2))
 
 		// topic of entity: record.s in entity.topics
 		s := rows.StringAt(k.Columns[2], int(r))
-		entityRest3 := float64(w[19] * compute.Bool(slices.Contains(topics, s)))
+		entityRest3 := float64(w[23] * compute.Bool(slices.Contains(topics, s)))
 
 		// sim of entity: dot(record.vec, entity.embedding)
-		entityRest0 := t2 + float64(w[20]*sim[i])
+		entityRest0 := t3 + float64(w[24]*sim[i])
 
 		// vip of entity: entity.vip && has(entity.posts)
-		entityRest1 += t4
+		entityRest1 += t5
 
 		// pair of entity: cross(entity.lang, record.s)
 		pair := k.Arena.Cross(lang, s)
-		entityRest2 := t3 + k.Tables[0].String(pair)
+		entityRest2 := t4 + k.Tables[0].String(pair)
 
 		// twice of entity: log1p(coalesce(entity.followers, 0)) * record.x
 		x4 := math.Float64frombits(xColumn[r])
-		entityRest3 += float64(w[22] * float64(pop*x4))
-		t6 := (own0 + own1) + own2
+		entityRest3 += float64(w[26] * float64(pop*x4))
+		t8 := (own0 + own1) + (own2 + own3)
 
-		out[i] = compute.Score((t6 + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = compute.Score((t8 + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
 
-		out2[i] = compute.Score(w[15] + ((entityRest0 + entityRest1) + (entityRest2 + entityRest3)))
-		t7 := (vectorsWholeOwn0 + vectorsWholeOwn1) + vectorsWholeOwn2
+		out2[i] = compute.Score(w[19] + ((entityRest0 + entityRest1) + (entityRest2 + entityRest3)))
+		t9 := (vectorsWholeOwn0 + vectorsWholeOwn1) + (vectorsWholeOwn2 + vectorsWholeOwn3)
 
-		out3[i] = compute.Score((t7 + w[23]) + ((vectorsWholeRest0 + vectorsWholeRest1) + (vectorsWholeRest2 + vectorsWholeRest3)))
+		out3[i] = compute.Score((t9 + w[27]) + ((vectorsWholeRest0 + vectorsWholeRest1) + (vectorsWholeRest2 + vectorsWholeRest3)))
 	}
 }
 
@@ -216,15 +250,17 @@ func jointJointVectorsAlone(k *compute.ModelArgs) {
 	rows, out := k.Rows, k.Out[:len(sel)]
 	out2 := k.More[1].Out[:len(sel)]
 	out3 := k.More[2].Out[:len(sel)]
-	w := (*[37]float64)(k.Weights)
+	w := (*[45]float64)(k.Weights)
 	sColumn := rows.Column(k.Columns[2])
 	number1 := k.Numbers[1]
-	number5 := k.Numbers[5]
+	number6 := k.Numbers[6]
 	nColumn := rows.Column(k.Columns[1])
 	number0 := k.Numbers[0]
 	number2 := k.Numbers[2]
+	number7 := k.Numbers[7]
 	number3 := k.Numbers[3]
 	number4 := k.Numbers[4]
+	number5 := k.Numbers[5]
 	xColumn := rows.Column(k.Columns[3])
 
 	// The caller has computed this, over lists where they stand.
@@ -238,9 +274,12 @@ func jointJointVectorsAlone(k *compute.ModelArgs) {
 	dot4 := k.Vector(7)[:len(sel)]
 	sim := k.Vector(8)[:len(sel)]
 	cosine5 := k.Vector(9)[:len(sel)]
-	cosine6 := k.Vector(10)[:len(sel)]
-	decay := k.Decays(11, dot4, 100)[:len(sel)]
-	sIn := k.In(12, k.Sets[0], sColumn)[:len(sel)]
+	l2 := k.Vector(10)[:len(sel)]
+	l22 := k.Vector(11)[:len(sel)]
+	l23 := k.Vector(12)[:len(sel)]
+	cosine6 := k.Vector(13)[:len(sel)]
+	decay := k.Decays(14, dot4, 100)[:len(sel)]
+	sIn := k.In(15, k.Sets[0], sColumn)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 		x1 := k.More[0].Matrix[i/compute.MatrixBlock*k.More[0].Stride+i%compute.MatrixBlock:]
@@ -250,76 +289,76 @@ func jointJointVectorsAlone(k *compute.ModelArgs) {
 		rest0 := float64(w[1] * near)
 
 		// near of vectors_whole: coalesce(dot(record.vec, viewer.vec), 0.5)
-		vectorsWholeRest0 := float64(w[24] * near)
+		vectorsWholeRest0 := float64(w[28] * near)
 
 		// like: coalesce(cosine(viewer.vec, record.vec), 2)
 		like := compute.Coalesce(cosine[i], 2)
 		rest1 := float64(w[2] * like)
 
 		// like of vectors_whole: coalesce(cosine(viewer.vec, record.vec), 2)
-		vectorsWholeRest1 := float64(w[25] * like)
+		vectorsWholeRest1 := float64(w[29] * like)
 
 		// other: coalesce(cosine(record.vec, viewer.bins), -1)
 		other := compute.Coalesce(cosine2[i], -1)
 		rest2 := float64(w[3] * other)
 
 		// other of vectors_whole: coalesce(cosine(record.vec, viewer.bins), -1)
-		vectorsWholeRest2 := float64(w[26] * other)
+		vectorsWholeRest2 := float64(w[30] * other)
 
 		// place: coalesce(dot(object.place, viewer.vec), 3)
 		place := compute.Coalesce(dot2[i], 3)
 		rest3 := float64(w[4] * place)
 
 		// place of vectors_whole: coalesce(dot(object.place, viewer.vec), 3)
-		vectorsWholeRest3 := float64(w[27] * place)
+		vectorsWholeRest3 := float64(w[31] * place)
 
 		// placed: cosine(object.place, viewer.bins) > 0.5
 		placed := compute.Bool(cosine3[i] > 0.5)
 		rest0 += float64(w[5] * placed)
 
 		// placed of vectors_whole: cosine(object.place, viewer.bins) > 0.5
-		vectorsWholeRest0 += float64(w[28] * placed)
+		vectorsWholeRest0 += float64(w[32] * placed)
 
 		// fixed: coalesce(dot(record.vec, [1, -2, 3]), 4)
 		fixed := compute.Coalesce(dot3[i], 4)
 		own0 := float64(w[6] * fixed)
 
 		// fixed of vectors_whole: coalesce(dot(record.vec, [1, -2, 3]), 4)
-		vectorsWholeOwn0 := float64(w[29] * fixed)
+		vectorsWholeOwn0 := float64(w[33] * fixed)
 
 		// fixed_like: coalesce(cosine([127, -128, 0.5], record.vec), 5)
 		fixedLike := compute.Coalesce(cosine4[i], 5)
 		own1 := float64(w[7] * fixedLike)
 
 		// fixed_like of vectors_whole: coalesce(cosine([127, -128, 0.5], record.vec), 5)
-		vectorsWholeOwn1 := float64(w[30] * fixedLike)
+		vectorsWholeOwn1 := float64(w[34] * fixedLike)
 
 		// faded: coalesce(decay(dot(record.vec, viewer.bins), 100), 6)
 		faded := compute.Coalesce(decay[i], 6)
 		rest1 += float64(w[8] * faded)
 
 		// faded of vectors_whole: coalesce(decay(dot(record.vec, viewer.bins), 100), 6)
-		vectorsWholeRest1 += float64(w[31] * faded)
+		vectorsWholeRest1 += float64(w[35] * faded)
 
 		// author: coalesce(dot(entity.embedding, viewer.vec), 7)
 		rest2 += number1
 
 		// author of vectors_whole: coalesce(dot(entity.embedding, viewer.vec), 7)
-		vectorsWholeRest2 += number5
+		vectorsWholeRest2 += number6
 
 		// between: coalesce(dot(record.vec, entity.embedding), 8)
 		between := compute.Coalesce(sim[i], 8)
 		rest3 += float64(w[10] * between)
 
 		// between of vectors_whole: coalesce(dot(record.vec, entity.embedding), 8)
-		vectorsWholeRest3 += float64(w[33] * between)
+		vectorsWholeRest3 += float64(w[37] * between)
 
 		// own: coalesce(cosine(record.vec, record.vec), 9)
 		own := compute.Coalesce(cosine5[i], 9)
 		own2 := float64(w[11] * own)
 
 		// own of vectors_whole: coalesce(cosine(record.vec, record.vec), 9)
-		vectorsWholeOwn2 := float64(w[34] * own)
+		vectorsWholeOwn2 := float64(w[38] * own)
 
 		// first: coalesce(object.place[0], 10)
 		objectPlace := k.Arena.Numbers(k.Objects, 0, int(r))
@@ -327,7 +366,7 @@ func jointJointVectorsAlone(k *compute.ModelArgs) {
 		rest0 += float64(w[12] * first)
 
 		// first of vectors_whole: coalesce(object.place[0], 10)
-		vectorsWholeRest0 += float64(w[35] * first)
+		vectorsWholeRest0 += float64(w[39] * first)
 
 		// authored: coalesce(cosine(entity.embedding, viewer.bins), record.n)
 		n2 := float64(int64(nColumn[r]))
@@ -335,7 +374,34 @@ func jointJointVectorsAlone(k *compute.ModelArgs) {
 		rest1 += float64(w[13] * authored)
 
 		// authored of vectors_whole: coalesce(cosine(entity.embedding, viewer.bins), record.n)
-		vectorsWholeRest1 += float64(w[36] * authored)
+		vectorsWholeRest1 += float64(w[40] * authored)
+
+		// far: coalesce(l2(record.vec, viewer.vec), 11)
+		far := compute.Coalesce(l2[i], 11)
+		rest2 += float64(w[14] * far)
+
+		// far of vectors_whole: coalesce(l2(record.vec, viewer.vec), 11)
+		vectorsWholeRest2 += float64(w[41] * far)
+
+		// far_author: coalesce(l2(viewer.bins, entity.embedding), 12)
+		rest3 += number2
+
+		// far_author of vectors_whole: coalesce(l2(viewer.bins, entity.embedding), 12)
+		vectorsWholeRest3 += number7
+
+		// far_object: coalesce(l2(object.place, record.vec), 13)
+		farObject := compute.Coalesce(l22[i], 13)
+		rest0 += float64(w[16] * farObject)
+
+		// far_object of vectors_whole: coalesce(l2(object.place, record.vec), 13)
+		vectorsWholeRest0 += float64(w[43] * farObject)
+
+		// far_fixed: coalesce(l2([1, 2, -3], record.vec), 14)
+		farFixed := compute.Coalesce(l23[i], 14)
+		own3 := float64(w[17] * farFixed)
+
+		// far_fixed of vectors_whole: coalesce(l2([1, 2, -3], record.vec), 14)
+		vectorsWholeOwn3 := float64(w[44] * farFixed)
 
 		// b of vectors-trees: bucketize(dot(record.vec, viewer.vec), [0, 1, 2, 3])
 		x1[0*compute.MatrixBlock] = compute.Bucketize(dot[i], jointVectorsFeed1)
@@ -344,32 +410,32 @@ func jointJointVectorsAlone(k *compute.ModelArgs) {
 		x1[1*compute.MatrixBlock] = compute.Coalesce(cosine6[i], dot4[i])
 
 		// both of entity: entity.posts * record.n
-		entityRest1 := float64(w[17] * float64(compute.Missing*n2))
+		entityRest1 := float64(w[21] * float64(compute.Missing*n2))
 
 		// topic of entity: record.s in entity.topics
-		entityRest3 := float64(w[19] * compute.Bool(sIn[i]))
+		entityRest3 := float64(w[23] * compute.Bool(sIn[i]))
 
 		// sim of entity: dot(record.vec, entity.embedding)
-		entityRest0 := number2 + float64(w[20]*sim[i])
+		entityRest0 := number3 + float64(w[24]*sim[i])
 
 		// vip of entity: entity.vip && has(entity.posts)
-		entityRest1 += number3
+		entityRest1 += number4
 
 		// pair of entity: cross(entity.lang, record.s)
 		s := rows.StringAt(k.Columns[2], int(r))
 		pair := k.Arena.Cross("", s)
-		entityRest2 := number4 + k.Tables[0].String(pair)
+		entityRest2 := number5 + k.Tables[0].String(pair)
 
 		// twice of entity: log1p(coalesce(entity.followers, 0)) * record.x
 		x4 := math.Float64frombits(xColumn[r])
-		entityRest3 += float64(w[22] * float64(0*x4))
-		t1 := (own0 + own1) + own2
+		entityRest3 += float64(w[26] * float64(0*x4))
+		t1 := (own0 + own1) + (own2 + own3)
 
 		out[i] = compute.Score((t1 + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
 
-		out2[i] = compute.Score(w[15] + ((entityRest0 + entityRest1) + (entityRest2 + entityRest3)))
-		t2 := (vectorsWholeOwn0 + vectorsWholeOwn1) + vectorsWholeOwn2
+		out2[i] = compute.Score(w[19] + ((entityRest0 + entityRest1) + (entityRest2 + entityRest3)))
+		t2 := (vectorsWholeOwn0 + vectorsWholeOwn1) + (vectorsWholeOwn2 + vectorsWholeOwn3)
 
-		out3[i] = compute.Score((t2 + w[23]) + ((vectorsWholeRest0 + vectorsWholeRest1) + (vectorsWholeRest2 + vectorsWholeRest3)))
+		out3[i] = compute.Score((t2 + w[27]) + ((vectorsWholeRest0 + vectorsWholeRest1) + (vectorsWholeRest2 + vectorsWholeRest3)))
 	}
 }

@@ -9,23 +9,25 @@ import "github.com/millrace/millrace/compute"
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "vectors_whole", Shape: "ce090ea5a4048fd4", Score: scoreVectorsWhole})
-	compute.RegisterModel(compute.Model{Name: "vectors_whole", Shape: "30659b153657b85f", Score: foldVectorsWhole})
-	compute.RegisterModel(compute.Model{Name: "vectors_whole", Shape: "7a628123832ba6c1", Score: scoreVectorsWholeFolded})
-	compute.RegisterModel(compute.Model{Name: "vectors_whole", Shape: "4bf57051c1a00a15", Score: scoreVectorsWholeAlone})
-	compute.RegisterModel(compute.Model{Name: "vectors_whole", Shape: "714746c7fa720008", Score: scoreVectorsWholeAloneFolded})
+	compute.RegisterModel(compute.Model{Name: "vectors_whole", Shape: "ccd5b38137d85016", Score: scoreVectorsWhole})
+	compute.RegisterModel(compute.Model{Name: "vectors_whole", Shape: "27bc2565a2612525", Score: foldVectorsWhole})
+	compute.RegisterModel(compute.Model{Name: "vectors_whole", Shape: "320a0589c9a8ed36", Score: scoreVectorsWholeFolded})
+	compute.RegisterModel(compute.Model{Name: "vectors_whole", Shape: "b715598c57bd0598", Score: scoreVectorsWholeAlone})
+	compute.RegisterModel(compute.Model{Name: "vectors_whole", Shape: "c274959ea1a8d529", Score: scoreVectorsWholeAloneFolded})
 }
 
-// scoreVectorsWhole scores test.Every and features test.Member: linear over 13 features.
+// scoreVectorsWhole scores test.Every and features test.Member: linear over 17 features.
 func scoreVectorsWhole(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
-	w := (*[14]float64)(k.Weights)
+	w := (*[18]float64)(k.Weights)
 
 	// The caller has computed this, over lists where they stand.
 	dot := k.Vector(8)[0]
 	cosine := k.Vector(11)[0]
+	l2 := k.Vector(13)[0]
 	t1 := float64(w[9] * compute.Coalesce(dot, 7))
+	t2 := float64(w[15] * compute.Coalesce(l2, 12))
 	nColumn := rows.Column(k.Columns[1])
 
 	// The caller has computed this, over lists where they stand.
@@ -39,7 +41,10 @@ func scoreVectorsWhole(k *compute.ModelArgs) {
 	dot5 := k.Vector(7)[:len(sel)]
 	dot6 := k.Vector(9)[:len(sel)]
 	cosine6 := k.Vector(10)[:len(sel)]
-	decay := k.Decays(12, dot5, 100)[:len(sel)]
+	l22 := k.Vector(12)[:len(sel)]
+	l23 := k.Vector(14)[:len(sel)]
+	l24 := k.Vector(15)[:len(sel)]
+	decay := k.Decays(16, dot5, 100)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -83,9 +88,21 @@ func scoreVectorsWhole(k *compute.ModelArgs) {
 		// authored: coalesce(cosine(entity.embedding, viewer.bins), record.n)
 		n2 := float64(int64(nColumn[r]))
 		rest1 += float64(w[13] * compute.Coalesce(cosine, n2))
-		t2 := (own0 + own1) + own2
 
-		out[i] = compute.Score((t2 + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
+		// far: coalesce(l2(record.vec, viewer.vec), 11)
+		rest2 += float64(w[14] * compute.Coalesce(l22[i], 11))
+
+		// far_author: coalesce(l2(viewer.bins, entity.embedding), 12)
+		rest3 += t2
+
+		// far_object: coalesce(l2(object.place, record.vec), 13)
+		rest0 += float64(w[16] * compute.Coalesce(l23[i], 13))
+
+		// far_fixed: coalesce(l2([1, 2, -3], record.vec), 14)
+		own3 := float64(w[17] * compute.Coalesce(l24[i], 14))
+		t3 := (own0 + own1) + (own2 + own3)
+
+		out[i] = compute.Score((t3 + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }
 
@@ -93,12 +110,13 @@ func scoreVectorsWhole(k *compute.ModelArgs) {
 func foldVectorsWhole(k *compute.ModelArgs) {
 	sel := k.Sel
 	out := k.Out[:len(sel)]
-	w := (*[14]float64)(k.Weights)
+	w := (*[18]float64)(k.Weights)
 
 	// The caller has computed this, over lists where they stand.
 	dot := k.Vector(0)[:len(sel)]
 	cosine := k.Vector(1)[:len(sel)]
 	cosine2 := k.Vector(2)[:len(sel)]
+	l2 := k.Vector(3)[:len(sel)]
 	for i := range sel {
 
 		// fixed: coalesce(dot(record.vec, [1, -2, 3]), 4)
@@ -110,7 +128,10 @@ func foldVectorsWhole(k *compute.ModelArgs) {
 		// own: coalesce(cosine(record.vec, record.vec), 9)
 		own2 := float64(w[11] * compute.Coalesce(cosine2[i], 9))
 
-		out[i] = compute.Score((own0 + own1) + own2)
+		// far_fixed: coalesce(l2([1, 2, -3], record.vec), 14)
+		own3 := float64(w[17] * compute.Coalesce(l2[i], 14))
+
+		out[i] = compute.Score((own0 + own1) + (own2 + own3))
 	}
 }
 
@@ -119,12 +140,14 @@ func scoreVectorsWholeFolded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
-	w := (*[14]float64)(k.Weights)
+	w := (*[18]float64)(k.Weights)
 
 	// The caller has computed this, over lists where they stand.
 	dot := k.Vector(6)[0]
 	cosine := k.Vector(8)[0]
+	l2 := k.Vector(10)[0]
 	t1 := float64(w[9] * compute.Coalesce(dot, 7))
+	t2 := float64(w[15] * compute.Coalesce(l2, 12))
 	nColumn := rows.Column(k.Columns[1])
 
 	// The caller has computed this, over lists where they stand.
@@ -135,7 +158,9 @@ func scoreVectorsWholeFolded(k *compute.ModelArgs) {
 	cosine4 := k.Vector(4)[:len(sel)]
 	dot4 := k.Vector(5)[:len(sel)]
 	dot5 := k.Vector(7)[:len(sel)]
-	decay := k.Decays(9, dot4, 100)[:len(sel)]
+	l22 := k.Vector(9)[:len(sel)]
+	l23 := k.Vector(11)[:len(sel)]
+	decay := k.Decays(12, dot4, 100)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -171,18 +196,28 @@ func scoreVectorsWholeFolded(k *compute.ModelArgs) {
 		n2 := float64(int64(nColumn[r]))
 		rest1 += float64(w[13] * compute.Coalesce(cosine, n2))
 
+		// far: coalesce(l2(record.vec, viewer.vec), 11)
+		rest2 += float64(w[14] * compute.Coalesce(l22[i], 11))
+
+		// far_author: coalesce(l2(viewer.bins, entity.embedding), 12)
+		rest3 += t2
+
+		// far_object: coalesce(l2(object.place, record.vec), 13)
+		rest0 += float64(w[16] * compute.Coalesce(l23[i], 13))
+
 		out[i] = compute.Score((folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }
 
-// scoreVectorsWholeAlone scores test.Every of entities without features: linear over 13 features.
+// scoreVectorsWholeAlone scores test.Every of entities without features: linear over 17 features.
 func scoreVectorsWholeAlone(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
-	w := (*[14]float64)(k.Weights)
+	w := (*[18]float64)(k.Weights)
 	number1 := k.Numbers[1]
 	nColumn := rows.Column(k.Columns[1])
 	number0 := k.Numbers[0]
+	number2 := k.Numbers[2]
 
 	// The caller has computed this, over lists where they stand.
 	dot := k.Vector(0)[:len(sel)]
@@ -195,7 +230,10 @@ func scoreVectorsWholeAlone(k *compute.ModelArgs) {
 	dot4 := k.Vector(7)[:len(sel)]
 	dot5 := k.Vector(8)[:len(sel)]
 	cosine5 := k.Vector(9)[:len(sel)]
-	decay := k.Decays(10, dot4, 100)[:len(sel)]
+	l2 := k.Vector(10)[:len(sel)]
+	l22 := k.Vector(11)[:len(sel)]
+	l23 := k.Vector(12)[:len(sel)]
+	decay := k.Decays(13, dot4, 100)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -239,7 +277,19 @@ func scoreVectorsWholeAlone(k *compute.ModelArgs) {
 		// authored: coalesce(cosine(entity.embedding, viewer.bins), record.n)
 		n2 := float64(int64(nColumn[r]))
 		rest1 += float64(w[13] * compute.Coalesce(number0, n2))
-		t1 := (own0 + own1) + own2
+
+		// far: coalesce(l2(record.vec, viewer.vec), 11)
+		rest2 += float64(w[14] * compute.Coalesce(l2[i], 11))
+
+		// far_author: coalesce(l2(viewer.bins, entity.embedding), 12)
+		rest3 += number2
+
+		// far_object: coalesce(l2(object.place, record.vec), 13)
+		rest0 += float64(w[16] * compute.Coalesce(l22[i], 13))
+
+		// far_fixed: coalesce(l2([1, 2, -3], record.vec), 14)
+		own3 := float64(w[17] * compute.Coalesce(l23[i], 14))
+		t1 := (own0 + own1) + (own2 + own3)
 
 		out[i] = compute.Score((t1 + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
 	}
@@ -250,10 +300,11 @@ func scoreVectorsWholeAloneFolded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
-	w := (*[14]float64)(k.Weights)
+	w := (*[18]float64)(k.Weights)
 	number1 := k.Numbers[1]
 	nColumn := rows.Column(k.Columns[1])
 	number0 := k.Numbers[0]
+	number2 := k.Numbers[2]
 
 	// The caller has computed this, over lists where they stand.
 	dot := k.Vector(0)[:len(sel)]
@@ -263,7 +314,9 @@ func scoreVectorsWholeAloneFolded(k *compute.ModelArgs) {
 	cosine3 := k.Vector(4)[:len(sel)]
 	dot3 := k.Vector(5)[:len(sel)]
 	dot4 := k.Vector(6)[:len(sel)]
-	decay := k.Decays(7, dot3, 100)[:len(sel)]
+	l2 := k.Vector(7)[:len(sel)]
+	l22 := k.Vector(8)[:len(sel)]
+	decay := k.Decays(9, dot3, 100)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -298,6 +351,15 @@ func scoreVectorsWholeAloneFolded(k *compute.ModelArgs) {
 		// authored: coalesce(cosine(entity.embedding, viewer.bins), record.n)
 		n2 := float64(int64(nColumn[r]))
 		rest1 += float64(w[13] * compute.Coalesce(number0, n2))
+
+		// far: coalesce(l2(record.vec, viewer.vec), 11)
+		rest2 += float64(w[14] * compute.Coalesce(l2[i], 11))
+
+		// far_author: coalesce(l2(viewer.bins, entity.embedding), 12)
+		rest3 += number2
+
+		// far_object: coalesce(l2(object.place, record.vec), 13)
+		rest0 += float64(w[16] * compute.Coalesce(l22[i], 13))
 
 		out[i] = compute.Score((folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
 	}

@@ -109,7 +109,7 @@ func (p *Plan) Machine(keep bool) *Machine {
 
 // ready prepares what every machine of the plan shares.
 func (p *Plan) ready() *Plan {
-	p.similar = p.findSimilarities()
+	p.findSimilarities()
 	p.slots = p.findSlots()
 	p.steps = p.schedule(false)
 	p.request = &steps{fused: make([][]int, len(p.Values)), fusedTo: make([]int, len(p.Values)), funcs: p.steps.funcs, request: p.steps.request}

@@ -177,7 +177,9 @@ type Plan struct {
 	request *steps    // of one that computes what the request decides, for Args
 	slots   Slots
 	similar []Similarity
-	objects *column.Layout
+
+	similarAt []int // of each value, its place among the similarities and 1; 0: it is none
+	objects   *column.Layout
 }
 
 // Objects returns the layout in which the plan reads the features of objects:

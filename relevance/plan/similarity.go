@@ -30,7 +30,8 @@ var similarities = map[string]func(dst []float64, lists []column.List, probe *co
 // Similarities returns those of the plan, in the order of its values.
 func (p *Plan) Similarities() []Similarity { return p.similar }
 
-func (p *Plan) findSimilarities() (all []Similarity) {
+func (p *Plan) findSimilarities() {
+	p.similar, p.similarAt = nil, make([]int, len(p.Values))
 	for i := range p.Values {
 		v := &p.Values[i]
 		if v.Op != Call || similarities[v.Name] == nil || p.fixed(i) {
@@ -41,10 +42,10 @@ func (p *Plan) findSimilarities() (all []Similarity) {
 			list, probe = probe, list // what changes less often is the probe
 		}
 		if p.loads(list) && (p.loads(probe) || p.fixed(probe)) {
-			all = append(all, Similarity{i, list, probe})
+			p.similar = append(p.similar, Similarity{i, list, probe})
+			p.similarAt[i] = len(p.similar)
 		}
 	}
-	return all
 }
 
 // loads reports whether a value is a list of the record, of its object or of the entity.
@@ -58,7 +59,10 @@ func (p *Plan) fixed(i int) bool { return p.Values[i].Deps&(Record|Entity) == 0 
 
 // similarity returns which similarity a value is, or -1.
 func (p *Plan) similarity(i int) int {
-	return slices.IndexFunc(p.similar, func(s Similarity) bool { return s.Value == i })
+	if len(p.similar) == 0 {
+		return -1
+	}
+	return p.similarAt[i] - 1
 }
 
 // Similar tells whether a value is a similarity.

@@ -73,6 +73,31 @@ func TestNothingPointsAtRowsThatAreScored(t *testing.T) {
 	check("for generated code", a.Vector(0), m.standing)
 }
 
+// What is compared is compared in memory that is there already.
+func TestSimilaritiesAllocateNothing(t *testing.T) {
+	p := dotPlan()
+	rows, sel := dotRows(t, 3*Batch)
+	packed, err := column.Pack(nil, rows)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b column.Batch
+	b.Reset(rows.Layout(), []int{0}, len(sel))
+	b.Add(column.PackedAt(packed), 0, len(sel))
+	in := Inputs{Viewer: []any{[]float64{2, 0.5}}}
+	m, out := p.Machine(false), make([]float64, len(sel))
+	a := compute.ModelArgs{Rows: b.Slab(), Sel: sel}
+	prepared := p.Preparer()
+	if n := testing.AllocsPerRun(100, func() {
+		m.Bind(in)
+		m.Score(b.Slab(), sel, out)
+		prepared.Args(&a, in)
+		prepared.Similar(&a)
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
 // A long list of one request is not kept for those after it.
 func TestLongProbesAreLetGo(t *testing.T) {
 	m := dotPlan().Machine(false)

@@ -154,6 +154,12 @@ func ways(t *testing.T, test func(*testing.T)) {
 		defer without()()
 		test(t)
 	})
+	t.Run("aligned", func(t *testing.T) {
+		defer without()()
+		defer func(could bool) { canSlide = could }(canSlide)
+		canSlide = false
+		test(t)
+	})
 }
 
 // Lists of every width and length, in every mixture, have the sums that the definition

@@ -55,9 +55,6 @@ func (p *Probe) Set(items []float64) {
 	}
 }
 
-// Len returns the number of items.
-func (p *Probe) Len() int { return len(p.items) }
-
 // Bytes returns the memory the probe holds.
 func (p *Probe) Bytes() int { return 8*cap(p.items) + 2*cap(p.whole) }
 

@@ -66,6 +66,7 @@ import (
 	_ "github.com/millrace/millrace/codegen/testdata/joint_trees"
 	_ "github.com/millrace/millrace/codegen/testdata/joint_trees_behind"
 	_ "github.com/millrace/millrace/codegen/testdata/joint_two_schemas"
+	_ "github.com/millrace/millrace/codegen/testdata/joint_vectors"
 	_ "github.com/millrace/millrace/codegen/testdata/joint_viewer"
 	_ "github.com/millrace/millrace/codegen/testdata/keywords"
 	_ "github.com/millrace/millrace/codegen/testdata/logic"
@@ -122,5 +123,7 @@ import (
 	_ "github.com/millrace/millrace/codegen/testdata/trees_xgboost"
 	_ "github.com/millrace/millrace/codegen/testdata/two_schemas"
 	_ "github.com/millrace/millrace/codegen/testdata/vectors"
+	_ "github.com/millrace/millrace/codegen/testdata/vectors_trees"
+	_ "github.com/millrace/millrace/codegen/testdata/vectors_whole"
 	_ "github.com/millrace/millrace/codegen/testdata/viewer"
 )

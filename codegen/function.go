@@ -122,6 +122,7 @@ func (f *function) slot(i int) string {
 
 func (f *function) emit() {
 	f.out = &f.head
+	f.similarities(plan.Entity)
 	f.entityValues()
 	f.vectors()
 	f.out = &f.loop
@@ -144,7 +145,7 @@ func (f *function) entityValues() {
 		}
 	}
 	for i := range f.p.Values {
-		if f.p.Values[i].Deps&plan.Record == 0 {
+		if f.p.Values[i].Deps&plan.Record == 0 || f.p.Similar(i) {
 			continue
 		}
 		for _, a := range f.p.Values[i].Args {

@@ -9,10 +9,13 @@ import (
 
 // vectors writes what is computed of all rows before the loop over them, since
 // one call of a batch costs a quarter of as many calls: the decays of ages by
-// half-lives that do not change with the record, and look-ups of its strings.
+// half-lives that do not change with the record, and look-ups of its strings. The first
+// vectors are the similarities.
 func (f *function) vectors() {
 	f.out = &f.before
 	n := 0
+	f.similarities(plan.Record)
+	n += len(f.p.Similarities())
 	for i := range f.p.Values {
 		v := &f.p.Values[i]
 		if (v.Op == plan.In || v.Op == plan.Lookup) && f.p.Direct(i) {
@@ -33,6 +36,28 @@ func (f *function) vectors() {
 		fmt.Fprintf(f.out, "%s := k.Decays(%d, %s, %s)[:len(sel)]\n", name, n, ages, half)
 		f.vars[i] = name + "[i]"
 		n++
+	}
+}
+
+// similarities takes those that change with the record, or else with the entity, from
+// the caller.
+func (f *function) similarities(of plan.Deps) {
+	said := false
+	for n, s := range f.p.Similarities() {
+		if f.p.Values[s.Value].Deps&plan.Record != of&plan.Record {
+			continue
+		}
+		if !said {
+			f.out.WriteString("\n// The caller has computed this, over lists where they stand.\n")
+			said = true
+		}
+		if name := f.names.take(f.want(s.Value)); of == plan.Record {
+			fmt.Fprintf(f.out, "%s := k.Vector(%d)[:len(sel)]\n", name, n)
+			f.vars[s.Value] = name + "[i]"
+		} else {
+			fmt.Fprintf(f.out, "%s := k.Vector(%d)[0]\n", name, n)
+			f.vars[s.Value] = name
+		}
 	}
 }
 
@@ -62,6 +87,9 @@ func (f *function) numeric(i int) bool {
 	if v.Deps&plan.Record == 0 || v.Kind != plan.Number && v.Kind != plan.Bool {
 		return false
 	}
+	if f.p.Similar(i) {
+		return true
+	}
 	for _, a := range v.Args {
 		if b := &f.p.Values[a]; b.Deps&plan.Record != 0 && !f.numeric(a) || b.Kind == plan.Strings {
 			return false
@@ -79,7 +107,7 @@ func (f *function) want(i int) string {
 			}
 		}
 	}
-	if v := &f.p.Values[i]; v.Op == plan.Call && (v.Name == "age" || v.Name == "decay") {
+	if v := &f.p.Values[i]; v.Op == plan.Call && (v.Name == "age" || v.Name == "decay" || f.p.Similar(i)) {
 		return v.Name
 	}
 	f.temps++

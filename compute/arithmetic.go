@@ -1,7 +1,8 @@
 // What models compute is defined here once: the interpreter and generated code
 // call the same functions, so that their scores are the same bits. Nothing
-// depends on the architecture: no assembly, and no multiply-add that a compiler
-// may fuse. A missing number is NaN; internal/expr/DESIGN.md has the table of what
+// depends on the architecture: no multiply-add that a compiler may fuse, and no
+// assembly but for sums of products of lists, of which each product and each sum is
+// rounded as here (column.Probe). A missing number is NaN; internal/expr/DESIGN.md has the table of what
 // each function gives for it.
 
 package compute
@@ -104,6 +105,20 @@ func Cosine(a, b []float64) float64 {
 		return Missing
 	}
 	return Dot(a, b) / float64(math.Sqrt(Dot(a, a))*math.Sqrt(Dot(b, b)))
+}
+
+// L2 returns the square root of the sum of (a[i]-b[i])^2, each rounded, added from the
+// first: how far a is from b. NaN where Dot is.
+func L2(a, b []float64) float64 {
+	if len(a) != len(b) || len(a) == 0 {
+		return Missing
+	}
+	var sum float64
+	for i, x := range a {
+		d := x - b[i]
+		sum += float64(d * d)
+	}
+	return math.Sqrt(sum)
 }
 
 // MaxCrossBytes bounds a cross: an entity, an object and a viewer's id, each as long

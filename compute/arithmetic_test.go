@@ -57,6 +57,7 @@ func TestEdges(t *testing.T) {
 		{"bucket below", Bucketize(0, []float64{1, 2}), 0}, {"bucket on", Bucketize(1, []float64{1, 2}), 1}, {"bucket above", Bucketize(9, []float64{1, 2}), 2}, {"bucket nan", Bucketize(nan, []float64{1}), nan},
 		{"coalesce", Coalesce(nan, 3), 3}, {"min nan", Min(1, nan), nan}, {"max", Max(1, 2), 2},
 		{"dot", Dot([]float64{1, 2}, []float64{3, 4}), 11}, {"dot lengths", Dot([]float64{1}, []float64{1, 2}), nan}, {"dot empty", Dot(nil, nil), nan},
+		{"l2", L2([]float64{1, 2}, []float64{4, 6}), 5}, {"l2 of one", L2([]float64{7}, []float64{7}), 0}, {"l2 of none", L2(nil, nil), nan}, {"l2 of other lengths", L2([]float64{1}, nil), nan},
 		{"cosine", Cosine([]float64{3, 4}, []float64{3, 4}), 1}, {"cosine zero", Cosine([]float64{0}, []float64{1}), nan},
 		{"age", Age(1000, 61000), 60},
 	} {

@@ -45,7 +45,10 @@ type vector struct {
 	half    uint64
 }
 
-// Vector returns memory for a number of each of Sel, the nth of the function.
+// Vector returns memory for a number of each of Sel, the nth of the function. The first
+// have the similarities of the plan when the function is called: how like a list that
+// the request decides the lists of rows are, or, in the first number, that of the entity.
+// Who calls the function has computed them.
 func (k *ModelArgs) Vector(n int) []float64 {
 	v := k.vector(n)
 	if len(v.numbers) < len(k.Sel) {
@@ -198,11 +201,11 @@ func (k *ModelArgs) LetGo() {
 	}
 }
 
-// maxKept is how many bytes an arena keeps from one question to the next.
-const maxKept = 256 << 10
+// MaxKept is how many bytes an arena keeps from one question to the next.
+const MaxKept = 256 << 10
 
 // Large reports whether the arena has more memory than is kept for the next
 // question.
 func (a *Arena) Large() bool {
-	return cap(a.buf)+8*cap(a.numbers)+int(unsafe.Sizeof(""))*cap(a.strings) > maxKept
+	return cap(a.buf)+8*cap(a.numbers)+int(unsafe.Sizeof(""))*cap(a.strings) > MaxKept
 }

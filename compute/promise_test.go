@@ -19,7 +19,7 @@ import (
 func TestVersion1Scores(t *testing.T) {
 	schemas := relevance.ShippedSchemas()
 	maps.Copy(schemas, reference.Schemas)
-	for _, name := range []string{"items", "object", "strings", "tables", "vectors"} {
+	for _, name := range []string{"items", "object", "strings", "tables", "vectors", "vectors_whole"} {
 		m, err := relevance.ParseFile(os.DirFS("../codegen/testdata/"+name), "spec.yaml", schemas)
 		if err != nil {
 			t.Fatal(err)

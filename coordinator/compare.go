@@ -1,16 +1,19 @@
 package coordinator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster/steering"
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/digest"
+	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/wait"
 )
 
@@ -39,51 +42,64 @@ func (c *Coordinator) compare(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		found, err := c.compareOnce(ctx)
+		found, unseen, err := c.compareOnce(ctx)
 		if err != nil && ctx.Err() == nil {
 			c.cfg.Log.Warn("not all replicas could be compared", "err", err)
 		}
-		c.tellDiffer(found, err)
+		c.tellDiffer(found, unseen)
 	}
 }
 
 // differing is replicas that differ, of which it is not known which is wrong: in
-// words, by their partition and stream.
-type differing map[string]string
+// words, by what they are of.
+type differing map[differs]string
 
-// tellDiffer tells what a comparison found. One that did not see all says nothing of
-// what it did not see: what was known before stays beside what it found.
-func (c *Coordinator) tellDiffer(found differing, err error) {
+type differs struct {
+	partition millrace.Partition
+	stream    kafka.Stream
+}
+
+// first is what is said of the first partition.
+func (d differing) first() string {
+	return d[slices.MinFunc(slices.Collect(maps.Keys(d)), func(a, b differs) int {
+		return cmp.Or(cmp.Compare(a.partition, b.partition), cmp.Compare(a.stream, b.stream))
+	})]
+}
+
+// tellDiffer tells what a comparison found. Of partitions that it did not see whole it
+// says nothing: what was known of them before stays beside what it found.
+func (c *Coordinator) tellDiffer(found differing, unseen topology.Set) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err == nil {
-		c.mu.differ = found
-		return
-	}
 	all := differing{}
-	maps.Copy(all, c.mu.differ)
+	for of, what := range c.mu.differ {
+		if unseen.Has(of.partition) {
+			all[of] = what
+		}
+	}
 	maps.Copy(all, found)
 	c.mu.differ = all
 }
 
-// compareOnce compares all replicas, and returns what is not settled.
-func (c *Coordinator) compareOnce(ctx context.Context) (unsettled differing, err error) {
+// compareOnce compares all replicas, and returns what is not settled, and of which
+// partitions it has not seen all.
+func (c *Coordinator) compareOnce(ctx context.Context) (unsettled differing, unseen topology.Set, err error) {
 	s, err := steering.Read(ctx, c.cfg.Cluster)
 	if err != nil {
-		return nil, err
+		return nil, topology.All(), err
 	}
 	unsettled = differing{}
-	differences, err := digest.Compare(ctx, s.Map, c.cfg.Dial)
+	differences, unseen, err := digest.Compare(ctx, s.Map, c.cfg.Dial)
 	for i := range differences {
 		d := &differences[i]
 		c.cfg.Log.Error("replicas differ", "difference", d)
 		if bad := c.settle(ctx, s.Map, d); bad != nil {
-			unsettled[fmt.Sprint(d.Partition, d.Stream)] = fmt.Sprintf("%s: %v", d, bad)
+			unsettled[differs{d.Partition, d.Stream}] = fmt.Sprintf("%s: %v", d, bad)
 			continue
 		}
 		c.cfg.Log.Info("the replica that is wrong is made anew", "difference", d)
 	}
-	return unsettled, err
+	return unsettled, unseen, err
 }
 
 // settle has the replicas taken out and renewed that are wrong, one after the other.

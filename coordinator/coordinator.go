@@ -190,7 +190,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 // which it reports.
 func (c *Coordinator) lead(ctx context.Context, lead *cluster.Lead, watched *watchedExperiments) (yields bool) {
 	c.tell(true, nil, nil)
-	c.tellDiffer(nil, nil) // who led since may have settled what it knew
+	c.tellDiffer(nil, topology.Set{}) // who led since may have settled what it knew
 	defer c.tell(false, nil, nil)
 	ctx, cancel := context.WithCancel(ctx)
 	var beside sync.WaitGroup
@@ -498,7 +498,7 @@ func (c *Coordinator) look(s *Steered, e *evidence) {
 	differ := c.mu.differ
 	c.mu.Unlock()
 	if len(differ) > 0 {
-		c.alarm(s, e.now, "replicas_differ", fmt.Sprintf("%d differences, such as: %s", len(differ), differ[slices.Min(slices.Collect(maps.Keys(differ)))]))
+		c.alarm(s, e.now, "replicas_differ", fmt.Sprintf("%d differences, such as: %s", len(differ), differ.first()))
 	}
 	if len(waits) > 0 {
 		slices.Sort(waits)

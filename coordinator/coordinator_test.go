@@ -491,22 +491,21 @@ func TestDifferencesAreToldUntilTheyAreNone(t *testing.T) {
 		})
 	}
 	s.await("one leads", func(l *coordinator.Steered) bool { return l.Notes.Leader == "one" })
-	bad := errors.New("a node does not answer")
-	one.Differ(map[string]string{"17": "17 differs", "18": "18 differs"}, nil)
+	type found = map[millrace.Partition]string
+	one.Differ(found{17: "17 differs", 18: "18 differs"})
 	told("2 differences, such as: 17 differs")
-	one.Differ(map[string]string{"19": "19 differs"}, bad)
+	one.Differ(found{19: "19 differs"}, 16, 17, 18) // of which a node does not answer
 	told("3 differences, such as: 17 differs")
-	one.Differ(nil, bad)
-	one.Differ(map[string]string{"18": "18 differs still"}, bad)
+	one.Differ(found{18: "18 differs still"}, 17, 19)
 	told("3 differences, such as: 17 differs")
-	one.Differ(map[string]string{"18": "18 differs still"}, nil)
-	told("1 differences, such as: 18 differs still")
-	one.Differ(nil, nil)
+	one.Differ(found{18: "18 differs still"}, 19)
+	told("2 differences, such as: 18 differs still")
+	one.Differ(nil)
 	told("")
-	one.Differ(map[string]string{"17": "17 differs"}, nil)
+	one.Differ(found{17: "17 differs"})
 	told("1 differences, such as: 17 differs")
 	depose(t, s.look)
-	one.Differ(map[string]string{"18": "18 differs"}, nil) // which it cannot write: so it leads anew
+	one.Differ(found{18: "18 differs"}) // which it cannot write: so it leads anew
 	told("")
 }
 

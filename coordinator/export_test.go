@@ -4,11 +4,14 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/outcome"
@@ -35,12 +38,23 @@ func (c Config) Settling(d time.Duration) Config { c.settles = d; return c }
 // whose guards are blind lets another lead.
 func (c Config) Yielding(after time.Duration) Config { c.yields = after; return c }
 
-// Differ has a coordinator know what a comparison found, or that it failed.
-func (c *Coordinator) Differ(found map[string]string, err error) { c.tellDiffer(found, err) }
+// Differ has a coordinator know what a comparison found by partition, and of which
+// partitions it has not seen all.
+func (c *Coordinator) Differ(found map[millrace.Partition]string, unseen ...millrace.Partition) {
+	all, missing := differing{}, topology.Set{}
+	for p, what := range found {
+		all[differs{partition: p}] = what
+	}
+	for _, p := range unseen {
+		missing.Add(p)
+	}
+	c.tellDiffer(all, missing)
+}
 
 // Compare compares all replicas once, and returns what is not settled.
-func (c *Coordinator) Compare(ctx context.Context) (map[string]string, error) {
-	return c.compareOnce(ctx)
+func (c *Coordinator) Compare(ctx context.Context) ([]string, error) {
+	unsettled, _, err := c.compareOnce(ctx)
+	return slices.Collect(maps.Values(unsettled)), err
 }
 
 // UnitsIn is how many units there is room for.

@@ -115,7 +115,7 @@ func (c *compared) post(n int) {
 func (c *compared) compare(want int) []digest.Difference {
 	c.t.Helper()
 	for {
-		all, err := digest.Compare(c.ctx, c.watcher.Current(), c.dial)
+		all, _, err := digest.Compare(c.ctx, c.watcher.Current(), c.dial)
 		if err == nil && len(all) == want {
 			return all
 		}

@@ -216,9 +216,11 @@ func TestReadingsOfAPlan(t *testing.T) {
 		`size(record.likes > 1 ? record.text : record.verb)`:              "text 1+0, verb 1+0",
 		`size(cross(cross(record.text, record.verb), record.text))`:       "text 4+0, verb 3+0",
 		`"a" in record.about || size(record.about) > 2`:                   "about 10+0",
-		`dot(record.features, viewer.taste)`:                              "features 9+0",
-		`dot(entity.embedding, viewer.taste)`:                             "entity embedding 0+9",
-		`dot(entity.embedding, record.features)`:                          "features 9+0, entity embedding 1+8",
+		`dot(record.features, viewer.taste)`:                              "features 1+0", // where it stands
+		`dot(record.features, viewer.taste) + size(record.features)`:      "features 10+0",
+		`dot(entity.embedding, viewer.taste)`:                             "entity embedding 0+1",
+		`dot(entity.embedding, record.features)`:                          "features 1+0, entity embedding 1+8",
+		`cosine(record.features, record.features)`:                        "features 10+0",
 		`entity.subject.contains(record.verb)`:                            "verb 1+0, entity subject 1+0",
 		`dot(object.embedding, entity.embedding) + size(object.subject)`:  "object embedding 9+0, object subject 1+0, entity embedding 1+8",
 	} {

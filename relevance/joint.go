@@ -78,8 +78,7 @@ func (j *Joint) plan(l layouts) *planned {
 	}
 	p := &planned{}
 	if p.plan, p.err = j.Plan(l.rows, l.entity); p.err == nil && !j.slow {
-		g, _ := compute.FindModel(p.plan.Shape())
-		p.score = g.Score
+		p.find(true)
 	}
 	kept, _ := j.plans.LoadOrStore(l, p)
 	return kept.(*planned)
@@ -95,24 +94,26 @@ func (j *Joint) names() string {
 
 // JointScorer is a [Scorer] of several models.
 type JointScorer struct {
-	machine *plan.Machine     // interprets the models; nil: generated code scores
+	machine *plan.Machine     // interprets the models, or prepares for generated code what the request decides
 	score   compute.ModelFunc // the generated code; nil: the models are interpreted
 	args    compute.ModelArgs
 	forests []*trees.Forest // by model; nil but for models of trees with generated code
 	batch   int             // rows at a time; 0: all
 	scores  trees.Scores
 	plan    *plan.Plan
+	similar bool // the code takes similarities from who calls it
 	objects objectRows
 }
 
 func newJointScorer(p *planned, in plan.Inputs) *JointScorer {
-	s := &JointScorer{score: p.score, plan: p.plan}
+	s := &JointScorer{score: p.score, plan: p.plan, similar: p.similar}
 	if s.score == nil {
 		s.machine = p.plan.Machine(false)
 		s.machine.Bind(in)
 		return s
 	}
-	p.plan.Args(&s.args, in)
+	s.machine = p.plan.Preparer()
+	s.machine.Args(&s.args, in)
 	s.args.More = make([]compute.Output, len(in.More))
 	s.forests = append([]*trees.Forest{in.Forest}, in.More...)
 	for i, f := range s.forests {
@@ -153,6 +154,9 @@ func (s *JointScorer) Score(rows *column.Slab, sel []int32, entity *column.Slab,
 		s.args.Sel = sel[from:to]
 		for i := range s.forests {
 			s.output(i).Out = out[i][from:to]
+		}
+		if s.similar {
+			s.machine.Similar(&s.args)
 		}
 		s.score(&s.args)
 		for i, f := range s.forests {

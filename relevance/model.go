@@ -37,9 +37,10 @@ type layouts struct{ rows, entity *column.Layout }
 
 // planned is a plan and the generated code of its shape, if there is any.
 type planned struct {
-	plan  *plan.Plan
-	score compute.ModelFunc
-	err   error
+	plan    *plan.Plan
+	score   compute.ModelFunc
+	similar bool // the code takes similarities from who calls it
+	err     error
 
 	// The plan in two parts: fold is what depends on the record alone. Both are nil if
 	// nothing does.
@@ -151,22 +152,28 @@ func (m *Model) plan(l layouts) *planned {
 	p := &planned{}
 	p.plan, p.err = plan.Build(&m.spec.source, l.rows, l.entity)
 	if p.err == nil {
-		p.score = m.generated(p.plan)
+		p.find(!m.slow)
 		if fold, rest := p.plan.Split(); fold != nil {
-			p.fold = &planned{plan: fold, score: m.generated(fold)}
-			p.rest = &planned{plan: rest, score: m.generated(rest)}
+			p.fold, p.rest = &planned{plan: fold}, &planned{plan: rest}
+			p.fold.find(!m.slow)
+			p.rest.find(!m.slow)
 		}
 	}
 	kept, _ := m.plans.LoadOrStore(l, p)
 	return kept.(*planned)
 }
 
-func (m *Model) generated(p *plan.Plan) compute.ModelFunc {
-	if m.slow {
-		return nil
+// find looks for generated code of the plan. Code of before there were similarities
+// computes them itself.
+func (p *planned) find(generated bool) {
+	if !generated {
+		return
 	}
-	g, _ := compute.FindModel(p.Shape())
-	return g.Score
+	g, ok := compute.FindModel(p.plan.Shape())
+	if p.similar = ok && len(p.plan.Similarities()) > 0; !ok {
+		g, _ = compute.FindModel(p.plan.Former())
+	}
+	p.score = g.Score
 }
 
 // BindFold prepares a scorer for the part of the score that depends on the record alone.

@@ -97,16 +97,27 @@ func (s *Scorer) Score(rows *column.Slab, sel []int32, entity *column.Slab, out 
 	a := &s.args
 	a.Rows, a.Sel, a.Entity, a.Out = rows, sel, entity, out
 	if s.forest == nil {
-		s.score(a)
+		s.run()
 		return
 	}
 	for len(sel) > 0 {
 		n := min(trees.Batch, len(sel))
 		a.Sel = sel[:n]
-		s.score(a)
+		s.run()
 		s.forest.Score(&s.scores, a.Matrix, n, out[:n])
 		sel, out = sel[n:], out[n:]
 	}
+}
+
+// run calls the generated code.
+func (s *Scorer) run() {
+	if len(s.args.Sel) == 0 {
+		return // of which there is no first row
+	}
+	if s.planned.similar {
+		s.machine.Similar(&s.args)
+	}
+	s.score(&s.args)
 }
 
 // ScoreFolded gives the same scores as Score, to the bit, but takes the part of them that

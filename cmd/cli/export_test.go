@@ -136,10 +136,10 @@ of all outcomes in the topic, 3 belong to an item; 1 came twice, 1 name the answ
 		t.Fatalf("%d rows", len(rows))
 	}
 	p := func(s string) *string { return &s }
-	seed, place, score, age := int64(math.MinInt64), int64(22), 1., 0.5
+	seed, items, place, score, age := int64(math.MinInt64), int64(3), int64(22), 1., 0.5
 	want := export.Item{
 		Answer: "a", Time: at, Viewer: "reader:1", Feed: "home", FeedVersion: 3, Broker: "b1", AsOf: at, TimelinesAsked: 5, TimelinesAnswered: 4, Millis: 1.5,
-		Experiments: []export.Variant{{Layer: "ranking", Experiment: "new", Variant: "b", Unit: "reader:1", Checksum: "c0", Probability: 0.25, ProbabilityInside: 0.5, Forced: false}}, HeldOut: []string{"ads"}, DraftSeed: &seed,
+		Experiments: []export.Variant{{Layer: "ranking", Experiment: "new", Variant: "b", Unit: "reader:1", Checksum: "c0", Probability: 0.25, ProbabilityInside: 0.5, Forced: false}}, HeldOut: []string{"ads"}, DraftSeed: &seed, Items: &items,
 		Place: &place, ID: p("y"), Entity: p("member:9"), Type: p("post"), Score: &score, Model: p("next"), ModelVersion: p("2"), ModelChecksum: p("bb"), Team: p("home"),
 		Outcomes: []export.Outcome{{Action: "click", Count: 2, First: at.Add(time.Minute)}, {Action: "like", Count: 1, First: at.Add(time.Minute)}},
 		Features: []export.Feature{{Name: "age", Number: &age}, {Name: "kind", Text: p("post")}, {Name: "likes"}},
@@ -150,7 +150,7 @@ of all outcomes in the topic, 3 belong to an item; 1 came twice, 1 name the answ
 	if rows[0].Team != nil || *rows[0].Score != math.MaxFloat64 || *rows[2].Team != "next" || rows[0].Outcomes != nil {
 		t.Errorf("%s\n%s", dump(rows[0]), dump(rows[2]))
 	}
-	if r := rows[3]; r.Answer != "b" || r.Refusal != "UNAVAILABLE" || r.ID != nil || r.Place != nil || r.DraftSeed != nil {
+	if r := rows[3]; r.Answer != "b" || r.Refusal != "UNAVAILABLE" || r.ID != nil || r.Place != nil || r.DraftSeed != nil || r.Items == nil || *r.Items != 0 {
 		t.Errorf("%s", dump(r))
 	}
 	if rows, _ := exported(ctx, t, addr, "--experiment", "new"); len(rows) != 3 || rows[1].Outcomes != nil {

@@ -35,7 +35,7 @@ func TestReady(t *testing.T) {
 	if out, err := printed(t, "ready", "--admin", addr); err != nil || out != "ready: "+addr+"\n" {
 		t.Errorf("%q, %v", out, err)
 	}
-	fault = admin.Noted{errors.New("it has nothing to do")}
+	fault = admin.Noted{What: errors.New("it has nothing to do")}
 	if out, err := printed(t, "ready", "--admin", addr); err != nil || out != "ready: "+addr+" (it has nothing to do)\n" {
 		t.Errorf("%q, %v", out, err)
 	}

@@ -59,6 +59,7 @@ func TestRolesSayThatTheyWaitForEtcd(t *testing.T) {
 	for admin, p := range map[string]*process{node: n, broker: b, coordinator: co} {
 		says(admin, "/livez", "ok")
 		says(admin, "/readyz", "waiting for etcd at ["+etcd+"]")
+		says(admin, "/metrics", `millrace_cluster_fault_seconds{of="cluster"}`)
 		clitest.WaitFor(ctx, t, p.name+"'s log to say so", func() bool {
 			log, err := os.ReadFile(p.log)
 			return err == nil && strings.Contains(string(log), "waiting for etcd")

@@ -33,7 +33,8 @@ type batch struct {
 	columns  []int     // that the scan reads
 	entity   bool      // the scan reads features of the entity
 	features column.Packed
-	row      *column.Slab       // of features, widened
+	row      column.Batch       // of features; empty until the scan reads it
+	layout   *column.Layout     // of row
 	objects  *relevance.Objects // of each row; nil if the scan reads none
 	pieces   pieces
 
@@ -88,6 +89,7 @@ func (b *batch) reads(p *plan, objects *column.Layout) {
 // clear empties the batch.
 func (b *batch) clear() {
 	b.Clear()
+	b.row.Clear()
 	b.own, b.spans, b.features = b.own[:0], b.spans[:0], column.Packed{}
 	b.oldest, b.newest = math.MaxInt64, math.MinInt64
 	if b.objects != nil {
@@ -95,18 +97,23 @@ func (b *batch) clear() {
 	}
 }
 
-// widened returns the entity's row, if the scan reads it and there is one.
+// widened returns the entity's row, if the scan reads it and there is one. Its lists and
+// long texts stay where they are.
 func (b *batch) widened() *column.Slab {
 	if !b.entity || b.features.None() {
 		return nil
 	}
-	l := b.features.Layout()
-	if b.row == nil {
-		b.row = column.New(l, 1, 0)
+	if l := b.features.Layout(); l != b.layout {
+		fields := make([]int, len(l.Fields()))
+		for f := range fields {
+			fields[f] = f
+		}
+		b.row.Reset(l, fields, 1)
+		b.layout = l
 	}
-	b.row.Reset(l)
-	b.row.Gather(b.features, 0, 1, nil)
-	return b.row
+	b.row.Clear()
+	b.row.Add(b.features, 0, 1)
+	return b.row.Slab()
 }
 
 // filled reports whether no row with such features of its entity can be added.

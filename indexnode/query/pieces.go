@@ -55,6 +55,18 @@ func (l *pieces) next(of slabs, sel []int32, most int) (rows, read int) {
 		n := r.Length(of.entity, 0)
 		once, each = once+r.Once*n, each+r.Each*n
 	}
+	all := once + each*len(sel)
+	for i := range l.readings.Record {
+		r := &l.readings.Record[i]
+		all += r.Each * r.Lengths(of.rows, sel)
+	}
+	for i := range l.readings.Object {
+		r := &l.readings.Object[i]
+		all += r.Each * r.Lengths(of.objects, sel)
+	}
+	if all-once <= lookEvery {
+		return len(sel), all
+	}
 	for i, row := range sel {
 		read += each
 		for k := range l.readings.Record {

@@ -63,7 +63,7 @@ func (a *alarms) now() (all []*alarm) {
 }
 
 var faultSeconds = prometheus.NewDesc("millrace_cluster_fault_seconds",
-	"Time for which what is watched in etcd (the map, or documents of a kind) has been served from the last good state, or a node has not been registered, or a coordinator cannot come to lead (leader), because etcd is away, empty, rolled back, foreign, out of space or holds something malformed; 0 when all is well. The log says why.",
+	"Time for which what is watched in etcd (the map, or documents of a kind) has been served from the last good state, or a process with nothing on its disk has waited for its first answer (cluster), or a node has not been registered, or a coordinator cannot come to lead (leader), because etcd is away, empty, rolled back, foreign, out of space or holds something malformed; 0 when all is well. The log says why.",
 	[]string{"of"}, nil)
 
 var unwrittenSeconds = prometheus.NewDesc("millrace_cluster_unwritten_seconds",

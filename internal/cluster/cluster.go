@@ -42,6 +42,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
@@ -76,8 +77,11 @@ type Config struct {
 	Wait time.Duration
 	// Dial opens a connection to host:port; nil: over the machine's network.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
-	Who  string       // acts, as the history says it; empty: nobody whose acts are written down
-	Log  *slog.Logger // nil: slog.Default()
+	Who  string // acts, as the history says it; empty: nobody whose acts are written down
+	// Metrics has the client from before Open waits for etcd; nil: whoever likes
+	// registers it.
+	Metrics prometheus.Registerer
+	Log     *slog.Logger // nil: slog.Default()
 }
 
 // Validate reports every fault at once.
@@ -193,7 +197,13 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 	c := &Client{etcd: etcd, metrics: metrics, name: cfg.Name, prefix: "/millrace/" + cfg.Name + "/", dir: cfg.Dir, readOnly: cfg.ReadOnly, who: cfg.Who, log: cfg.Log.With("cluster", cfg.Name), wait: cfg.Wait, relist: relistEvery, reading: make(chan struct{}, 1)}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	c.unwritten = datadir.NewWriter(c.log, func(do func(context.Context)) { c.Run(func() { do(c.ctx) }) })
-	if err := c.checkPartitions(ctx, cfg.ReadOnly); err != nil {
+	if cfg.Metrics != nil {
+		err = cfg.Metrics.Register(c)
+	}
+	if err == nil {
+		err = c.checkPartitions(ctx, cfg.ReadOnly)
+	}
+	if err != nil {
 		_ = c.Close()
 		return nil, err
 	}
@@ -267,6 +277,14 @@ func (c *Client) checkPartitions(ctx context.Context, readOnly bool) error {
 	ctx, cancel := c.patience(ctx)
 	defer cancel()
 	var told time.Time
+	var waits atomic.Pointer[error]
+	began := time.Now()
+	defer c.Alarm(ctx, "cluster", func() (time.Time, error) {
+		if why := waits.Load(); why != nil {
+			return began, *why
+		}
+		return began, nil
+	})()
 	within := CallTimeout
 	if c.hasLastGood() {
 		within = startTimeout
@@ -290,6 +308,7 @@ func (c *Client) checkPartitions(ctx context.Context, readOnly bool) error {
 				return err
 			}
 		}
+		waits.Store(&err)
 		if time.Since(told) >= tellEvery {
 			told = time.Now()
 			c.log.Warn("waiting for etcd, without which nothing is known of the cluster", "etcd", c.etcd.Endpoints(), "err", err)

@@ -1,11 +1,14 @@
 package cluster_test
 
 import (
+	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/cluster/documents"
 )
 
@@ -39,5 +42,44 @@ func TestEtcdMetrics(t *testing.T) {
 	seconds := got["millrace_etcd_call_seconds /etcdserverpb.KV/Range"] + got["millrace_etcd_call_seconds /etcdserverpb.KV/Txn"]
 	if calls < 2 || seconds != calls || got["millrace_etcd_streams_total OK /etcdserverpb.Watch/Watch"] < 1 {
 		t.Errorf("%v", got)
+	}
+}
+
+// A process that has nothing to go by and waits for etcd says for how long.
+func TestWhoWaitsForEtcdTellsSo(t *testing.T) {
+	t.Parallel()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	reg := prometheus.NewRegistry()
+	opened := make(chan error, 1)
+	go func() {
+		_, err := cluster.Open(ctx, cluster.Config{Endpoints: []string{"127.0.0.1:1"}, Name: "test", Metrics: reg})
+		opened <- err
+	}()
+	waits := func() (seconds float64) {
+		families, err := reg.Gather()
+		check(t, err)
+		for _, f := range families {
+			if f.GetName() == "millrace_cluster_fault_seconds" && f.Metric[0].Label[0].GetValue() == "cluster" {
+				seconds = f.Metric[0].GetGauge().GetValue()
+			}
+		}
+		return seconds
+	}
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	late := time.After(time.Minute)
+	for waits() == 0 {
+		select {
+		case err := <-opened:
+			t.Fatalf("it does not wait: %v", err)
+		case <-late:
+			t.Fatal("it says nothing")
+		case <-tick.C:
+		}
+	}
+	stop()
+	if err := <-opened; err == nil || waits() > 0 {
+		t.Errorf("opened without etcd: %v; it tells %v s", err, waits())
 	}
 }

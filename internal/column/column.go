@@ -266,7 +266,7 @@ func (s *Slab) Size(field, row int) int {
 		return int(w >> 8 & maxRefLen)
 	}
 	from := s.sourceOf(w)
-	n := int(from.p.reference(s.layout, from.field, int(w>>32)).n)
+	n := int(from.p.value(from.p.references(s.layout, field)[1], int(w>>32)))
 	if s.layout.fields[field].Kind == Doubles {
 		return 8 * n // which is counted in items there
 	}
@@ -334,7 +334,7 @@ func (s *Slab) List(w uint64) List {
 		return s.sourceOf(w).list(s.layout, w)
 	}
 	b := s.heapOf(w)
-	return List{unsafe.Pointer(unsafe.SliceData(b)), int32(len(b) / 8), true}
+	return List{unsafe.Pointer(unsafe.SliceData(b)), int32(len(b) / 8), 8}
 }
 
 // ListAt returns the list of doubles of a value, where it stands.

@@ -9,9 +9,9 @@ import (
 // List is a list of doubles where it stands: in the heap of a slab, or in
 // packed rows. It holds as long as these do.
 type List struct {
-	at   unsafe.Pointer
-	n    int32
-	wide bool // 8 bytes each; otherwise they are float32s
+	at    unsafe.Pointer
+	n     int32
+	width int32 // bytes of an item: 8 of a double, 4 of a float32, 1 of a whole number from -128 to 127
 }
 
 // Len returns the number of items.
@@ -19,19 +19,27 @@ func (l List) Len() int { return int(l.n) }
 
 // At returns an item, NaN where the list has no such.
 func (l List) At(i int) float64 {
-	switch {
-	case uint(i) >= uint(l.n):
+	if uint(i) >= uint(l.n) {
 		return math.NaN()
-	case l.wide:
-		return math.Float64frombits(binary.LittleEndian.Uint64((*[8]byte)(unsafe.Add(l.at, 8*i))[:]))
 	}
-	return float64(math.Float32frombits(binary.LittleEndian.Uint32((*[4]byte)(unsafe.Add(l.at, 4*i))[:])))
+	return l.item(i)
+}
+
+// item is At of an item that the list has.
+func (l List) item(i int) float64 {
+	switch l.width {
+	case 8:
+		return math.Float64frombits(binary.LittleEndian.Uint64((*[8]byte)(unsafe.Add(l.at, 8*i))[:]))
+	case 4:
+		return float64(math.Float32frombits(binary.LittleEndian.Uint32((*[4]byte)(unsafe.Add(l.at, 4*i))[:])))
+	}
+	return float64(*(*int8)(unsafe.Add(l.at, i)))
 }
 
 // Append appends the items to dst.
 func (l List) Append(dst []float64) []float64 {
 	for i := range l.Len() {
-		dst = append(dst, l.At(i))
+		dst = append(dst, l.item(i))
 	}
 	return dst
 }

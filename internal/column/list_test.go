@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"testing"
 )
 
@@ -71,15 +72,25 @@ func TestListsStandInBodies(t *testing.T) {
 	}
 }
 
-// Without a body a list takes 4 bytes an item where float32s are exact, and 8
-// elsewhere.
+// Without a body a list takes a byte an item where all of the column are whole
+// numbers from -128 to 127, 4 where float32s are exact, and 8 elsewhere.
 func TestListsWithoutABody(t *testing.T) {
 	const rows, items = 100, 24
-	for _, x := range []float64{0.5, 0.1} {
+	for _, c := range []struct {
+		x     float64 // an item of the last row
+		width int
+	}{
+		{0, 1}, {127, 1}, {-128, 1},
+		{128, 4}, {-129, 4}, {0.5, 4}, {math.Copysign(0, -1), 4}, {math.Inf(1), 4},
+		{0.1, 8}, {math.NaN(), 8}, {1 << 24, 4}, {1<<24 + 1, 8},
+	} {
 		a := New(layout(t, feature[1:2]), 1, 0).Append()
 		for i := range rows {
 			list := make([]float64, items)
-			list[3] = x * float64(i)
+			list[3], list[4] = float64(i), float64(-i)
+			if i == rows-1 {
+				list[items-1] = c.x
+			}
 			r := a.Begin()
 			r.SetDoubles(0, list)
 			if err := a.End(r); err != nil {
@@ -88,12 +99,46 @@ func TestListsWithoutABody(t *testing.T) {
 		}
 		p := pack(t, a.Slab())
 		samePacked(t, p, a.Slab())
-		width := 4
-		if x == 0.1 {
-			width = 8
+		if want := rows * items * c.width; p.Size() < want || p.Size() > want+rows*3 {
+			t.Errorf("items like %v take %d bytes, and %d wide %d", c.x, p.Size(), c.width, want)
 		}
-		if want := rows * items * width; p.Size() < want || p.Size() > want+rows*3 {
-			t.Errorf("items like %v take %d bytes, and %d wide %d", x, p.Size(), width, want)
+	}
+}
+
+// Avro has lists of ints as bytes of its own, which no reader of items knows: 64
+// small ones take 64 bytes besides their body, where float32s would take 256.
+// Lists of floats stay in it, also of small whole numbers.
+func TestSmallWholeListsBesideBodies(t *testing.T) {
+	const rows, items = 100, 64
+	for _, ints := range []bool{true, false} {
+		a, bodies := New(layout(t, []Field{feature[1], feature[3]}), 1, 0).Append(), 0
+		for i := range rows {
+			var list []float64
+			body := binary.AppendVarint(nil, items)
+			for j := range items {
+				x := (i*31+j*7)%256 - 128
+				if list = append(list, float64(x)); ints {
+					body = binary.AppendVarint(body, int64(x))
+				} else {
+					body = binary.LittleEndian.AppendUint32(body, math.Float32bits(float32(x)))
+				}
+			}
+			body = append(body, 0)
+			bodies += len(body)
+			r := a.Begin()
+			r.SetDoubles(0, list)
+			r.SetHeapString(1, body, r.Heap(body))
+			if err := a.End(r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p, want := pack(t, a.Slab()), 0
+		samePacked(t, p, a.Slab())
+		if ints {
+			want = rows * items
+		}
+		if got := p.Size() - bodies - want; got < 0 || got > rows*10+200 {
+			t.Errorf("ints %v: lists of %d rows take %d bytes besides %d of bodies, %d more than they should", ints, rows, p.Size()-bodies, bodies, got)
 		}
 	}
 }
@@ -124,6 +169,58 @@ func TestListAt(t *testing.T) {
 	}
 	if x := (List{}).At(0); x == x {
 		t.Errorf("an empty list has an item, %v", x)
+	}
+}
+
+// Where lists stand, and how long they and texts are, is the same for many rows at once
+// as row by row: of a slab, and of batches of few and of many rows of each source.
+func TestListsOfRows(t *testing.T) {
+	r := rand.New(rand.NewPCG(20, 20))
+	for range 300 {
+		s := randomSlab(t, r, 1+r.IntN(200))
+		var fields []int
+		for f := range s.layout.fields {
+			fields = append(fields, f)
+		}
+		p, slabs := pack(t, s), []*Slab{s}
+		for _, most := range []int{3, 200} {
+			var b Batch
+			b.Reset(s.layout, fields, 300)
+			for b.Room() > 0 {
+				lo := r.IntN(s.Len())
+				b.Add(p, lo, min(lo+1+r.IntN(most), lo+b.Room(), s.Len()))
+			}
+			slabs = append(slabs, b.Slab())
+		}
+		for _, s := range slabs {
+			var rows []int32
+			skip := []int{1, 1, 3}[r.IntN(3)]
+			for at := r.IntN(2); at < s.Len(); at += 1 + r.IntN(skip) {
+				rows = append(rows, int32(at))
+			}
+			for f, field := range s.layout.fields {
+				if k := field.Kind; k != String && k != Strings && k != Doubles {
+					continue
+				}
+				want := 0
+				for _, row := range rows {
+					want += s.Size(f, int(row))
+				}
+				if got := s.Sizes(f, rows); got != want {
+					t.Fatalf("%d rows of a %s have %d bytes, not %d", len(rows), field.Kind, want, got)
+				}
+				if field.Kind != Doubles {
+					continue
+				}
+				lists := make([]List, len(rows))
+				s.ListsAt(lists, f, rows)
+				for i, row := range rows {
+					if want := s.ListAt(f, int(row)); lists[i] != want {
+						t.Fatalf("row %d: %v, want %v", row, lists[i], want)
+					}
+				}
+			}
+		}
 	}
 }
 

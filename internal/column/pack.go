@@ -289,6 +289,13 @@ func isFloat32(w uint64) bool {
 	return math.Float64bits(float64(float32(math.Float64frombits(w)))) == w
 }
 
+// isInt8 reports whether the double of these bits is a whole number from -128 to 127.
+// -0 is none: an int8 has one zero.
+func isInt8(w uint64) bool {
+	x := math.Float64frombits(w)
+	return x >= math.MinInt8 && x <= math.MaxInt8 && math.Float64bits(float64(int8(x))) == w
+}
+
 // maxIndexed is how many different words an indexed column has at most.
 const maxIndexed = 32
 

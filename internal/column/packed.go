@@ -68,7 +68,7 @@ const (
 	float32s // doubles that a float32 holds
 	indexed  // a byte each that counts in the words behind: [at, at+rows), up to 8, words
 	texts    // two descriptors: where each string stands, and its length
-	lists    // three: the same of lists; the length is in items of doubles, in bytes of strings; then the bytes of a double
+	lists    // three: the same of lists; the length is in items of doubles, in bytes of strings; then the bytes of an item of doubles
 )
 
 func (p Packed) head() *header { return (*header)(p.at) }
@@ -270,9 +270,14 @@ func (p Packed) Word(field, row int) uint64 { return p.value(*p.column(p.Layout(
 // reference is where in the heap a string or a list stands.
 type reference struct{ off, n uint32 }
 
+// references returns the descriptors that a column of references is made of.
+func (p Packed) references(l *Layout, field int) *[3]descriptor {
+	return (*[3]descriptor)(p.bytes(*p.column(l, field)))
+}
+
 // reference returns where the value of a column of references stands.
 func (p Packed) reference(l *Layout, field, row int) reference {
-	parts := (*[2]descriptor)(p.bytes(*p.column(l, field)))
+	parts := p.references(l, field)
 	r := reference{uint32(p.value(parts[0], row)), uint32(p.value(parts[1], row))}
 	if field != l.body {
 		r.off += p.bodyAt(l, row)
@@ -281,15 +286,14 @@ func (p Packed) reference(l *Layout, field, row int) reference {
 }
 
 // bodyAt returns where in the heap a row's body begins.
-func (p Packed) bodyAt(l *Layout, row int) uint32 {
-	if l.body < 0 {
-		return 0
+func (p Packed) bodyAt(l *Layout, row int) uint32 { return uint32(p.value(p.bodies(l), row)) }
+
+// bodies returns the descriptor of where rows' bodies begin.
+func (p Packed) bodies(l *Layout) descriptor {
+	if l.body >= 0 && p.column(l, l.body).encoding() == texts {
+		return p.references(l, l.body)[0]
 	}
-	d := *p.column(l, l.body)
-	if d.encoding() != texts {
-		return 0
-	}
-	return uint32(p.value(at[descriptor](p.bytes(d), 0), row))
+	return descriptor(small)
 }
 
 // inline returns the word of a string of up to 7 bytes.
@@ -362,11 +366,8 @@ func (p Packed) list(l *Layout, field, row int) List {
 		return List{}
 	}
 	r := p.reference(l, field, row)
-	return List{unsafe.Add(p.at, int(p.head().heap)+int(r.off)), int32(r.n), p.widthOf(d) == 8}
+	return List{unsafe.Add(p.at, int(p.head().heap)+int(r.off)), int32(r.n), int32(p.references(l, field)[2])}
 }
-
-// widthOf returns the bytes of an item of a column of lists of doubles.
-func (p Packed) widthOf(d descriptor) int { return int(at[descriptor](p.bytes(d), 2)) }
 
 // DoublesAt appends the list of a value to dst.
 func (p Packed) DoublesAt(dst []float64, field, row int) []float64 {

@@ -231,6 +231,7 @@ func maker(r *rand.Rand, k Kind) func() any {
 	if r.IntN(3) == 0 {
 		base = 0
 	}
+	whole := r.IntN(3) == 0 // lists are of small whole numbers
 	number := func() int64 { return base + int64(r.Uint64()&near) }
 	if r.IntN(3) == 0 {
 		pool := make([]int64, few)
@@ -264,7 +265,9 @@ func maker(r *rand.Rand, k Kind) func() any {
 		case Doubles:
 			list := make([]float64, r.IntN(3))
 			for i := range list {
-				list[i] = double()
+				if list[i] = double(); whole {
+					list[i] = float64(r.IntN(256) - 128)
+				}
 			}
 			return list
 		}

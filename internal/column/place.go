@@ -131,38 +131,47 @@ func (k *packer) placeItems(row, length int) {
 	k.offs, k.lens = append(k.offs, off), append(k.lens, uint64(length))
 }
 
-// doubles writes a column of lists of doubles, as float32s where these are
-// exact, unless the bodies have them as doubles already.
+// doubles writes a column of lists of doubles, in the fewest bytes an item that hold
+// all items exactly, unless the bodies have them in more already.
 func (k *packer) doubles(f int) descriptor {
 	before := len(k.heap)
-	if !k.exact(f) {
-		k.placeDoubles(f, 8)
-		return k.references(lists, 8)
+	exact := k.width(f)
+	best, least, placed := 0, 0, 0
+	for _, width := range [...]int{1, 4, 8} {
+		if width < exact {
+			continue
+		}
+		k.heap = k.heap[:before]
+		k.placeDoubles(f, width)
+		placed = width
+		if bytes := len(k.heap) - before; best == 0 || bytes < least {
+			best, least = width, bytes
+		}
+		if least == 0 {
+			break
+		}
 	}
-	k.placeDoubles(f, 4)
-	narrow := len(k.heap) - before
-	if narrow == 0 {
-		return k.references(lists, 4)
+	if placed != best {
+		k.heap = k.heap[:before]
+		k.placeDoubles(f, best)
 	}
-	k.heap = k.heap[:before]
-	if k.placeDoubles(f, 8); len(k.heap)-before <= narrow {
-		return k.references(lists, 8)
-	}
-	k.heap = k.heap[:before]
-	k.placeDoubles(f, 4)
-	return k.references(lists, 4)
+	return k.references(lists, best)
 }
 
-// exact reports whether float32s hold all items of a column of lists.
-func (k *packer) exact(f int) bool {
+// width returns how many bytes hold each item of a column of lists: 1, 4 or 8.
+func (k *packer) width(f int) int {
+	width := 1
 	for _, w := range k.Column(f) {
 		for r := k.list(w); len(r) >= 8; r = r[8:] {
-			if !isFloat32(binary.LittleEndian.Uint64(r)) {
-				return false
+			switch x := binary.LittleEndian.Uint64(r); {
+			case !isFloat32(x):
+				return 8
+			case width == 1 && !isInt8(x):
+				width = 4
 			}
 		}
 	}
-	return true
+	return width
 }
 
 // placeDoubles places the lists of a column with a number of bytes an item.
@@ -175,8 +184,11 @@ func (k *packer) placeDoubles(f, width int) {
 			k.item = append(k.item, r...)
 		} else {
 			for r := r; len(r) >= 8; r = r[8:] {
-				x := float32(math.Float64frombits(binary.LittleEndian.Uint64(r)))
-				k.item = binary.LittleEndian.AppendUint32(k.item, math.Float32bits(x))
+				if x := math.Float64frombits(binary.LittleEndian.Uint64(r)); width == 4 {
+					k.item = binary.LittleEndian.AppendUint32(k.item, math.Float32bits(float32(x)))
+				} else {
+					k.item = append(k.item, byte(int8(x)))
+				}
 			}
 		}
 		k.placeItems(row, len(r)/8)

@@ -83,25 +83,36 @@ type Trail struct {
 // Compare asks all nodes that are alive for the digests of their replicas, those
 // of backup nodes too, and returns the partitions whose replicas differ. Nodes
 // that do not answer are left out and named by the error; what the others tell
-// is compared all the same.
-func Compare(ctx context.Context, m *topology.Map, dial Dial) ([]Difference, error) {
-	trails, err := Trails(ctx, m, dial)
-	var all []Difference
+// is compared all the same, and the partitions of the former are unseen.
+func Compare(ctx context.Context, m *topology.Map, dial Dial) (all []Difference, unseen topology.Set, err error) {
+	trails, mute, err := ask(ctx, m, dial)
+	for _, n := range mute {
+		unseen = unseen.Or(m.Hosted(n.ID))
+		if keeps, err := topology.ParseSet(n.Keeps); n.Keeps != "" && err == nil {
+			unseen = unseen.Or(keeps)
+		}
+	}
 	for p := range partition.All() {
 		all = append(all, Judge(p, trails[p])...)
 	}
-	return all, err
+	return all, unseen, err
 }
 
 // Trails asks all nodes that are alive for the digests of their replicas, of
 // some partitions or of all.
 func Trails(ctx context.Context, m *topology.Map, dial Dial, of ...millrace.Partition) (map[millrace.Partition][]Trail, error) {
+	all, _, err := ask(ctx, m, dial, of...)
+	return all, err
+}
+
+// ask is Trails, and returns which nodes do not answer.
+func ask(ctx context.Context, m *topology.Map, dial Dial, of ...millrace.Partition) (all map[millrace.Partition][]Trail, mute []topology.Node, err error) {
 	req := &nodev1.DigestsRequest{}
 	for _, p := range of {
 		req.Partitions = append(req.Partitions, int32(p))
 	}
-	all := map[millrace.Partition][]Trail{}
-	var mu sync.Mutex // of all and errs
+	all = map[millrace.Partition][]Trail{}
+	var mu sync.Mutex // of all, mute and errs
 	var errs []error
 	var asked sync.WaitGroup
 	for _, n := range m.Nodes() {
@@ -117,7 +128,7 @@ func Trails(ctx context.Context, m *topology.Map, dial Dial, of ...millrace.Part
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
-				errs = append(errs, fmt.Errorf("digests of %s: %w", n.ID, err))
+				mute, errs = append(mute, n), append(errs, fmt.Errorf("digests of %s: %w", n.ID, err))
 			}
 			for _, t := range resp.GetTrails() {
 				if t.Answers && t.Partition >= 0 && t.Partition < partition.Count {
@@ -131,7 +142,7 @@ func Trails(ctx context.Context, m *topology.Map, dial Dial, of ...millrace.Part
 	for _, trails := range all {
 		slices.SortFunc(trails, func(a, b Trail) int { return cmp.Compare(a.Node, b.Node) })
 	}
-	return all, errors.Join(errs...)
+	return all, mute, errors.Join(errs...)
 }
 
 // stream returns the offsets of a stream that the trail knows, and the digests.

@@ -118,6 +118,44 @@ func TestOnlyWhoIsWrongIsTakenOut(t *testing.T) {
 	}
 }
 
+// What a node has that does not answer is unseen, all else is not.
+func TestCompareTellsWhatItDidNotSee(t *testing.T) {
+	a, err := topology.Spread([]millrace.NodeID{"a", "b"}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := topology.NewMap(a, []topology.Node{{ID: "a"}, {ID: "b"}, {ID: "keeper", Keeps: "17-18"}}, nil)
+	kept, err := topology.ParseSet("17-18")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct{ unseen topology.Set }{
+		"":       {},
+		"b":      {unseen: m.Hosted("b")},
+		"keeper": {unseen: kept},
+	} {
+		_, unseen, err := Compare(t.Context(), m, func(n topology.Node) (nodev1.NodeServiceClient, error) {
+			return asked{mute: string(n.ID) == name}, nil
+		})
+		if unseen != c.unseen || (err != nil) != (name != "") {
+			t.Errorf("%q is mute: %v are unseen, want %v; %v", name, &unseen, &c.unseen, err)
+		}
+	}
+}
+
+// asked is a node that has nothing, or does not answer.
+type asked struct {
+	nodev1.NodeServiceClient
+	mute bool
+}
+
+func (a asked) Digests(context.Context, *nodev1.DigestsRequest, ...grpc.CallOption) (*nodev1.DigestsResponse, error) {
+	if a.mute {
+		return nil, errors.New("no answer")
+	}
+	return &nodev1.DigestsResponse{}, nil
+}
+
 // mapOf is a map of two nodes, which host everything.
 func mapOf(t *testing.T, ready []millrace.NodeID) *topology.Map {
 	t.Helper()

@@ -70,6 +70,7 @@ func init() {
 		"decay":      {{takes: two, gives: Double, lower: (*checker).decay}, {takes: []Type{Time, Double}, gives: Double, lower: (*checker).decay}},
 		"dot":        {{takes: []Type{Doubles, Doubles}, gives: Double}},
 		"cosine":     {{takes: []Type{Doubles, Doubles}, gives: Double}},
+		"l2":         {{takes: []Type{Doubles, Doubles}, gives: Double}},
 		"coalesce":   {{takes: two, gives: Double}, {takes: strs, gives: String}},
 	}
 }

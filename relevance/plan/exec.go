@@ -71,7 +71,9 @@ func (m *Machine) set(i int, c any) {
 		}
 		m.strs[i][0], _ = c.(string)
 	case Numbers:
-		m.lists[i][0], _ = c.([]float64)
+		if m.lists[i] != nil {
+			m.lists[i][0], _ = c.([]float64)
+		}
 	case Strings:
 		m.strss[i][0], _ = c.([]string)
 	}
@@ -249,6 +251,10 @@ func (m *Machine) size(v *Value, dst []float64) {
 
 // call calls a function that gives a number.
 func (m *Machine) call(i int, v *Value, dst []float64) {
+	if n := m.p.similarity(i); n >= 0 {
+		m.between(n, dst)
+		return
+	}
 	if v.Name == "log1p" {
 		if a := m.nums[v.Args[0]]; m.p.Always(v.Args[0]) {
 			compute.Log1pWholes(dst, a)

@@ -36,6 +36,7 @@ var Funcs = map[string]Func{
 	"bucketize":  {"compute.Bucketize", []Kind{Number, Numbers}, Number, compute.Bucketize},
 	"dot":        {"compute.Dot", []Kind{Numbers, Numbers}, Number, compute.Dot},
 	"cosine":     {"compute.Cosine", []Kind{Numbers, Numbers}, Number, compute.Cosine},
+	"l2":         {"", []Kind{Numbers, Numbers}, Number, compute.L2},                  // which generated code never calls: it is a similarity
 	"contains":   {"strings.Contains", []Kind{String, String}, Bool, search.Contains}, // which generated code cannot call
 	"startsWith": {"strings.HasPrefix", []Kind{String, String}, Bool, strings.HasPrefix},
 	"endsWith":   {"strings.HasSuffix", []Kind{String, String}, Bool, strings.HasSuffix},

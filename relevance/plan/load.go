@@ -11,6 +11,7 @@ import (
 // an entity has no features, every value is missing.
 func (m *Machine) load(i int, rows *column.Slab, l *Load, n int) {
 	if rows == nil {
+		clear(m.views[i])
 		m.set(i, nil)
 		return
 	}
@@ -29,13 +30,12 @@ func (m *Machine) load(i int, rows *column.Slab, l *Load, n int) {
 		}
 	case Numbers:
 		if views := m.views[i]; views != nil {
-			for k, r := range sel {
-				views[k] = rows.ListAt(l.Column, int(r))
-			}
-			return
+			rows.ListsAt(views, l.Column, sel)
 		}
-		for k, r := range sel {
-			m.lists[i][k] = m.arena.Numbers(rows, l.Column, int(r))
+		if lists := m.lists[i]; lists != nil {
+			for k, r := range sel {
+				lists[k] = m.arena.Numbers(rows, l.Column, int(r))
+			}
 		}
 	case Strings:
 		for k, r := range sel {

@@ -28,7 +28,8 @@ type Machine struct {
 	strs   [][]string
 	lists  [][][]float64
 	strss  [][][]string
-	views  [][]column.List  // by value, of lists of records of which only items are read
+	views  [][]column.List  // by value, of lists that are read where they stand
+	probes []*column.Probe  // by similarity
 	sets   []*compute.Table // by value, of lists that In looks into
 	arenas [3]compute.Arena // of the request, the entity and the rows
 	arena  *compute.Arena   // of them, the one of this stage
@@ -38,6 +39,9 @@ type Machine struct {
 	matrix [][]float64 // by output, of trees
 	scores trees.Scores
 	out    [1][]float64
+
+	standing []column.List // of the rows of generated code, and what they are compared with
+	numbers  []float64     // of a list that others are compared with
 
 	objects *column.Slab // a row for each of rows
 
@@ -105,6 +109,7 @@ func (p *Plan) Machine(keep bool) *Machine {
 
 // ready prepares what every machine of the plan shares.
 func (p *Plan) ready() *Plan {
+	p.findSimilarities()
 	p.slots = p.findSlots()
 	p.steps = p.schedule(false)
 	p.request = &steps{fused: make([][]int, len(p.Values)), fusedTo: make([]int, len(p.Values)), funcs: p.steps.funcs, request: p.steps.request}
@@ -117,6 +122,7 @@ func (p *Plan) machine(s *steps) *Machine {
 		p: p, steps: s,
 		nums: make([][]float64, n), bools: make([][]bool, n), strs: make([][]string, n),
 		lists: make([][][]float64, n), strss: make([][][]string, n), sets: make([]*compute.Table, n), views: make([][]column.List, n),
+		probes: make([]*column.Probe, len(p.similar)),
 	}
 }
 
@@ -130,9 +136,10 @@ func (m *Machine) place(i, n int) {
 	case String:
 		m.strs[i] = make([]string, n)
 	case Numbers:
-		if m.p.Picked(i) {
+		if m.p.stands(i) {
 			m.views[i] = make([]column.List, n)
-		} else {
+		}
+		if !m.p.stands(i) || m.p.copied(i) {
 			m.lists[i] = make([][]float64, n)
 		}
 	case Strings:
@@ -244,6 +251,9 @@ func (s *steps) widen(p *Plan, i int) {
 		if v.Op == Mul && k == 0 || v.Op == In && k == 1 && arg.Deps&(Record|Entity) == 0 {
 			continue
 		}
+		if p.Similar(i) {
+			continue
+		}
 		s.skipped[a] = s.skipped[a] && arg.Op != Field
 		s.wide[a] = true
 	}
@@ -272,15 +282,6 @@ func (p *Plan) direct(v *Value) bool {
 
 // Direct reports whether value i reads a record's string in its column.
 func (p *Plan) Direct(i int) bool { return p.direct(&p.Values[i]) }
-
-// Picked reports whether value i is a list of the record of which only items are
-// read: it stays where it stands.
-func (p *Plan) Picked(i int) bool {
-	if v := &p.Values[i]; v.Op != Field || v.Kind != Numbers {
-		return false
-	}
-	return !slices.ContainsFunc(p.Values, func(v Value) bool { return v.Op != Item && slices.Contains(v.Args, i) })
-}
 
 // Uses counts how often each value is used.
 func (p *Plan) Uses() []int {
@@ -379,6 +380,7 @@ func (m *Machine) Bind(in Inputs) {
 	for _, i := range m.steps.record {
 		m.bindSet(i)
 	}
+	m.bindProbes()
 }
 
 // begin starts a stage, whose texts and lists replace those of its last run.
@@ -390,6 +392,11 @@ func (m *Machine) begin(stage int, rows *column.Slab, sel []int32) {
 // LetGo lets go of the texts and lists of the questions so far, where they take much
 // memory. The machine is bound anew before it is used again.
 func (m *Machine) LetGo() {
+	for i, p := range m.probes {
+		if p != nil && p.Bytes() > compute.MaxKept {
+			m.probes[i], m.numbers = nil, nil
+		}
+	}
 	if !slices.ContainsFunc(m.arenas[:], func(a compute.Arena) bool { return a.Large() }) {
 		return
 	}
@@ -503,6 +510,9 @@ func (m *Machine) ScoreAll(rows *column.Slab, sel []int32, out [][]float64) {
 		for i := range m.p.More {
 			m.score(i+1, &m.p.More[i], m.in.More[i], out[i+1][from:to])
 		}
+	}
+	for _, views := range m.views {
+		clear(views) // which must not outlive the rows
 	}
 }
 

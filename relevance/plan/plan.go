@@ -176,7 +176,10 @@ type Plan struct {
 	steps   *steps    // of a machine that keeps nothing
 	request *steps    // of one that computes what the request decides, for Args
 	slots   Slots
-	objects *column.Layout
+	similar []Similarity
+
+	similarAt []int // of each value, its place among the similarities and 1; 0: it is none
+	objects   *column.Layout
 }
 
 // Objects returns the layout in which the plan reads the features of objects:
@@ -218,13 +221,23 @@ func (s Scorer) String() string { return scorerNames[s] }
 // Shape identifies what a plan computes, apart from its parameters and from
 // where in the layout its columns are: 16 hexadecimal digits. Plans of equal
 // shape share generated code.
-func (p *Plan) Shape() string {
-	sum := sha256.Sum256([]byte(p.String()))
+func (p *Plan) Shape() string { return digest(p.String()) }
+
+// Former returns the shape of code that computes the plan's similarities itself, list by
+// list, as all did that was written before there were [Plan.Similarities]. It is Shape
+// where there are none.
+func (p *Plan) Former() string { return digest(p.print(false)) }
+
+func digest(text string) string {
+	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:8])
 }
 
 // String prints the plan, one value a line.
-func (p *Plan) String() string {
+func (p *Plan) String() string { return p.print(true) }
+
+// print tells of similarities, or has them as calls like any other.
+func (p *Plan) print(similar bool) string {
 	var b strings.Builder
 	loads := func(what string, loads []Load) {
 		for i, l := range loads {
@@ -241,7 +254,11 @@ func (p *Plan) String() string {
 		fmt.Fprintf(&b, "table %d by %s\n", i, t.Kind)
 	}
 	for i := range p.Values {
-		fmt.Fprintf(&b, "v%d = %s\n", i, p.valueString(i))
+		fmt.Fprintf(&b, "v%d = %s", i, p.valueString(i))
+		if n := p.similarity(i); similar && n >= 0 {
+			fmt.Fprintf(&b, " vector %d", n)
+		}
+		b.WriteString("\n")
 	}
 	for _, o := range p.Outputs() {
 		for _, t := range o.Terms {

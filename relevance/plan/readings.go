@@ -34,6 +34,17 @@ func (r *Reading) Length(rows *column.Slab, row int) int {
 	return rows.Size(r.Column, row)
 }
 
+// Lengths is the sum of Length of some rows.
+func (r *Reading) Lengths(rows *column.Slab, sel []int32) int {
+	switch {
+	case rows == nil:
+		return 0
+	case r.Kind == Numbers:
+		return rows.Sizes(r.Column, sel) / 8
+	}
+	return rows.Sizes(r.Column, sel)
+}
+
 // decoding is how many readings it is to decode a list: of a byte or two come up to
 // sixteen, in memory that may be new to the question.
 const decoding = 8
@@ -64,7 +75,7 @@ func (p *Plan) Readings() (all Readings) {
 			if v.Kind == String || v.Kind == Numbers || v.Kind == Strings {
 				from[i] = []int{i}
 			}
-			if v.Kind != String && !p.Picked(i) {
+			if v.Kind != String && (!p.Picked(i) || p.probed(i)) {
 				times(decoding, i, i)
 			}
 		case Select, Cross:

@@ -70,12 +70,8 @@ func (s *Slots) add(k Kind, i int) {
 	}
 }
 
-// Args fills in what the generated code of this plan needs besides the rows:
-// its columns, parameters, and what the request decides.
-func (p *Plan) Args(a *compute.ModelArgs, in Inputs) { p.Preparer().Args(a, in) }
-
 // Preparer returns a machine that computes only what the request decides, for
-// [Machine.Args].
+// [Machine.Args], and similarities.
 func (p *Plan) Preparer() *Machine {
 	m := p.machine(p.request)
 	numbers := make([]float64, len(p.Values))
@@ -89,8 +85,9 @@ func (p *Plan) Preparer() *Machine {
 	return m
 }
 
-// Args is [Plan.Args], with the memory of the machine and of what a has from
-// the request before.
+// Args fills in what the generated code of this plan needs besides the rows: its
+// columns, parameters, and what the request decides. It does so with the memory of the
+// machine and of what a has from the request before.
 func (m *Machine) Args(a *compute.ModelArgs, in Inputs) {
 	m.Bind(in)
 	p := m.p

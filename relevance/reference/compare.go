@@ -26,8 +26,13 @@ type world struct {
 
 func newWorld(r *rand.Rand, rows, entity *column.Layout) *world {
 	w := &world{slab: Records(r, rows, 1+r.IntN(150)), entity: entity}
+	if r.IntN(2) == 0 {
+		w.slab = batched(w.slab)
+	}
 	if entity != nil && r.IntN(4) > 0 {
-		w.one = Records(r, entity, 1)
+		if w.one = Records(r, entity, 1); r.IntN(2) == 0 {
+			w.one = batched(w.one)
+		}
 	}
 	if r.IntN(8) > 0 {
 		w.objects = Objects(r, w.slab.Len())
@@ -41,6 +46,28 @@ func newWorld(r *rand.Rand, rows, entity *column.Layout) *world {
 		w.sel[i] = int32(r.IntN(w.slab.Len()))
 	}
 	return w
+}
+
+// batched returns rows as a query has them: in a batch of packed rows, in which lists
+// stand.
+func batched(s *column.Slab) *column.Slab {
+	var b column.Batch
+	var fields []int
+	for f := range s.Layout().Fields() {
+		fields = append(fields, f)
+	}
+	b.Reset(s.Layout(), fields, s.Len())
+	for lo, n := 0, s.Len(); lo < n; {
+		hi := min(lo+1+lo/2, n)
+		packed, err := column.Pack(nil, s.Rows(lo, hi))
+		if err != nil {
+			panic(err)
+		}
+		p := column.PackedAt(packed)
+		b.Add(p, 0, p.Len())
+		lo = hi
+	}
+	return b.Slab()
 }
 
 func (w *world) question(row int32) Question {

@@ -363,6 +363,8 @@ func (q *Question) call(n *expr.Node) any {
 		return compute.Dot(list(0), list(1))
 	case "cosine":
 		return compute.Cosine(list(0), list(1))
+	case "l2":
+		return compute.L2(list(0), list(1))
 	case "cross":
 		joined := q.text(n.Args[0]) + "|" + q.text(n.Args[1])
 		if len(joined) > 1538 {

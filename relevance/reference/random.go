@@ -172,7 +172,7 @@ func (s spec) num(depth int) string {
 	case 15:
 		return "lookup(" + s.one("steps", `{0: 1, 1: 3.5}`) + ", " + a() + ", " + a() + ")"
 	case 16:
-		return s.one("dot", "cosine") + "(" + s.vector() + ", " + s.vector() + ")"
+		return s.one("dot", "cosine", "l2") + "(" + s.vector() + ", " + s.vector() + ")"
 	case 17:
 		return "size(" + s.one(s.strs(), s.vector(), s.str(depth-1)) + ")"
 	}
@@ -256,11 +256,19 @@ func Objects(r *rand.Rand, n int) []*column.Slab {
 // break things.
 func Records(r *rand.Rand, l *column.Layout, n int) *column.Slab {
 	a := column.New(l, 1, 0).Append()
+	items := make([]int, len(l.Fields())) // of lists
+	for i := range items {
+		items[i] = r.IntN(kindsOfItems)
+	}
 	for range n {
 		row := a.Begin()
 		for i, f := range l.Fields() {
 			if f.Nullable && r.IntN(4) == 0 {
 				row.SetNull(i)
+				continue
+			}
+			if f.Kind == column.Doubles {
+				row.SetDoubles(i, numbers(r, items[i]))
 				continue
 			}
 			set(r, &row, i, f.Kind)
@@ -284,8 +292,6 @@ func set(r *rand.Rand, row *column.Row, i int, k column.Kind) {
 		row.SetDouble(i, Number(r))
 	case column.String:
 		row.SetString(i, []byte(text(r)))
-	case column.Doubles:
-		row.SetDoubles(i, numbers(r))
 	case column.Strings:
 		row.SetStrings(i, texts(r))
 	}
@@ -304,10 +310,29 @@ func Number(r *rand.Rand) float64 {
 	return r.NormFloat64() * math.Pow(10, float64(r.IntN(8)-2))
 }
 
-func numbers(r *rand.Rand) []float64 {
-	out := make([]float64, []int{0, 3, 3, 3, 1}[r.IntN(5)])
+// The items of lists, which are stored by how many bytes hold each.
+const (
+	anyItems = iota
+	float32Items
+	int8Items
+	int16Items
+	kindsOfItems
+)
+
+// numbers returns a list, of which others have the length.
+func numbers(r *rand.Rand, items int) []float64 {
+	out := make([]float64, []int{0, 1, 3, 3, 3, 3, 20, 20}[r.IntN(8)])
 	for i := range out {
-		out[i] = Number(r)
+		switch items {
+		case float32Items:
+			out[i] = float64(float32(r.NormFloat64()))
+		case int8Items:
+			out[i] = float64(max(math.MinInt8, min(r.IntN(300)-150, math.MaxInt8)))
+		case int16Items:
+			out[i] = float64(max(math.MinInt16, min(r.IntN(80_000)-40_000, math.MaxInt16)))
+		default:
+			out[i] = Number(r)
+		}
 	}
 	return out
 }
@@ -335,7 +360,7 @@ func Viewer(r *rand.Rand) *millrace.Viewer {
 	for _, x := range []struct {
 		name  string
 		value any
-	}{{"vip", r.IntN(2) == 0}, {"lang", text(r)}, {"langs", texts(r)}, {"bins", numbers(r)}, {"vec", numbers(r)}} {
+	}{{"vip", r.IntN(2) == 0}, {"lang", text(r)}, {"langs", texts(r)}, {"bins", numbers(r, r.IntN(kindsOfItems))}, {"vec", numbers(r, r.IntN(kindsOfItems))}} {
 		if give == 2 || give == 1 && r.IntN(2) == 0 {
 			v.Attributes[x.name] = x.value
 		}

@@ -209,7 +209,7 @@ func Broker() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		cl, err := c.openCluster(ctx, clusters.LastGood(c.Data))
+		cl, err := r.openCluster(ctx, &c.Common, clusters.LastGood(c.Data))
 		if err != nil {
 			return err
 		}
@@ -219,7 +219,6 @@ func Broker() *cobra.Command {
 			return err
 		}
 		heard.Store(maps)
-		r.metrics.MustRegister(cl)
 		cfg, err := c.broker()
 		if err != nil {
 			return err

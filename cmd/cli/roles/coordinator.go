@@ -123,12 +123,11 @@ func Coordinator() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		cl, err := c.openCluster(ctx, clusters.LastGood(c.Data))
+		cl, err := r.openCluster(ctx, &c.Common, clusters.LastGood(c.Data))
 		if err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, cl.Close()) }()
-		r.metrics.MustRegister(cl)
 		how, err := c.Dial()
 		if err != nil {
 			return err

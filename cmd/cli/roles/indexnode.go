@@ -211,7 +211,7 @@ func IndexNode() *cobra.Command {
 			if n := opened.Load(); n != nil {
 				err := n.Ready()
 				if errors.Is(err, indexnode.ErrUnassigned) { // or it would hold up rollouts
-					return admin.Noted{err}
+					return admin.Noted{What: err}
 				}
 				return err
 			}
@@ -247,13 +247,12 @@ func IndexNode() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		cl, err := c.openCluster(ctx, clusters.LastGood(c.Data))
+		cl, err := r.openCluster(ctx, &c.Common, clusters.LastGood(c.Data))
 		if err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, cl.Close()) }()
 		joined.Store(true)
-		r.metrics.MustRegister(cl)
 		dial, err := c.Dial()
 		if err != nil {
 			return err

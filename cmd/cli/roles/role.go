@@ -314,8 +314,10 @@ func (c *Common) checkDir(data string, id millrace.NodeID) (instance datadir.Ins
 
 // openCluster opens a client of the cluster's etcd. If dir is not empty, the client keeps
 // there what it last read that was good, so that the role can start while etcd is away.
-func (c *Common) openCluster(ctx context.Context, dir string) (*cluster.Client, error) {
-	return cluster.Open(ctx, c.inEtcd(dir))
+func (r *role) openCluster(ctx context.Context, c *Common, dir string) (*cluster.Client, error) {
+	cfg := c.inEtcd(dir)
+	cfg.Metrics = r.metrics
+	return cluster.Open(ctx, cfg)
 }
 
 func (c *Common) inEtcd(dir string) cluster.Config {

@@ -14,11 +14,9 @@ import (
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "entity", Shape: "a29f3dccf3b9d55c", Score: scoreEntity})
-	compute.RegisterModel(compute.Model{Name: "entity", Shape: "53a6831e35630b72", Score: scoreEntityAlone})
+	compute.RegisterModel(compute.Model{Name: "entity", Shape: "766583ed5c433f61", Score: scoreEntity})
+	compute.RegisterModel(compute.Model{Name: "entity", Shape: "4c35a8f12681a41a", Score: scoreEntityAlone})
 }
-
-var entityList1 = []float64{}
 
 // scoreEntity scores test.Every and features test.Member: linear over 8 features.
 func scoreEntity(k *compute.ModelArgs) {
@@ -44,10 +42,6 @@ func scoreEntity(k *compute.ModelArgs) {
 	if entity != nil {
 		topics = k.EntityArena.Strings(entity, k.EntCols[3], 0)
 	}
-	var embedding []float64
-	if entity != nil && !entity.Null(k.EntCols[4], 0) {
-		embedding = k.EntityArena.Numbers(entity, k.EntCols[4], 0)
-	}
 	t1 := float64(w[1] * pop)
 	text0 := k.Strings[0]
 	t2 := float64(w[3] * compute.Bool(lang == text0))
@@ -58,6 +52,9 @@ func scoreEntity(k *compute.ModelArgs) {
 	t3 := float64(w[6] * compute.Bool(vip && (entity != nil && !entity.Null(k.EntCols[1], 0))))
 	nColumn := rows.Column(k.Columns[0])
 	xColumn := rows.Column(k.Columns[3])
+
+	// The caller has computed this, over lists where they stand.
+	sim := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -70,8 +67,7 @@ func scoreEntity(k *compute.ModelArgs) {
 		rest3 := float64(w[4] * compute.Bool(slices.Contains(topics, s)))
 
 		// sim: dot(record.vec, entity.embedding)
-		vec := k.Arena.Numbers(rows, k.Columns[2], int(r))
-		rest0 := t1 + float64(w[5]*compute.Dot(vec, embedding))
+		rest0 := t1 + float64(w[5]*sim[i])
 
 		// vip: entity.vip && has(entity.posts)
 		rest1 += t3
@@ -99,7 +95,10 @@ func scoreEntityAlone(k *compute.ModelArgs) {
 	number1 := k.Numbers[1]
 	number2 := k.Numbers[2]
 	xColumn := rows.Column(k.Columns[3])
-	sIn := k.In(0, k.Sets[0], sColumn)[:len(sel)]
+
+	// The caller has computed this, over lists where they stand.
+	sim := k.Vector(0)[:len(sel)]
+	sIn := k.In(1, k.Sets[0], sColumn)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -111,8 +110,7 @@ func scoreEntityAlone(k *compute.ModelArgs) {
 		rest3 := float64(w[4] * compute.Bool(sIn[i]))
 
 		// sim: dot(record.vec, entity.embedding)
-		vec := k.Arena.Numbers(rows, k.Columns[2], int(r))
-		rest0 := number0 + float64(w[5]*compute.Dot(vec, entityList1))
+		rest0 := number0 + float64(w[5]*sim[i])
 
 		// vip: entity.vip && has(entity.posts)
 		rest1 += number1

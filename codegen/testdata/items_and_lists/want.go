@@ -9,9 +9,9 @@ import "github.com/millrace/millrace/compute"
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "items_and_lists", Shape: "0bb4f21e3d9c9ec7", Score: scoreItemsAndLists})
+	compute.RegisterModel(compute.Model{Name: "items_and_lists", Shape: "8c61248c57557ecd", Score: scoreItemsAndLists})
 	compute.RegisterModel(compute.Model{Name: "items_and_lists", Shape: "ba55b3f426441308", Score: foldItemsAndLists})
-	compute.RegisterModel(compute.Model{Name: "items_and_lists", Shape: "3b690bfb001a27cf", Score: scoreItemsAndListsFolded})
+	compute.RegisterModel(compute.Model{Name: "items_and_lists", Shape: "5faeeefe69032bb7", Score: scoreItemsAndListsFolded})
 }
 
 // scoreItemsAndLists scores millrace.Activity: logistic over 3 features.
@@ -19,7 +19,9 @@ func scoreItemsAndLists(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
-	list0 := k.Lists[0]
+
+	// The caller has computed this, over lists where they stand.
+	dot := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -28,7 +30,7 @@ func scoreItemsAndLists(k *compute.ModelArgs) {
 		own0 := float64(w[1] * compute.Item(features, 0))
 
 		// dot: dot(record.features, viewer.taste)
-		rest0 := float64(w[2] * compute.Dot(features, list0))
+		rest0 := float64(w[2] * dot[i])
 
 		// size: size(record.features)
 		own1 := float64(w[3] * float64(len(features)))
@@ -60,16 +62,16 @@ func foldItemsAndLists(k *compute.ModelArgs) {
 // scoreItemsAndListsFolded scores with that part given.
 func scoreItemsAndListsFolded(k *compute.ModelArgs) {
 	sel := k.Sel
-	rows, out := k.Rows, k.Out[:len(sel)]
+	out := k.Out[:len(sel)]
 	folded := k.Folded
 	w := (*[4]float64)(k.Weights)
-	list0 := k.Lists[0]
+
+	// The caller has computed this, over lists where they stand.
+	dot := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
-		k.Arena.Reset()
 
 		// dot: dot(record.features, viewer.taste)
-		features := k.Arena.Numbers(rows, k.Columns[0], int(r))
-		rest0 := float64(w[2] * compute.Dot(features, list0))
+		rest0 := float64(w[2] * dot[i])
 
 		out[i] = compute.Score(compute.Sigmoid((folded[r] + w[0]) + rest0))
 	}

@@ -14,13 +14,11 @@ import (
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "joint_entity", Shape: "e27d5fed1dbdb7f5", Score: jointJointEntity})
-	compute.RegisterModel(compute.Model{Name: "joint_entity", Shape: "0da3c830b87a6b4d", Score: jointJointEntityAlone})
+	compute.RegisterModel(compute.Model{Name: "joint_entity", Shape: "beb0649391a69334", Score: jointJointEntity})
+	compute.RegisterModel(compute.Model{Name: "joint_entity", Shape: "56a2f59c6ecd047c", Score: jointJointEntityAlone})
 }
 
 var jointEntityFeed1 = []float64{0, 1, 10, 100}
-
-var jointEntityFeed2 = []float64{}
 
 // jointJointEntity scores test.Every and features test.Member by entity and trees-inputs and entity and random-23.
 func jointJointEntity(k *compute.ModelArgs) {
@@ -47,10 +45,6 @@ func jointJointEntity(k *compute.ModelArgs) {
 	var topics []string
 	if entity != nil {
 		topics = k.EntityArena.Strings(entity, k.EntCols[3], 0)
-	}
-	var embedding []float64
-	if entity != nil && !entity.Null(k.EntCols[4], 0) {
-		embedding = k.EntityArena.Numbers(entity, k.EntCols[4], 0)
 	}
 	t1 := (entity != nil && !entity.Null(k.EntCols[1], 0))
 	t2 := float64(w[1] * pop)
@@ -91,12 +85,15 @@ func jointJointEntity(k *compute.ModelArgs) {
 	number2 := k.Numbers[2]
 	number3 := k.Numbers[3]
 	number4 := k.Numbers[4]
-	age := k.Vector(0)[:len(sel)]
+
+	// The caller has computed this, over lists where they stand.
+	sim := k.Vector(0)[:len(sel)]
+	age := k.Vector(1)[:len(sel)]
 	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
 		age[i] = compute.Age(at, number0)
 	}
-	decay := k.Decays(1, age, 3600)[:len(sel)]
+	decay := k.Decays(2, age, 3600)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 		x1 := k.More[0].Matrix[i/compute.MatrixBlock*k.More[0].Stride+i%compute.MatrixBlock:]
@@ -118,12 +115,10 @@ func jointJointEntity(k *compute.ModelArgs) {
 		entityRest3 := float64(w[13] * topic)
 
 		// sim: dot(record.vec, entity.embedding)
-		vec := k.Arena.Numbers(rows, k.Columns[2], int(r))
-		sim := compute.Dot(vec, embedding)
-		rest0 := t2 + float64(w[5]*sim)
+		rest0 := t2 + float64(w[5]*sim[i])
 
 		// sim of entity: dot(record.vec, entity.embedding)
-		entityRest0 := t5 + float64(w[14]*sim)
+		entityRest0 := t5 + float64(w[14]*sim[i])
 
 		// vip: entity.vip && has(entity.posts)
 		rest1 += t4
@@ -251,6 +246,7 @@ func jointJointEntity(k *compute.ModelArgs) {
 		// f0 of random-23: ((((-0.01959 in [0, 1, 2.5]) ? cross(record.author.age, viewer.lang) : "a long string of words") == viewer.lang) ? record.m : coalesce(size(record.vec), (has(entity.posts) ? (record.b ? record.x : 132.1) : lookup({0: 1, 1: 3.5}, record.n, record.author.age))))
 		t11 := k.Arena.Text(authorAge)
 		t12 := k.Arena.Cross(t11, text0)
+		vec := k.Arena.Numbers(rows, k.Columns[2], int(r))
 		b := bColumn[r] != 0
 		random23Rest0 := float64(w[18] * compute.If[float64](compute.If[string](false, t12, "a long string of words") == text0, m, compute.Coalesce(float64(len(vec)), compute.If[float64](t1, compute.If[float64](b, x4, 132.1), compute.Coalesce(k.Tables[4].Number(n2), authorAge)))))
 
@@ -307,13 +303,16 @@ func jointJointEntityAlone(k *compute.ModelArgs) {
 	number9 := k.Numbers[9]
 	number10 := k.Numbers[10]
 	number11 := k.Numbers[11]
-	sIn := k.In(0, k.Sets[0], sColumn)[:len(sel)]
-	age := k.Vector(1)[:len(sel)]
+
+	// The caller has computed this, over lists where they stand.
+	sim := k.Vector(0)[:len(sel)]
+	sIn := k.In(1, k.Sets[0], sColumn)[:len(sel)]
+	age := k.Vector(2)[:len(sel)]
 	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
 		age[i] = compute.Age(at, number3)
 	}
-	decay := k.Decays(2, age, 3600)[:len(sel)]
+	decay := k.Decays(3, age, 3600)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 		x1 := k.More[0].Matrix[i/compute.MatrixBlock*k.More[0].Stride+i%compute.MatrixBlock:]
@@ -334,12 +333,10 @@ func jointJointEntityAlone(k *compute.ModelArgs) {
 		entityRest3 := float64(w[13] * topic)
 
 		// sim: dot(record.vec, entity.embedding)
-		vec := k.Arena.Numbers(rows, k.Columns[2], int(r))
-		sim := compute.Dot(vec, jointEntityFeed2)
-		rest0 := number0 + float64(w[5]*sim)
+		rest0 := number0 + float64(w[5]*sim[i])
 
 		// sim of entity: dot(record.vec, entity.embedding)
-		entityRest0 := number4 + float64(w[14]*sim)
+		entityRest0 := number4 + float64(w[14]*sim[i])
 
 		// vip: entity.vip && has(entity.posts)
 		rest1 += number1
@@ -468,6 +465,7 @@ func jointJointEntityAlone(k *compute.ModelArgs) {
 		// f0 of random-23: ((((-0.01959 in [0, 1, 2.5]) ? cross(record.author.age, viewer.lang) : "a long string of words") == viewer.lang) ? record.m : coalesce(size(record.vec), (has(entity.posts) ? (record.b ? record.x : 132.1) : lookup({0: 1, 1: 3.5}, record.n, record.author.age))))
 		t2 := k.Arena.Text(authorAge)
 		t3 := k.Arena.Cross(t2, text0)
+		vec := k.Arena.Numbers(rows, k.Columns[2], int(r))
 		b := bColumn[r] != 0
 		random23Rest0 := float64(w[18] * compute.If[float64](compute.If[string](false, t3, "a long string of words") == text0, m, compute.Coalesce(float64(len(vec)), compute.If[float64](false, compute.If[float64](b, x4, 132.1), compute.Coalesce(k.Tables[4].Number(n2), authorAge)))))
 

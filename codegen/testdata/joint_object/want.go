@@ -15,15 +15,13 @@ import (
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "joint_object", Shape: "5ce83174a10883ee", Score: jointJointObject})
-	compute.RegisterModel(compute.Model{Name: "joint_object", Shape: "835eb2980f7796bc", Score: jointJointObjectAlone})
+	compute.RegisterModel(compute.Model{Name: "joint_object", Shape: "94723d330e3b9db9", Score: jointJointObject})
+	compute.RegisterModel(compute.Model{Name: "joint_object", Shape: "08a76aca74666386", Score: jointJointObjectAlone})
 }
 
 var jointObjectFeed1 = []float64{0, 1, 2, 3}
 
 var jointObjectFeed2 = []float64{-1, 0, 0.5, 10}
-
-var jointObjectFeed3 = []float64{}
 
 // jointJointObject scores test.Every and features test.Member by object and entity and object-trees and random-24 and object.
 func jointJointObject(k *compute.ModelArgs) {
@@ -35,10 +33,6 @@ func jointJointObject(k *compute.ModelArgs) {
 	w := (*[38]float64)(k.Weights)
 	entity := k.Entity
 	k.EntityArena.Reset()
-	var embedding []float64
-	if entity != nil && !entity.Null(k.EntCols[0], 0) {
-		embedding = k.EntityArena.Numbers(entity, k.EntCols[0], 0)
-	}
 	followers := compute.Missing
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[1], 0))
@@ -88,7 +82,12 @@ func jointJointObject(k *compute.ModelArgs) {
 	number3 := k.Numbers[3]
 	flag3 := k.Bools[3]
 	flag2 := k.Bools[2]
-	verbValue := k.Lookup(0, k.Tables[5], verbColumn)[:len(sel)]
+
+	// The caller has computed this, over lists where they stand.
+	place := k.Vector(0)[:len(sel)]
+	sim := k.Vector(1)[:len(sel)]
+	dot := k.Vector(2)[:len(sel)]
+	verbValue := k.Lookup(3, k.Tables[5], verbColumn)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 		x2 := k.More[1].Matrix[i/compute.MatrixBlock*k.More[1].Stride+i%compute.MatrixBlock:]
@@ -169,12 +168,10 @@ func jointJointObject(k *compute.ModelArgs) {
 		objectRest0 += float64(w[35] * topics2)
 
 		// place: cosine(object.place, entity.embedding)
-		objectPlace := k.Arena.Numbers(k.Objects, 5, int(r))
-		place := compute.Cosine(objectPlace, embedding)
-		rest1 += float64(w[9] * place)
+		rest1 += float64(w[9] * place[i])
 
 		// place of object: cosine(object.place, entity.embedding)
-		objectRest1 += float64(w[36] * place)
+		objectRest1 += float64(w[36] * place[i])
 
 		// pair: cross(object.kind, record.n)
 		t4 := k.Arena.Text(n2)
@@ -198,8 +195,7 @@ func jointJointObject(k *compute.ModelArgs) {
 		entityRest3 := float64(w[15] * compute.Bool(slices.Contains(topics, s)))
 
 		// sim of entity: dot(record.vec, entity.embedding)
-		vec := k.Arena.Numbers(rows, k.Columns[2], int(r))
-		entityRest0 := t1 + float64(w[16]*compute.Dot(vec, embedding))
+		entityRest0 := t1 + float64(w[16]*sim[i])
 
 		// vip of entity: entity.vip && has(entity.posts)
 		entityRest1 += t3
@@ -232,7 +228,7 @@ func jointJointObject(k *compute.ModelArgs) {
 		// f1 of random-24: ((viewer.id.endsWith(record.type) == (-0.3502 > decay(0.2368, record.x))) ? dot(record.vec, object.place) : (((object.kind < viewer.id) && (has(viewer.age) || has(record.m))) ? lookup(verbs, (record.c ? object.kind : record.s), coalesce(object.clicks, -30.63)) : exp(pow(record.y, 2))))
 		type2 := rows.StringAt(k.Columns[6], int(r))
 		c := cColumn[r] != 0
-		random24Rest1 := float64(w[22] * compute.If[float64](strings.HasSuffix(text1, type2) == ((-0.3502) > compute.Decay(0.2368, x5)), compute.Dot(vec, objectPlace), compute.If[float64]((objectKind < text1) && (flag0 || (mNulls[r]&mNull == 0)), compute.Coalesce(k.Tables[4].String(compute.If[string](c, objectKind, s)), compute.Coalesce(objectClicks, -30.63)), compute.Exp(compute.Pow(y, 2)))))
+		random24Rest1 := float64(w[22] * compute.If[float64](strings.HasSuffix(text1, type2) == ((-0.3502) > compute.Decay(0.2368, x5)), dot[i], compute.If[float64]((objectKind < text1) && (flag0 || (mNulls[r]&mNull == 0)), compute.Coalesce(k.Tables[4].String(compute.If[string](c, objectKind, s)), compute.Coalesce(objectClicks, -30.63)), compute.Exp(compute.Pow(y, 2)))))
 
 		// f2 of random-24: record.verb
 		random24Own0 := verbValue[i]
@@ -298,8 +294,13 @@ func jointJointObjectAlone(k *compute.ModelArgs) {
 	number6 := k.Numbers[6]
 	flag3 := k.Bools[3]
 	flag2 := k.Bools[2]
-	sIn := k.In(0, k.Sets[1], sColumn)[:len(sel)]
-	verbValue := k.Lookup(1, k.Tables[5], verbColumn)[:len(sel)]
+
+	// The caller has computed this, over lists where they stand.
+	place := k.Vector(0)[:len(sel)]
+	sim := k.Vector(1)[:len(sel)]
+	dot := k.Vector(2)[:len(sel)]
+	sIn := k.In(3, k.Sets[1], sColumn)[:len(sel)]
+	verbValue := k.Lookup(4, k.Tables[5], verbColumn)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 		x2 := k.More[1].Matrix[i/compute.MatrixBlock*k.More[1].Stride+i%compute.MatrixBlock:]
@@ -380,12 +381,10 @@ func jointJointObjectAlone(k *compute.ModelArgs) {
 		objectRest0 += float64(w[35] * topics)
 
 		// place: cosine(object.place, entity.embedding)
-		objectPlace := k.Arena.Numbers(k.Objects, 5, int(r))
-		place := compute.Cosine(objectPlace, jointObjectFeed3)
-		rest1 += float64(w[9] * place)
+		rest1 += float64(w[9] * place[i])
 
 		// place of object: cosine(object.place, entity.embedding)
-		objectRest1 += float64(w[36] * place)
+		objectRest1 += float64(w[36] * place[i])
 
 		// pair: cross(object.kind, record.n)
 		t1 := k.Arena.Text(n2)
@@ -409,8 +408,7 @@ func jointJointObjectAlone(k *compute.ModelArgs) {
 		entityRest3 := float64(w[15] * compute.Bool(sIn[i]))
 
 		// sim of entity: dot(record.vec, entity.embedding)
-		vec := k.Arena.Numbers(rows, k.Columns[2], int(r))
-		entityRest0 := number0 + float64(w[16]*compute.Dot(vec, jointObjectFeed3))
+		entityRest0 := number0 + float64(w[16]*sim[i])
 
 		// vip of entity: entity.vip && has(entity.posts)
 		entityRest1 += number1
@@ -443,7 +441,7 @@ func jointJointObjectAlone(k *compute.ModelArgs) {
 		// f1 of random-24: ((viewer.id.endsWith(record.type) == (-0.3502 > decay(0.2368, record.x))) ? dot(record.vec, object.place) : (((object.kind < viewer.id) && (has(viewer.age) || has(record.m))) ? lookup(verbs, (record.c ? object.kind : record.s), coalesce(object.clicks, -30.63)) : exp(pow(record.y, 2))))
 		type2 := rows.StringAt(k.Columns[6], int(r))
 		c := cColumn[r] != 0
-		random24Rest1 := float64(w[22] * compute.If[float64](strings.HasSuffix(text1, type2) == ((-0.3502) > compute.Decay(0.2368, x5)), compute.Dot(vec, objectPlace), compute.If[float64]((objectKind < text1) && (flag0 || (mNulls[r]&mNull == 0)), compute.Coalesce(k.Tables[4].String(compute.If[string](c, objectKind, s)), compute.Coalesce(objectClicks, -30.63)), compute.Exp(compute.Pow(y, 2)))))
+		random24Rest1 := float64(w[22] * compute.If[float64](strings.HasSuffix(text1, type2) == ((-0.3502) > compute.Decay(0.2368, x5)), dot[i], compute.If[float64]((objectKind < text1) && (flag0 || (mNulls[r]&mNull == 0)), compute.Coalesce(k.Tables[4].String(compute.If[string](c, objectKind, s)), compute.Coalesce(objectClicks, -30.63)), compute.Exp(compute.Pow(y, 2)))))
 
 		// f2 of random-24: record.verb
 		random24Own0 := verbValue[i]

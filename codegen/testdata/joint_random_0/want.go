@@ -14,7 +14,7 @@ import (
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "joint_random_0", Shape: "3652f7df338884af", Score: jointJointRandom0})
+	compute.RegisterModel(compute.Model{Name: "joint_random_0", Shape: "b4d1db9afd214b68", Score: jointJointRandom0})
 	compute.RegisterModel(compute.Model{Name: "joint_random_0", Shape: "19cf80b058323f33", Score: jointJointRandom0Alone})
 }
 
@@ -29,6 +29,9 @@ func jointJointRandom0(k *compute.ModelArgs) {
 	w := (*[10]float64)(k.Weights)
 	entity := k.Entity
 	k.EntityArena.Reset()
+
+	// The caller has computed this, over lists where they stand.
+	dot := k.Vector(0)[0]
 	t1 := (entity != nil && !entity.Null(k.EntCols[0], 0))
 	var lang string
 	if entity != nil {
@@ -40,12 +43,6 @@ func jointJointRandom0(k *compute.ModelArgs) {
 		topics = k.EntityArena.Strings(entity, k.EntCols[2], 0)
 	}
 	t3 := float64(len(topics))
-	var embedding []float64
-	if entity != nil && !entity.Null(k.EntCols[3], 0) {
-		embedding = k.EntityArena.Numbers(entity, k.EntCols[3], 0)
-	}
-	list0 := k.Lists[0]
-	t4 := compute.Dot(embedding, list0)
 	typeColumn := rows.Column(k.Columns[6])
 	uColumn := rows.Column(k.Columns[2])
 	yNulls, yNull := rows.Nulls(k.Columns[0])
@@ -65,8 +62,8 @@ func jointJointRandom0(k *compute.ModelArgs) {
 	flag0 := k.Bools[0]
 	flag1 := k.Bools[1]
 	number2 := k.Numbers[2]
-	typeValue := k.Lookup(0, k.Tables[5], typeColumn)[:len(sel)]
-	uValue := k.Lookup(1, k.Tables[6], uColumn)[:len(sel)]
+	typeValue := k.Lookup(1, k.Tables[5], typeColumn)[:len(sel)]
+	uValue := k.Lookup(2, k.Tables[6], uColumn)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -88,11 +85,11 @@ func jointJointRandom0(k *compute.ModelArgs) {
 		// f2 of random-02: abs(((pow(record.n, 0.5) in record.vec) ? size(record.vec) : ((record.y * record.n) * -(record.y))))
 		n2 := float64(int64(nColumn[r]))
 		vec := k.Arena.Numbers(rows, k.Columns[5], int(r))
-		t5 := -(y)
-		random02Own2 := float64(w[2] * compute.Abs(compute.If[float64](slices.Contains(vec, compute.Pow(n2, 0.5)), float64(len(vec)), float64(float64(y*n2)*t5))))
+		t4 := -(y)
+		random02Own2 := float64(w[2] * compute.Abs(compute.If[float64](slices.Contains(vec, compute.Pow(n2, 0.5)), float64(len(vec)), float64(float64(y*n2)*t4))))
 
 		// f3 of random-02: lookup({"post": 2, "en": 3}, record.type, sqrt(-(record.y)))
-		random02Own3 := float64(w[3] * compute.Coalesce(typeValue[i], compute.Sqrt(t5)))
+		random02Own3 := float64(w[3] * compute.Coalesce(typeValue[i], compute.Sqrt(t4)))
 
 		// f4 of random-02: bucketize(age(record.time), [0, 1, 10, 100])
 		time := float64(int64(timeColumn[r]))
@@ -120,15 +117,15 @@ func jointJointRandom0(k *compute.ModelArgs) {
 		random06Own1 := float64(w[8] * y)
 
 		// f4 of random-06: ((((record.author.age in [0, 1, 2.5]) == (viewer.vip || viewer.vip)) == (size(entity.topics) > record.n)) ? record.x : dot(entity.embedding, viewer.bins))
-		random06Rest2 := float64(w[9] * compute.If[float64](((k.Sets[0].Number(authorAge) != 0) == flag1) == (t3 > n2), x3, t4))
+		random06Rest2 := float64(w[9] * compute.If[float64](((k.Sets[0].Number(authorAge) != 0) == flag1) == (t3 > n2), x3, dot))
 
 		out[i] = compute.Score(w[0] + rest0)
-		t6 := (random02Own0 + random02Own1) + (random02Own2 + random02Own3)
+		t5 := (random02Own0 + random02Own1) + (random02Own2 + random02Own3)
 
-		out1[i] = compute.Score((t6 + number2) + (random02Rest0 + random02Rest1))
-		t7 := random06Own0 + random06Own1
+		out1[i] = compute.Score((t5 + number2) + (random02Rest0 + random02Rest1))
+		t6 := random06Own0 + random06Own1
 
-		out2[i] = compute.Score((t7 + w[5]) + ((random06Rest0 + random06Rest1) + random06Rest2))
+		out2[i] = compute.Score((t6 + w[5]) + ((random06Rest0 + random06Rest1) + random06Rest2))
 	}
 }
 

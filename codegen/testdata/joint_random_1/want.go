@@ -13,7 +13,7 @@ import (
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "joint_random_1", Shape: "a97cae0363e4df6d", Score: jointJointRandom1})
+	compute.RegisterModel(compute.Model{Name: "joint_random_1", Shape: "624fa8b4ed9ff84d", Score: jointJointRandom1})
 }
 
 var jointRandom1Feed1 = []float64{0, 1, 10, 100}
@@ -37,7 +37,6 @@ func jointJointRandom1(k *compute.ModelArgs) {
 	nColumn := rows.Column(k.Columns[5])
 	authorAgeColumn := rows.Column(k.Columns[6])
 	mColumn := rows.Column(k.Columns[1])
-	list0 := k.Lists[0]
 	number0 := k.Numbers[0]
 	atColumn := rows.Column(k.Columns[8])
 	number1 := k.Numbers[1]
@@ -59,7 +58,12 @@ func jointJointRandom1(k *compute.ModelArgs) {
 	number4 := k.Numbers[4]
 	number9 := k.Numbers[9]
 	number8 := k.Numbers[8]
-	uIn := k.In(0, k.Sets[0], uColumn)[:len(sel)]
+
+	// The caller has computed this, over lists where they stand.
+	cosine := k.Vector(0)[:len(sel)]
+	dot := k.Vector(1)[:len(sel)]
+	f5 := k.Vector(2)[:len(sel)]
+	uIn := k.In(3, k.Sets[0], uColumn)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -73,7 +77,6 @@ func jointJointRandom1(k *compute.ModelArgs) {
 		// f1: ((sqrt((has(record.m) ? 0.6415 : record.x)) >= cosine(viewer.bins, record.vec)) ? 0.1 : ((record.u in ["post", "en", "a long string of words"]) ? ((has(record.u) ? record.n : record.author.age) + size(record.type)) : clamp((record.m - record.x), -1, 10.5)))
 		t1 := mNulls[r]&mNull == 0
 		x4 := math.Float64frombits(xColumn[r])
-		vec := k.Arena.Numbers(rows, k.Columns[3], int(r))
 		n2 := float64(int64(nColumn[r]))
 		authorAge := float64(int64(authorAgeColumn[r]))
 		type2 := rows.StringAt(k.Columns[7], int(r))
@@ -81,7 +84,7 @@ func jointJointRandom1(k *compute.ModelArgs) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest0 := float64(w[2] * compute.If[float64](compute.Sqrt(compute.If[float64](t1, 0.6415, x4)) >= compute.Cosine(list0, vec), 0.1, compute.If[float64](uIn[i], compute.If[float64](uNulls[r]&uNull == 0, n2, authorAge)+compute.Size(type2), compute.Clamp(m-x4, -1, 10.5))))
+		rest0 := float64(w[2] * compute.If[float64](compute.Sqrt(compute.If[float64](t1, 0.6415, x4)) >= cosine[i], 0.1, compute.If[float64](uIn[i], compute.If[float64](uNulls[r]&uNull == 0, n2, authorAge)+compute.Size(type2), compute.Clamp(m-x4, -1, 10.5))))
 
 		// f2: bucketize(((viewer.age / record.n) - log1p(100)), [0, 1, 10, 100])
 		rest1 := k.Tables[2].Number(compute.Bucketize((number0/n2)-4.61512051684126, jointRandom1Feed1))
@@ -132,10 +135,10 @@ func jointJointRandom1(k *compute.ModelArgs) {
 		random13Own0 := float64(w[13] * authorAge)
 
 		// f4 of random-13: min(sqrt(dot(record.vec, viewer.bins)), max(exp(record.m), ((record.x * -33.82) - (record.b ? -0.1658 : -6.637)), lookup(steps, pow(record.x, 0.01924), (viewer.vip ? record.author.age : viewer.age))))
-		random13Rest3 := float64(w[14] * compute.Min(compute.Sqrt(compute.Dot(vec, list0)), compute.Max(compute.Max(compute.Exp(m), float64(x4*(-33.82))-compute.If[float64](b, -0.1658, -6.637)), compute.Coalesce(k.Tables[8].Number(compute.Pow(x4, 0.01924)), compute.If[float64](flag3, authorAge, number0)))))
+		random13Rest3 := float64(w[14] * compute.Min(compute.Sqrt(dot[i]), compute.Max(compute.Max(compute.Exp(m), float64(x4*(-33.82))-compute.If[float64](b, -0.1658, -6.637)), compute.Coalesce(k.Tables[8].Number(compute.Pow(x4, 0.01924)), compute.If[float64](flag3, authorAge, number0)))))
 
 		// f5 of random-13: cosine(record.vec, record.vec)
-		random13Own1 := float64(w[15] * compute.Cosine(vec, vec))
+		random13Own1 := float64(w[15] * f5[i])
 
 		// f0 of random-15: coalesce(pow(-(log1p(-1)), 0.5), -(clamp((has(record.m) ? record.n : -0.0203), 0, 10.5)))
 		random15Own0 := float64(w[17] * compute.Coalesce(math.Inf(+1), -(compute.Clamp(compute.If[float64](t1, n2, -0.0203), 0, 10.5))))

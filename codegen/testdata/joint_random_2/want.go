@@ -15,8 +15,8 @@ import (
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "joint_random_2", Shape: "90aca15deb970678", Score: jointJointRandom2})
-	compute.RegisterModel(compute.Model{Name: "joint_random_2", Shape: "04402168c9202f00", Score: jointJointRandom2Alone})
+	compute.RegisterModel(compute.Model{Name: "joint_random_2", Shape: "933e9e9c0e29c182", Score: jointJointRandom2})
+	compute.RegisterModel(compute.Model{Name: "joint_random_2", Shape: "f103189c4b76af00", Score: jointJointRandom2Alone})
 }
 
 var jointRandom2Feed1 = []float64{0, 1, 10, 100}
@@ -32,6 +32,9 @@ func jointJointRandom2(k *compute.ModelArgs) {
 	w := (*[20]float64)(k.Weights)
 	entity := k.Entity
 	k.EntityArena.Reset()
+
+	// The caller has computed this, over lists where they stand.
+	f4 := k.Vector(0)[0]
 	var lang string
 	if entity != nil {
 		lang = entity.StringAt(k.EntCols[0], 0)
@@ -48,12 +51,7 @@ func jointJointRandom2(k *compute.ModelArgs) {
 	t2 := compute.Abs(posts)
 	number4 := k.Numbers[4]
 	t3 := number4 / posts
-	var embedding []float64
-	if entity != nil && !entity.Null(k.EntCols[3], 0) {
-		embedding = k.EntityArena.Numbers(entity, k.EntCols[3], 0)
-	}
-	list0 := k.Lists[0]
-	t4 := float64(w[4] * compute.Cosine(embedding, list0))
+	t4 := float64(w[4] * f4)
 	t5 := compute.Log1p(followers)
 	var topics []string
 	if entity != nil {
@@ -84,13 +82,16 @@ func jointJointRandom2(k *compute.ModelArgs) {
 	atColumn := rows.Column(k.Columns[12])
 	number7 := k.Numbers[7]
 	number8 := k.Numbers[8]
-	list1 := k.Lists[1]
 	text2 := k.Strings[2]
 	number10 := k.Numbers[10]
 	number9 := k.Numbers[9]
 	number11 := k.Numbers[11]
-	typeValue := k.Lookup(0, k.Tables[1], typeColumn)[:len(sel)]
-	verbValue := k.Lookup(1, k.Tables[7], verbColumn)[:len(sel)]
+
+	// The caller has computed this, over lists where they stand.
+	cosine := k.Vector(1)[:len(sel)]
+	f1 := k.Vector(2)[:len(sel)]
+	typeValue := k.Lookup(3, k.Tables[1], typeColumn)[:len(sel)]
+	verbValue := k.Lookup(4, k.Tables[7], verbColumn)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -134,11 +135,11 @@ func jointJointRandom2(k *compute.ModelArgs) {
 		random16Rest0 := float64(w[9] * (compute.Coalesce(k.Tables[4].Number(compute.Bucketize(n2+y, jointRandom2Feed2)), authorAge) / compute.If[float64]((authorAge > 100) == t7, m, compute.Coalesce(number5, compute.If[float64](flag0, m, number2)))))
 
 		// f1 of random-16: ((clamp(clamp(record.x, -1, 10.5), -1, 10.5) in [0, 1, 2.5]) ? lookup({"post": 2, "en": 3}, "a long string of words", cosine(record.vec, record.vec)) : lookup({"post": 2, "en": 3}, (has(record.u) ? record.verb : record.s), ((entity.posts in record.vec) ? coalesce(100, record.m) : log1p(entity.followers))))
-		vec := k.Arena.Numbers(rows, k.Columns[8], int(r))
 		t8 := uNulls[r]&uNull == 0
 		verb := rows.StringAt(k.Columns[10], int(r))
 		s := rows.StringAt(k.Columns[11], int(r))
-		random16Rest1 := float64(w[10] * compute.If[float64](k.Sets[0].Number(compute.Clamp(compute.Clamp(x3, -1, 10.5), -1, 10.5)) != 0, compute.Coalesce(number5, compute.Cosine(vec, vec)), compute.Coalesce(k.Tables[6].String(compute.If[string](t8, verb, s)), compute.If[float64](slices.Contains(vec, posts), 100, t5))))
+		vec := k.Arena.Numbers(rows, k.Columns[8], int(r))
+		random16Rest1 := float64(w[10] * compute.If[float64](k.Sets[0].Number(compute.Clamp(compute.Clamp(x3, -1, 10.5), -1, 10.5)) != 0, compute.Coalesce(number5, cosine[i]), compute.Coalesce(k.Tables[6].String(compute.If[string](t8, verb, s)), compute.If[float64](slices.Contains(vec, posts), 100, t5))))
 
 		// f3 of random-16: record.verb
 		random16Own0 := verbValue[i]
@@ -154,7 +155,7 @@ func jointJointRandom2(k *compute.ModelArgs) {
 		random16Rest0 += float64(w[14] * compute.Coalesce(compute.If[float64](slices.Contains(topics, verb), authorAge, compute.Max(compute.Clamp(authorAge, 0, 10.5), compute.Age(at, number7))), compute.If[float64](t6, compute.Exp(n2), number8)))
 
 		// f1 of random-04: dot(viewer.vec, record.vec)
-		random04Rest0 := float64(w[16] * compute.Dot(list1, vec))
+		random04Rest0 := float64(w[16] * f1[i])
 
 		// f2 of random-04: cross(viewer.id, (has(record.m) ? viewer.lang : viewer.lang))
 		f2 := k.Arena.Cross(text0, compute.If[string](t7, text2, text2))
@@ -204,15 +205,18 @@ func jointJointRandom2Alone(k *compute.ModelArgs) {
 	atColumn := rows.Column(k.Columns[12])
 	number8 := k.Numbers[8]
 	number9 := k.Numbers[9]
-	list0 := k.Lists[0]
 	text2 := k.Strings[2]
 	number11 := k.Numbers[11]
 	number5 := k.Numbers[5]
 	number10 := k.Numbers[10]
 	number12 := k.Numbers[12]
-	typeValue := k.Lookup(0, k.Tables[1], typeColumn)[:len(sel)]
-	verbIn := k.In(1, k.Sets[1], verbColumn)[:len(sel)]
-	verbValue := k.Lookup(2, k.Tables[7], verbColumn)[:len(sel)]
+
+	// The caller has computed this, over lists where they stand.
+	cosine := k.Vector(0)[:len(sel)]
+	f1 := k.Vector(1)[:len(sel)]
+	typeValue := k.Lookup(2, k.Tables[1], typeColumn)[:len(sel)]
+	verbIn := k.In(3, k.Sets[1], verbColumn)[:len(sel)]
+	verbValue := k.Lookup(4, k.Tables[7], verbColumn)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -256,11 +260,11 @@ func jointJointRandom2Alone(k *compute.ModelArgs) {
 		random16Rest0 := float64(w[9] * (compute.Coalesce(k.Tables[4].Number(compute.Bucketize(n2+y, jointRandom2Feed2)), authorAge) / compute.If[float64]((authorAge > 100) == t1, m, compute.Coalesce(number6, compute.If[float64](flag0, m, number2)))))
 
 		// f1 of random-16: ((clamp(clamp(record.x, -1, 10.5), -1, 10.5) in [0, 1, 2.5]) ? lookup({"post": 2, "en": 3}, "a long string of words", cosine(record.vec, record.vec)) : lookup({"post": 2, "en": 3}, (has(record.u) ? record.verb : record.s), ((entity.posts in record.vec) ? coalesce(100, record.m) : log1p(entity.followers))))
-		vec := k.Arena.Numbers(rows, k.Columns[8], int(r))
 		t2 := uNulls[r]&uNull == 0
 		verb := rows.StringAt(k.Columns[10], int(r))
 		s := rows.StringAt(k.Columns[11], int(r))
-		random16Rest1 := float64(w[10] * compute.If[float64](k.Sets[0].Number(compute.Clamp(compute.Clamp(x3, -1, 10.5), -1, 10.5)) != 0, compute.Coalesce(number6, compute.Cosine(vec, vec)), compute.Coalesce(k.Tables[6].String(compute.If[string](t2, verb, s)), compute.If[float64](slices.Contains(vec, compute.Missing), 100, compute.Missing))))
+		vec := k.Arena.Numbers(rows, k.Columns[8], int(r))
+		random16Rest1 := float64(w[10] * compute.If[float64](k.Sets[0].Number(compute.Clamp(compute.Clamp(x3, -1, 10.5), -1, 10.5)) != 0, compute.Coalesce(number6, cosine[i]), compute.Coalesce(k.Tables[6].String(compute.If[string](t2, verb, s)), compute.If[float64](slices.Contains(vec, compute.Missing), 100, compute.Missing))))
 
 		// f3 of random-16: record.verb
 		random16Own0 := verbValue[i]
@@ -276,7 +280,7 @@ func jointJointRandom2Alone(k *compute.ModelArgs) {
 		random16Rest0 += float64(w[14] * compute.Coalesce(compute.If[float64](verbIn[i], authorAge, compute.Max(compute.Clamp(authorAge, 0, 10.5), compute.Age(at, number8))), compute.If[float64](false, compute.Exp(n2), number9)))
 
 		// f1 of random-04: dot(viewer.vec, record.vec)
-		random04Rest0 := float64(w[16] * compute.Dot(list0, vec))
+		random04Rest0 := float64(w[16] * f1[i])
 
 		// f2 of random-04: cross(viewer.id, (has(record.m) ? viewer.lang : viewer.lang))
 		f2 := k.Arena.Cross(text0, compute.If[string](t1, text2, text2))

@@ -14,8 +14,8 @@ import (
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "joint_random_3", Shape: "4e227e4026a00f6d", Score: jointJointRandom3})
-	compute.RegisterModel(compute.Model{Name: "joint_random_3", Shape: "c3e6f554f210e335", Score: jointJointRandom3Alone})
+	compute.RegisterModel(compute.Model{Name: "joint_random_3", Shape: "02b5d48185dbdc52", Score: jointJointRandom3})
+	compute.RegisterModel(compute.Model{Name: "joint_random_3", Shape: "de7c9274bd14dbb9", Score: jointJointRandom3Alone})
 }
 
 var jointRandom3Feed1 = []float64{-1, 0, 0.5, 10}
@@ -32,7 +32,9 @@ func jointJointRandom3(k *compute.ModelArgs) {
 	out4 := k.More[3].Out[:len(sel)]
 	w := (*[21]float64)(k.Weights)
 	entity := k.Entity
-	k.EntityArena.Reset()
+
+	// The caller has computed this, over lists where they stand.
+	f1 := k.Vector(3)[0]
 	followers := compute.Missing
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[1], 0))
@@ -48,12 +50,7 @@ func jointJointRandom3(k *compute.ModelArgs) {
 	t1 := k.Tables[14].String(compute.If[string](lang != "", lang, lang))
 	number6 := k.Numbers[6]
 	t2 := float64(compute.Coalesce(number6, followers) * posts)
-	var embedding []float64
-	if entity != nil && !entity.Null(k.EntCols[3], 0) {
-		embedding = k.EntityArena.Numbers(entity, k.EntCols[3], 0)
-	}
-	list0 := k.Lists[0]
-	t3 := float64(w[20] * compute.Cosine(embedding, list0))
+	t3 := float64(w[20] * f1)
 	atColumn := rows.Column(k.Columns[3])
 	number0 := k.Numbers[0]
 	typeColumn := rows.Column(k.Columns[5])
@@ -69,7 +66,6 @@ func jointJointRandom3(k *compute.ModelArgs) {
 	flag0 := k.Bools[0]
 	verbColumn := rows.Column(k.Columns[6])
 	nColumn := rows.Column(k.Columns[9])
-	list1 := k.Lists[1]
 	bColumn := rows.Column(k.Columns[11])
 	timeColumn := rows.Column(k.Columns[12])
 	flag1 := k.Bools[1]
@@ -80,13 +76,18 @@ func jointJointRandom3(k *compute.ModelArgs) {
 	number3 := k.Numbers[3]
 	number5 := k.Numbers[5]
 	number8 := k.Numbers[8]
-	age := k.Vector(0)[:len(sel)]
+
+	// The caller has computed this, over lists where they stand.
+	dot := k.Vector(0)[:len(sel)]
+	dot2 := k.Vector(1)[:len(sel)]
+	dot3 := k.Vector(2)[:len(sel)]
+	age := k.Vector(4)[:len(sel)]
 	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
 		age[i] = compute.Age(at, number0)
 	}
-	decay := k.Decays(1, age, 86400.5)[:len(sel)]
-	typeValue := k.Lookup(2, k.Tables[11], typeColumn)[:len(sel)]
+	decay := k.Decays(5, age, 86400.5)[:len(sel)]
+	typeValue := k.Lookup(6, k.Tables[11], typeColumn)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -120,9 +121,7 @@ func jointJointRandom3(k *compute.ModelArgs) {
 		random08Own0 := k.Tables[6].String(compute.If[string](type2 >= type2, t5, verb))
 
 		// f1 of random-08: ((viewer.id != record.u) ? (viewer.vip ? lookup({0: 1, 1: 3.5}, dot(record.vec, viewer.vec), coalesce(-0.4735, record.y)) : -(dot(record.vec, viewer.vec))) : -2.124)
-		vec := k.Arena.Numbers(rows, k.Columns[8], int(r))
-		t6 := compute.Dot(vec, list0)
-		random08Rest0 := float64(w[5] * compute.If[float64](!rows.EqualString(uColumn[r], text0), compute.If[float64](flag0, compute.Coalesce(k.Tables[5].Number(t6), compute.Coalesce(-0.4735, y)), -(t6)), -2.124))
+		random08Rest0 := float64(w[5] * compute.If[float64](!rows.EqualString(uColumn[r], text0), compute.If[float64](flag0, compute.Coalesce(k.Tables[5].Number(dot[i]), compute.Coalesce(-0.4735, y)), -(dot[i])), -2.124))
 
 		// f2 of random-08: sqrt(record.m)
 		random08Own1 := float64(w[6] * compute.Sqrt(m))
@@ -131,24 +130,23 @@ func jointJointRandom3(k *compute.ModelArgs) {
 		random08Own2 := float64(w[7] * compute.Bool(verbColumn[r] != 0x74736f7004 /* "post" */))
 
 		// f4 of random-08: bucketize(((((record.y == null) == has(record.m)) && (record.m >= record.n)) ? lookup(verbs, coalesce(record.u, record.s), (viewer.vip ? -10.84 : record.n)) : dot(record.vec, viewer.vec)), [-1, 0, 0.5, 10])
-		t7 := !(yNulls[r]&yNull == 0)
+		t6 := !(yNulls[r]&yNull == 0)
 		n2 := float64(int64(nColumn[r]))
 		u := rows.StringAt(k.Columns[7], int(r))
 		s := rows.StringAt(k.Columns[10], int(r))
-		random08Rest1 := float64(w[8] * compute.Bucketize(compute.If[float64]((t7 == (mNulls[r]&mNull == 0)) && (m >= n2), compute.Coalesce(k.Tables[4].String(compute.If[string](uColumn[r] != 0, u, s)), compute.If[float64](flag0, -10.84, n2)), t6), jointRandom3Feed1))
+		random08Rest1 := float64(w[8] * compute.Bucketize(compute.If[float64]((t6 == (mNulls[r]&mNull == 0)) && (m >= n2), compute.Coalesce(k.Tables[4].String(compute.If[string](uColumn[r] != 0, u, s)), compute.If[float64](flag0, -10.84, n2)), dot[i]), jointRandom3Feed1))
 
 		// f0 of random-22: (viewer.vip ? dot(viewer.bins, record.vec) : (!((record.b == viewer.vip)) ? age(record.time) : pow(coalesce(record.y, record.m), 2)))
-		t8 := compute.Dot(list1, vec)
 		b := bColumn[r] != 0
 		time := float64(int64(timeColumn[r]))
 		age2 := compute.Age(time, number0)
-		random22Rest0 := float64(w[10] * compute.If[float64](flag0, t8, compute.If[float64](!(b == flag0), age2, compute.Pow(compute.Coalesce(y, m), 2))))
+		random22Rest0 := float64(w[10] * compute.If[float64](flag0, dot2[i], compute.If[float64](!(b == flag0), age2, compute.Pow(compute.Coalesce(y, m), 2))))
 
 		// f1 of random-22: ((lookup(steps, record.author.age, record.x) == (record.b ? record.x : -0.0)) == ((has(viewer.age) ? 0.211 : -94.09) in [0, 1, 2.5]))
 		random22Rest1 := float64(w[11] * compute.Bool((compute.Coalesce(k.Tables[7].Number(authorAge), x5) == compute.If[float64](b, x5, math.Copysign(0, -1))) == flag1))
 
 		// f2 of random-22: ((((record.b ? viewer.age : record.m) <= ((record.y == null) ? viewer.age : record.author.age)) ? (sqrt(100) * coalesce(record.author.age, -14.88)) : lookup(verbs, "post", record.x)) / log1p(age(record.time)))
-		random22Rest2 := float64(w[12] * (compute.If[float64](compute.If[float64](b, number1, m) <= compute.If[float64](t7, number1, authorAge), float64(10*authorAge), compute.Coalesce(number2, x5)) / compute.Log1p(age2)))
+		random22Rest2 := float64(w[12] * (compute.If[float64](compute.If[float64](b, number1, m) <= compute.If[float64](t6, number1, authorAge), float64(10*authorAge), compute.Coalesce(number2, x5)) / compute.Log1p(age2)))
 
 		// f4 of random-22: ((record.u != record.s) ? "" : record.s)
 		random22Own0 := k.Tables[10].String(compute.If[string](s != u, "", s))
@@ -160,22 +158,22 @@ func jointJointRandom3(k *compute.ModelArgs) {
 		random22Own2 := typeValue[i]
 
 		// f1 of random-17: ((bucketize(dot(viewer.bins, record.vec), [-1, 0, 0.5, 10]) in [0, 1, 2.5]) ? coalesce(coalesce(bucketize(record.x, [-1, 0, 0.5, 10]), (12.13 / viewer.age)), dot(viewer.vec, record.vec)) : (("post" != record.s) ? viewer.age : viewer.age))
-		random17Rest1 := float64(w[15] * compute.If[float64](k.Sets[0].Number(compute.Bucketize(t8, jointRandom3Feed1)) != 0, compute.Coalesce(compute.Coalesce(compute.Bucketize(x5, jointRandom3Feed1), number4), compute.Dot(list0, vec)), compute.If[float64](sColumn[r] != 0x74736f7004 /* "post" */, number1, number1)))
+		random17Rest1 := float64(w[15] * compute.If[float64](k.Sets[0].Number(compute.Bucketize(dot2[i], jointRandom3Feed1)) != 0, compute.Coalesce(compute.Coalesce(compute.Bucketize(x5, jointRandom3Feed1), number4), dot3[i]), compute.If[float64](sColumn[r] != 0x74736f7004 /* "post" */, number1, number1)))
 
 		// f3 of random-17: clamp((("post" in ["post", "en", "a long string of words"]) ? decay(entity.followers, record.x) : max((record.n / viewer.age), (record.b ? entity.posts : record.m))), 0, 1)
 		random17Rest2 := float64(w[17] * compute.Clamp(compute.If[float64](true, compute.Decay(followers, x5), compute.Max(n2/number1, compute.If[float64](b, posts, m))), 0, 1))
 
 		// f0 of random-09: decay((coalesce(record.s, "post").endsWith(record.type) ? (lookup(steps, -0.8695, entity.followers) * entity.posts) : lookup({0: 1, 1: 3.5}, cosine(viewer.vec, viewer.vec), (entity.followers * record.y))), record.x)
 		random09Rest0 := float64(w[19] * compute.Decay(compute.If[float64](strings.HasSuffix(compute.If[string](sColumn[r] != 0, s, "post"), type2), t2, compute.Coalesce(number7, float64(followers*y))), x5))
-		t9 := (own0 + own1) + own2
+		t7 := (own0 + own1) + own2
 
-		out[i] = compute.Score((t9 + w[0]) + rest0)
-		t10 := (random08Own0 + random08Own1) + random08Own2
+		out[i] = compute.Score((t7 + w[0]) + rest0)
+		t8 := (random08Own0 + random08Own1) + random08Own2
 
-		out1[i] = compute.Score((t10 + w[4]) + (random08Rest0 + random08Rest1))
-		t11 := (random22Own0 + random22Own1) + random22Own2
+		out1[i] = compute.Score((t8 + w[4]) + (random08Rest0 + random08Rest1))
+		t9 := (random22Own0 + random22Own1) + random22Own2
 
-		out2[i] = compute.Score(compute.Sigmoid((t11 + number3) + ((random22Rest0 + random22Rest1) + random22Rest2)))
+		out2[i] = compute.Score(compute.Sigmoid((t9 + number3) + ((random22Rest0 + random22Rest1) + random22Rest2)))
 
 		out3[i] = compute.Score(number5 + ((t1 + random17Rest1) + random17Rest2))
 
@@ -203,12 +201,10 @@ func jointJointRandom3Alone(k *compute.ModelArgs) {
 	number1 := k.Numbers[1]
 	authorAgeColumn := rows.Column(k.Columns[4])
 	uColumn := rows.Column(k.Columns[7])
-	list0 := k.Lists[0]
 	text0 := k.Strings[0]
 	flag0 := k.Bools[0]
 	verbColumn := rows.Column(k.Columns[6])
 	nColumn := rows.Column(k.Columns[9])
-	list1 := k.Lists[1]
 	bColumn := rows.Column(k.Columns[11])
 	timeColumn := rows.Column(k.Columns[12])
 	flag1 := k.Bools[1]
@@ -222,13 +218,18 @@ func jointJointRandom3Alone(k *compute.ModelArgs) {
 	number5 := k.Numbers[5]
 	number10 := k.Numbers[10]
 	number9 := k.Numbers[9]
-	age := k.Vector(0)[:len(sel)]
+
+	// The caller has computed this, over lists where they stand.
+	dot := k.Vector(0)[:len(sel)]
+	dot2 := k.Vector(1)[:len(sel)]
+	dot3 := k.Vector(2)[:len(sel)]
+	age := k.Vector(3)[:len(sel)]
 	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
 		age[i] = compute.Age(at, number0)
 	}
-	decay := k.Decays(1, age, 86400.5)[:len(sel)]
-	typeValue := k.Lookup(2, k.Tables[11], typeColumn)[:len(sel)]
+	decay := k.Decays(4, age, 86400.5)[:len(sel)]
+	typeValue := k.Lookup(5, k.Tables[11], typeColumn)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -262,9 +263,7 @@ func jointJointRandom3Alone(k *compute.ModelArgs) {
 		random08Own0 := k.Tables[6].String(compute.If[string](type2 >= type2, t2, verb))
 
 		// f1 of random-08: ((viewer.id != record.u) ? (viewer.vip ? lookup({0: 1, 1: 3.5}, dot(record.vec, viewer.vec), coalesce(-0.4735, record.y)) : -(dot(record.vec, viewer.vec))) : -2.124)
-		vec := k.Arena.Numbers(rows, k.Columns[8], int(r))
-		t3 := compute.Dot(vec, list0)
-		random08Rest0 := float64(w[5] * compute.If[float64](!rows.EqualString(uColumn[r], text0), compute.If[float64](flag0, compute.Coalesce(k.Tables[5].Number(t3), compute.Coalesce(-0.4735, y)), -(t3)), -2.124))
+		random08Rest0 := float64(w[5] * compute.If[float64](!rows.EqualString(uColumn[r], text0), compute.If[float64](flag0, compute.Coalesce(k.Tables[5].Number(dot[i]), compute.Coalesce(-0.4735, y)), -(dot[i])), -2.124))
 
 		// f2 of random-08: sqrt(record.m)
 		random08Own1 := float64(w[6] * compute.Sqrt(m))
@@ -273,24 +272,23 @@ func jointJointRandom3Alone(k *compute.ModelArgs) {
 		random08Own2 := float64(w[7] * compute.Bool(verbColumn[r] != 0x74736f7004 /* "post" */))
 
 		// f4 of random-08: bucketize(((((record.y == null) == has(record.m)) && (record.m >= record.n)) ? lookup(verbs, coalesce(record.u, record.s), (viewer.vip ? -10.84 : record.n)) : dot(record.vec, viewer.vec)), [-1, 0, 0.5, 10])
-		t4 := !(yNulls[r]&yNull == 0)
+		t3 := !(yNulls[r]&yNull == 0)
 		n2 := float64(int64(nColumn[r]))
 		u := rows.StringAt(k.Columns[7], int(r))
 		s := rows.StringAt(k.Columns[10], int(r))
-		random08Rest1 := float64(w[8] * compute.Bucketize(compute.If[float64]((t4 == (mNulls[r]&mNull == 0)) && (m >= n2), compute.Coalesce(k.Tables[4].String(compute.If[string](uColumn[r] != 0, u, s)), compute.If[float64](flag0, -10.84, n2)), t3), jointRandom3Feed1))
+		random08Rest1 := float64(w[8] * compute.Bucketize(compute.If[float64]((t3 == (mNulls[r]&mNull == 0)) && (m >= n2), compute.Coalesce(k.Tables[4].String(compute.If[string](uColumn[r] != 0, u, s)), compute.If[float64](flag0, -10.84, n2)), dot[i]), jointRandom3Feed1))
 
 		// f0 of random-22: (viewer.vip ? dot(viewer.bins, record.vec) : (!((record.b == viewer.vip)) ? age(record.time) : pow(coalesce(record.y, record.m), 2)))
-		t5 := compute.Dot(list1, vec)
 		b := bColumn[r] != 0
 		time := float64(int64(timeColumn[r]))
 		age2 := compute.Age(time, number0)
-		random22Rest0 := float64(w[10] * compute.If[float64](flag0, t5, compute.If[float64](!(b == flag0), age2, compute.Pow(compute.Coalesce(y, m), 2))))
+		random22Rest0 := float64(w[10] * compute.If[float64](flag0, dot2[i], compute.If[float64](!(b == flag0), age2, compute.Pow(compute.Coalesce(y, m), 2))))
 
 		// f1 of random-22: ((lookup(steps, record.author.age, record.x) == (record.b ? record.x : -0.0)) == ((has(viewer.age) ? 0.211 : -94.09) in [0, 1, 2.5]))
 		random22Rest1 := float64(w[11] * compute.Bool((compute.Coalesce(k.Tables[7].Number(authorAge), x5) == compute.If[float64](b, x5, math.Copysign(0, -1))) == flag1))
 
 		// f2 of random-22: ((((record.b ? viewer.age : record.m) <= ((record.y == null) ? viewer.age : record.author.age)) ? (sqrt(100) * coalesce(record.author.age, -14.88)) : lookup(verbs, "post", record.x)) / log1p(age(record.time)))
-		random22Rest2 := float64(w[12] * (compute.If[float64](compute.If[float64](b, number1, m) <= compute.If[float64](t4, number1, authorAge), float64(10*authorAge), compute.Coalesce(number2, x5)) / compute.Log1p(age2)))
+		random22Rest2 := float64(w[12] * (compute.If[float64](compute.If[float64](b, number1, m) <= compute.If[float64](t3, number1, authorAge), float64(10*authorAge), compute.Coalesce(number2, x5)) / compute.Log1p(age2)))
 
 		// f4 of random-22: ((record.u != record.s) ? "" : record.s)
 		random22Own0 := k.Tables[10].String(compute.If[string](s != u, "", s))
@@ -302,22 +300,22 @@ func jointJointRandom3Alone(k *compute.ModelArgs) {
 		random22Own2 := typeValue[i]
 
 		// f1 of random-17: ((bucketize(dot(viewer.bins, record.vec), [-1, 0, 0.5, 10]) in [0, 1, 2.5]) ? coalesce(coalesce(bucketize(record.x, [-1, 0, 0.5, 10]), (12.13 / viewer.age)), dot(viewer.vec, record.vec)) : (("post" != record.s) ? viewer.age : viewer.age))
-		random17Rest1 := float64(w[15] * compute.If[float64](k.Sets[0].Number(compute.Bucketize(t5, jointRandom3Feed1)) != 0, compute.Coalesce(compute.Coalesce(compute.Bucketize(x5, jointRandom3Feed1), number4), compute.Dot(list0, vec)), compute.If[float64](sColumn[r] != 0x74736f7004 /* "post" */, number1, number1)))
+		random17Rest1 := float64(w[15] * compute.If[float64](k.Sets[0].Number(compute.Bucketize(dot2[i], jointRandom3Feed1)) != 0, compute.Coalesce(compute.Coalesce(compute.Bucketize(x5, jointRandom3Feed1), number4), dot3[i]), compute.If[float64](sColumn[r] != 0x74736f7004 /* "post" */, number1, number1)))
 
 		// f3 of random-17: clamp((("post" in ["post", "en", "a long string of words"]) ? decay(entity.followers, record.x) : max((record.n / viewer.age), (record.b ? entity.posts : record.m))), 0, 1)
 		random17Rest2 := float64(w[17] * compute.Clamp(compute.If[float64](true, compute.Decay(compute.Missing, x5), compute.Max(n2/number1, compute.If[float64](b, compute.Missing, m))), 0, 1))
 
 		// f0 of random-09: decay((coalesce(record.s, "post").endsWith(record.type) ? (lookup(steps, -0.8695, entity.followers) * entity.posts) : lookup({0: 1, 1: 3.5}, cosine(viewer.vec, viewer.vec), (entity.followers * record.y))), record.x)
 		random09Rest0 := float64(w[19] * compute.Decay(compute.If[float64](strings.HasSuffix(compute.If[string](sColumn[r] != 0, s, "post"), type2), number8, compute.Coalesce(number7, float64(compute.Missing*y))), x5))
-		t6 := (own0 + own1) + own2
+		t4 := (own0 + own1) + own2
 
-		out[i] = compute.Score((t6 + w[0]) + rest0)
-		t7 := (random08Own0 + random08Own1) + random08Own2
+		out[i] = compute.Score((t4 + w[0]) + rest0)
+		t5 := (random08Own0 + random08Own1) + random08Own2
 
-		out1[i] = compute.Score((t7 + w[4]) + (random08Rest0 + random08Rest1))
-		t8 := (random22Own0 + random22Own1) + random22Own2
+		out1[i] = compute.Score((t5 + w[4]) + (random08Rest0 + random08Rest1))
+		t6 := (random22Own0 + random22Own1) + random22Own2
 
-		out2[i] = compute.Score(compute.Sigmoid((t8 + number3) + ((random22Rest0 + random22Rest1) + random22Rest2)))
+		out2[i] = compute.Score(compute.Sigmoid((t6 + number3) + ((random22Rest0 + random22Rest1) + random22Rest2)))
 
 		out3[i] = compute.Score(number6 + ((number5 + random17Rest1) + random17Rest2))
 

@@ -14,11 +14,9 @@ import (
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "joint_trees_behind", Shape: "d32734327aa0589c", Score: jointJointTreesBehind})
-	compute.RegisterModel(compute.Model{Name: "joint_trees_behind", Shape: "9128efacd81c1df7", Score: jointJointTreesBehindAlone})
+	compute.RegisterModel(compute.Model{Name: "joint_trees_behind", Shape: "724edccd2814c0c3", Score: jointJointTreesBehind})
+	compute.RegisterModel(compute.Model{Name: "joint_trees_behind", Shape: "39cd1bad6203c127", Score: jointJointTreesBehindAlone})
 }
-
-var jointTreesBehindFeed1 = []float64{}
 
 // jointJointTreesBehind scores test.Every and features test.Member by entity and trees-xgboost and any.
 func jointJointTreesBehind(k *compute.ModelArgs) {
@@ -45,10 +43,6 @@ func jointJointTreesBehind(k *compute.ModelArgs) {
 	if entity != nil {
 		topics = k.EntityArena.Strings(entity, k.EntCols[3], 0)
 	}
-	var embedding []float64
-	if entity != nil && !entity.Null(k.EntCols[4], 0) {
-		embedding = k.EntityArena.Numbers(entity, k.EntCols[4], 0)
-	}
 	t1 := float64(w[1] * pop)
 	text0 := k.Strings[0]
 	t2 := float64(w[3] * compute.Bool(lang == text0))
@@ -64,7 +58,10 @@ func jointJointTreesBehind(k *compute.ModelArgs) {
 	yNulls, yNull := rows.Nulls(k.Columns[4])
 	timeColumn := rows.Column(k.Columns[5])
 	number0 := k.Numbers[0]
-	typeValue := k.Lookup(0, k.Tables[1], typeColumn)[:len(sel)]
+
+	// The caller has computed this, over lists where they stand.
+	sim := k.Vector(0)[:len(sel)]
+	typeValue := k.Lookup(1, k.Tables[1], typeColumn)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 		x1 := k.More[0].Matrix[i/compute.MatrixBlock*k.More[0].Stride+i%compute.MatrixBlock:]
@@ -78,8 +75,7 @@ func jointJointTreesBehind(k *compute.ModelArgs) {
 		rest3 := float64(w[4] * compute.Bool(slices.Contains(topics, s)))
 
 		// sim: dot(record.vec, entity.embedding)
-		vec := k.Arena.Numbers(rows, k.Columns[2], int(r))
-		rest0 := t1 + float64(w[5]*compute.Dot(vec, embedding))
+		rest0 := t1 + float64(w[5]*sim[i])
 
 		// vip: entity.vip && has(entity.posts)
 		rest1 += t3
@@ -132,8 +128,11 @@ func jointJointTreesBehindAlone(k *compute.ModelArgs) {
 	yNulls, yNull := rows.Nulls(k.Columns[4])
 	timeColumn := rows.Column(k.Columns[5])
 	number3 := k.Numbers[3]
-	sIn := k.In(0, k.Sets[0], sColumn)[:len(sel)]
-	typeValue := k.Lookup(1, k.Tables[1], typeColumn)[:len(sel)]
+
+	// The caller has computed this, over lists where they stand.
+	sim := k.Vector(0)[:len(sel)]
+	sIn := k.In(1, k.Sets[0], sColumn)[:len(sel)]
+	typeValue := k.Lookup(2, k.Tables[1], typeColumn)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 		x1 := k.More[0].Matrix[i/compute.MatrixBlock*k.More[0].Stride+i%compute.MatrixBlock:]
@@ -146,8 +145,7 @@ func jointJointTreesBehindAlone(k *compute.ModelArgs) {
 		rest3 := float64(w[4] * compute.Bool(sIn[i]))
 
 		// sim: dot(record.vec, entity.embedding)
-		vec := k.Arena.Numbers(rows, k.Columns[2], int(r))
-		rest0 := number0 + float64(w[5]*compute.Dot(vec, jointTreesBehindFeed1))
+		rest0 := number0 + float64(w[5]*sim[i])
 
 		// vip: entity.vip && has(entity.posts)
 		rest1 += number1

@@ -14,11 +14,9 @@ import (
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "object", Shape: "f9793313ef3d4cad", Score: scoreObject})
-	compute.RegisterModel(compute.Model{Name: "object", Shape: "a994a8b4c4923536", Score: scoreObjectAlone})
+	compute.RegisterModel(compute.Model{Name: "object", Shape: "cc25b58d85737fce", Score: scoreObject})
+	compute.RegisterModel(compute.Model{Name: "object", Shape: "e0bea00252eba71d", Score: scoreObjectAlone})
 }
-
-var objectList1 = []float64{}
 
 // scoreObject scores test.Every and features test.Member: linear over 12 features.
 func scoreObject(k *compute.ModelArgs) {
@@ -26,11 +24,6 @@ func scoreObject(k *compute.ModelArgs) {
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[11]float64)(k.Weights)
 	entity := k.Entity
-	k.EntityArena.Reset()
-	var embedding []float64
-	if entity != nil && !entity.Null(k.EntCols[0], 0) {
-		embedding = k.EntityArena.Numbers(entity, k.EntCols[0], 0)
-	}
 	followers := compute.Missing
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[1], 0))
@@ -42,6 +35,9 @@ func scoreObject(k *compute.ModelArgs) {
 	nColumn := rows.Column(k.Columns[0])
 	objectHotColumn := k.Objects.Column(2)
 	text0 := k.Strings[0]
+
+	// The caller has computed this, over lists where they stand.
+	place := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -86,8 +82,7 @@ func scoreObject(k *compute.ModelArgs) {
 		rest0 += float64(w[8] * compute.Bool(k.Sets[0].String(objectKind) != 0))
 
 		// place: cosine(object.place, entity.embedding)
-		objectPlace := k.Arena.Numbers(k.Objects, 5, int(r))
-		rest1 += float64(w[9] * compute.Cosine(objectPlace, embedding))
+		rest1 += float64(w[9] * place[i])
 
 		// pair: cross(object.kind, record.n)
 		t1 := k.Arena.Text(n2)
@@ -113,6 +108,9 @@ func scoreObjectAlone(k *compute.ModelArgs) {
 	nColumn := rows.Column(k.Columns[0])
 	objectHotColumn := k.Objects.Column(2)
 	text0 := k.Strings[0]
+
+	// The caller has computed this, over lists where they stand.
+	place := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -157,8 +155,7 @@ func scoreObjectAlone(k *compute.ModelArgs) {
 		rest0 += float64(w[8] * compute.Bool(k.Sets[0].String(objectKind) != 0))
 
 		// place: cosine(object.place, entity.embedding)
-		objectPlace := k.Arena.Numbers(k.Objects, 5, int(r))
-		rest1 += float64(w[9] * compute.Cosine(objectPlace, objectList1))
+		rest1 += float64(w[9] * place[i])
 
 		// pair: cross(object.kind, record.n)
 		t1 := k.Arena.Text(n2)

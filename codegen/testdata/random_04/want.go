@@ -13,8 +13,8 @@ import (
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "random-04", Shape: "8aa42e5ec1219197", Score: scoreRandom04})
-	compute.RegisterModel(compute.Model{Name: "random-04", Shape: "253c5b1a35e4f40d", Score: scoreRandom04Alone})
+	compute.RegisterModel(compute.Model{Name: "random-04", Shape: "325e8eaade65776e", Score: scoreRandom04})
+	compute.RegisterModel(compute.Model{Name: "random-04", Shape: "2cd6df4914955b50", Score: scoreRandom04Alone})
 }
 
 // scoreRandom04 scores test.Every and features test.Member: logistic over 6 features.
@@ -27,7 +27,6 @@ func scoreRandom04(k *compute.ModelArgs) {
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[0], 0))
 	}
-	list0 := k.Lists[0]
 	mNulls, mNull := rows.Nulls(k.Columns[1])
 	text1 := k.Strings[1]
 	text0 := k.Strings[0]
@@ -37,12 +36,14 @@ func scoreRandom04(k *compute.ModelArgs) {
 	number1 := k.Numbers[1]
 	number0 := k.Numbers[0]
 	number2 := k.Numbers[2]
+
+	// The caller has computed this, over lists where they stand.
+	f1 := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f1: dot(viewer.vec, record.vec)
-		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
-		rest0 := float64(w[1] * compute.Dot(list0, vec))
+		rest0 := float64(w[1] * f1[i])
 
 		// f2: cross(viewer.id, (has(record.m) ? viewer.lang : viewer.lang))
 		f2 := k.Arena.Cross(text1, compute.If[string](mNulls[r]&mNull == 0, text0, text0))
@@ -65,7 +66,6 @@ func scoreRandom04Alone(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[5]float64)(k.Weights)
-	list0 := k.Lists[0]
 	mNulls, mNull := rows.Nulls(k.Columns[1])
 	text1 := k.Strings[1]
 	text0 := k.Strings[0]
@@ -75,12 +75,14 @@ func scoreRandom04Alone(k *compute.ModelArgs) {
 	number1 := k.Numbers[1]
 	number0 := k.Numbers[0]
 	number2 := k.Numbers[2]
+
+	// The caller has computed this, over lists where they stand.
+	f1 := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f1: dot(viewer.vec, record.vec)
-		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
-		rest0 := float64(w[1] * compute.Dot(list0, vec))
+		rest0 := float64(w[1] * f1[i])
 
 		// f2: cross(viewer.id, (has(record.m) ? viewer.lang : viewer.lang))
 		f2 := k.Arena.Cross(text1, compute.If[string](mNulls[r]&mNull == 0, text0, text0))

@@ -13,9 +13,9 @@ import (
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "random-06", Shape: "93262a61d58e76fa", Score: scoreRandom06})
+	compute.RegisterModel(compute.Model{Name: "random-06", Shape: "c75b68f24d11566d", Score: scoreRandom06})
 	compute.RegisterModel(compute.Model{Name: "random-06", Shape: "457d6d297f8af761", Score: foldRandom06})
-	compute.RegisterModel(compute.Model{Name: "random-06", Shape: "e35208d8a3e4e725", Score: scoreRandom06Folded})
+	compute.RegisterModel(compute.Model{Name: "random-06", Shape: "8dba570085ec4c45", Score: scoreRandom06Folded})
 	compute.RegisterModel(compute.Model{Name: "random-06", Shape: "23ff392887b21040", Score: scoreRandom06Alone})
 	compute.RegisterModel(compute.Model{Name: "random-06", Shape: "82724361e1211cf3", Score: scoreRandom06AloneFolded})
 }
@@ -29,6 +29,9 @@ func scoreRandom06(k *compute.ModelArgs) {
 	w := (*[5]float64)(k.Weights)
 	entity := k.Entity
 	k.EntityArena.Reset()
+
+	// The caller has computed this, over lists where they stand.
+	dot := k.Vector(0)[0]
 	var lang string
 	if entity != nil {
 		lang = entity.StringAt(k.EntCols[0], 0)
@@ -39,12 +42,6 @@ func scoreRandom06(k *compute.ModelArgs) {
 		topics = k.EntityArena.Strings(entity, k.EntCols[1], 0)
 	}
 	t2 := float64(len(topics))
-	var embedding []float64
-	if entity != nil && !entity.Null(k.EntCols[2], 0) {
-		embedding = k.EntityArena.Numbers(entity, k.EntCols[2], 0)
-	}
-	list0 := k.Lists[0]
-	t3 := compute.Dot(embedding, list0)
 	mNulls, mNull := rows.Nulls(k.Columns[1])
 	authorAgeColumn := rows.Column(k.Columns[2])
 	mColumn := rows.Column(k.Columns[1])
@@ -86,10 +83,10 @@ func scoreRandom06(k *compute.ModelArgs) {
 
 		// f4: ((((record.author.age in [0, 1, 2.5]) == (viewer.vip || viewer.vip)) == (size(entity.topics) > record.n)) ? record.x : dot(entity.embedding, viewer.bins))
 		n2 := float64(int64(nColumn[r]))
-		rest2 := float64(w[4] * compute.If[float64](((k.Sets[0].Number(authorAge) != 0) == flag1) == (t2 > n2), x2, t3))
-		t4 := own0 + own1
+		rest2 := float64(w[4] * compute.If[float64](((k.Sets[0].Number(authorAge) != 0) == flag1) == (t2 > n2), x2, dot))
+		t3 := own0 + own1
 
-		out[i] = compute.Score((t4 + w[0]) + ((rest0 + rest1) + rest2))
+		out[i] = compute.Score((t3 + w[0]) + ((rest0 + rest1) + rest2))
 	}
 }
 
@@ -130,6 +127,9 @@ func scoreRandom06Folded(k *compute.ModelArgs) {
 	w := (*[5]float64)(k.Weights)
 	entity := k.Entity
 	k.EntityArena.Reset()
+
+	// The caller has computed this, over lists where they stand.
+	dot := k.Vector(0)[0]
 	var lang string
 	if entity != nil {
 		lang = entity.StringAt(k.EntCols[0], 0)
@@ -140,12 +140,6 @@ func scoreRandom06Folded(k *compute.ModelArgs) {
 		topics = k.EntityArena.Strings(entity, k.EntCols[1], 0)
 	}
 	t2 := float64(len(topics))
-	var embedding []float64
-	if entity != nil && !entity.Null(k.EntCols[2], 0) {
-		embedding = k.EntityArena.Numbers(entity, k.EntCols[2], 0)
-	}
-	list0 := k.Lists[0]
-	t3 := compute.Dot(embedding, list0)
 	mNulls, mNull := rows.Nulls(k.Columns[1])
 	authorAgeColumn := rows.Column(k.Columns[2])
 	mColumn := rows.Column(k.Columns[1])
@@ -179,7 +173,7 @@ func scoreRandom06Folded(k *compute.ModelArgs) {
 
 		// f4: ((((record.author.age in [0, 1, 2.5]) == (viewer.vip || viewer.vip)) == (size(entity.topics) > record.n)) ? record.x : dot(entity.embedding, viewer.bins))
 		n2 := float64(int64(nColumn[r]))
-		rest2 := float64(w[4] * compute.If[float64](((k.Sets[0].Number(authorAge) != 0) == flag1) == (t2 > n2), x2, t3))
+		rest2 := float64(w[4] * compute.If[float64](((k.Sets[0].Number(authorAge) != 0) == flag1) == (t2 > n2), x2, dot))
 
 		out[i] = compute.Score((folded[r] + w[0]) + ((rest0 + rest1) + rest2))
 	}

@@ -13,8 +13,8 @@ import (
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "random-07", Shape: "cebd7b9ceb9f9de7", Score: scoreRandom07})
-	compute.RegisterModel(compute.Model{Name: "random-07", Shape: "4bd0caf435a60caa", Score: scoreRandom07Alone})
+	compute.RegisterModel(compute.Model{Name: "random-07", Shape: "ece2b6dea9133de3", Score: scoreRandom07})
+	compute.RegisterModel(compute.Model{Name: "random-07", Shape: "afdb93480570ace1", Score: scoreRandom07Alone})
 }
 
 var random07List1 = []float64{-1, 0, 0.5, 10}
@@ -43,24 +43,24 @@ func scoreRandom07(k *compute.ModelArgs) {
 	mNulls, mNull := rows.Nulls(k.Columns[1])
 	xColumn := rows.Column(k.Columns[4])
 	number1 := k.Numbers[1]
-	list0 := k.Lists[0]
-	age := k.Vector(0)[:len(sel)]
+
+	// The caller has computed this, over lists where they stand.
+	cosine := k.Vector(0)[:len(sel)]
+	age := k.Vector(1)[:len(sel)]
 	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
 		age[i] = compute.Age(at, number2)
 	}
-	decay := k.Decays(1, age, 86400.5)[:len(sel)]
+	decay := k.Decays(2, age, 86400.5)[:len(sel)]
 	for i, r := range sel {
-		k.Arena.Reset()
 
 		// f0: ((lookup({"post": 2, "en": 3}, (has(entity.posts) ? entity.lang : "a long string of words"), lookup(verbs, viewer.id, entity.followers)) <= bucketize((has(record.u) ? viewer.age : record.m), [-1, 0, 0.5, 10])) ? decay(record.at, 86400.5) : (!((entity.followers in viewer.bins)) ? cosine(record.vec, viewer.bins) : (record.x * entity.followers)))
 		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		vec := k.Arena.Numbers(rows, k.Columns[3], int(r))
 		x2 := math.Float64frombits(xColumn[r])
-		rest0 := float64(w[1] * compute.If[float64](t1 <= compute.Bucketize(compute.If[float64](uNulls[r]&uNull == 0, number1, m), random07List1), decay[i], compute.If[float64](t2, compute.Cosine(vec, list0), float64(x2*followers))))
+		rest0 := float64(w[1] * compute.If[float64](t1 <= compute.Bucketize(compute.If[float64](uNulls[r]&uNull == 0, number1, m), random07List1), decay[i], compute.If[float64](t2, cosine[i], float64(x2*followers))))
 
 		out[i] = compute.Score(compute.Sigmoid(w[0] + rest0))
 	}
@@ -80,24 +80,24 @@ func scoreRandom07Alone(k *compute.ModelArgs) {
 	number1 := k.Numbers[1]
 	number0 := k.Numbers[0]
 	flag0 := k.Bools[0]
-	list0 := k.Lists[0]
-	age := k.Vector(0)[:len(sel)]
+
+	// The caller has computed this, over lists where they stand.
+	cosine := k.Vector(0)[:len(sel)]
+	age := k.Vector(1)[:len(sel)]
 	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
 		age[i] = compute.Age(at, number2)
 	}
-	decay := k.Decays(1, age, 86400.5)[:len(sel)]
+	decay := k.Decays(2, age, 86400.5)[:len(sel)]
 	for i, r := range sel {
-		k.Arena.Reset()
 
 		// f0: ((lookup({"post": 2, "en": 3}, (has(entity.posts) ? entity.lang : "a long string of words"), lookup(verbs, viewer.id, entity.followers)) <= bucketize((has(record.u) ? viewer.age : record.m), [-1, 0, 0.5, 10])) ? decay(record.at, 86400.5) : (!((entity.followers in viewer.bins)) ? cosine(record.vec, viewer.bins) : (record.x * entity.followers)))
 		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		vec := k.Arena.Numbers(rows, k.Columns[3], int(r))
 		x2 := math.Float64frombits(xColumn[r])
-		rest0 := float64(w[1] * compute.If[float64](number1 <= compute.Bucketize(compute.If[float64](uNulls[r]&uNull == 0, number0, m), random07List1), decay[i], compute.If[float64](flag0, compute.Cosine(vec, list0), float64(x2*compute.Missing))))
+		rest0 := float64(w[1] * compute.If[float64](number1 <= compute.Bucketize(compute.If[float64](uNulls[r]&uNull == 0, number0, m), random07List1), decay[i], compute.If[float64](flag0, cosine[i], float64(x2*compute.Missing))))
 
 		out[i] = compute.Score(compute.Sigmoid(w[0] + rest0))
 	}

@@ -13,9 +13,9 @@ import (
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "random-08", Shape: "9f69b59677a4741e", Score: scoreRandom08})
+	compute.RegisterModel(compute.Model{Name: "random-08", Shape: "55a6c60aaef10651", Score: scoreRandom08})
 	compute.RegisterModel(compute.Model{Name: "random-08", Shape: "c048ac7525d490dc", Score: foldRandom08})
-	compute.RegisterModel(compute.Model{Name: "random-08", Shape: "0fc50d8a82965731", Score: scoreRandom08Folded})
+	compute.RegisterModel(compute.Model{Name: "random-08", Shape: "0a49e40e8074f88f", Score: scoreRandom08Folded})
 }
 
 var random08List1 = []float64{-1, 0, 0.5, 10}
@@ -28,13 +28,15 @@ func scoreRandom08(k *compute.ModelArgs) {
 	mColumn := rows.Column(k.Columns[1])
 	mNulls, mNull := rows.Nulls(k.Columns[1])
 	uColumn := rows.Column(k.Columns[3])
-	list0 := k.Lists[0]
 	yColumn := rows.Column(k.Columns[5])
 	yNulls, yNull := rows.Nulls(k.Columns[5])
 	text0 := k.Strings[0]
 	flag0 := k.Bools[0]
 	verbColumn := rows.Column(k.Columns[2])
 	nColumn := rows.Column(k.Columns[6])
+
+	// The caller has computed this, over lists where they stand.
+	dot := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -50,13 +52,11 @@ func scoreRandom08(k *compute.ModelArgs) {
 		own0 := k.Tables[3].String(compute.If[string](type2 >= type2, t2, verb))
 
 		// f1: ((viewer.id != record.u) ? (viewer.vip ? lookup({0: 1, 1: 3.5}, dot(record.vec, viewer.vec), coalesce(-0.4735, record.y)) : -(dot(record.vec, viewer.vec))) : -2.124)
-		vec := k.Arena.Numbers(rows, k.Columns[4], int(r))
-		t3 := compute.Dot(vec, list0)
 		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest0 := float64(w[1] * compute.If[float64](!rows.EqualString(uColumn[r], text0), compute.If[float64](flag0, compute.Coalesce(k.Tables[2].Number(t3), compute.Coalesce(-0.4735, y)), -(t3)), -2.124))
+		rest0 := float64(w[1] * compute.If[float64](!rows.EqualString(uColumn[r], text0), compute.If[float64](flag0, compute.Coalesce(k.Tables[2].Number(dot[i]), compute.Coalesce(-0.4735, y)), -(dot[i])), -2.124))
 
 		// f2: sqrt(record.m)
 		own1 := float64(w[2] * compute.Sqrt(m))
@@ -68,10 +68,10 @@ func scoreRandom08(k *compute.ModelArgs) {
 		n2 := float64(int64(nColumn[r]))
 		u := rows.StringAt(k.Columns[3], int(r))
 		s := rows.StringAt(k.Columns[7], int(r))
-		rest1 := float64(w[4] * compute.Bucketize(compute.If[float64]((!(yNulls[r]&yNull == 0) == (mNulls[r]&mNull == 0)) && (m >= n2), compute.Coalesce(k.Tables[1].String(compute.If[string](uColumn[r] != 0, u, s)), compute.If[float64](flag0, -10.84, n2)), t3), random08List1))
-		t4 := (own0 + own1) + own2
+		rest1 := float64(w[4] * compute.Bucketize(compute.If[float64]((!(yNulls[r]&yNull == 0) == (mNulls[r]&mNull == 0)) && (m >= n2), compute.Coalesce(k.Tables[1].String(compute.If[string](uColumn[r] != 0, u, s)), compute.If[float64](flag0, -10.84, n2)), dot[i]), random08List1))
+		t3 := (own0 + own1) + own2
 
-		out[i] = compute.Score((t4 + w[0]) + (rest0 + rest1))
+		out[i] = compute.Score((t3 + w[0]) + (rest0 + rest1))
 	}
 }
 
@@ -114,7 +114,6 @@ func scoreRandom08Folded(k *compute.ModelArgs) {
 	folded := k.Folded
 	w := (*[5]float64)(k.Weights)
 	uColumn := rows.Column(k.Columns[1])
-	list0 := k.Lists[0]
 	yColumn := rows.Column(k.Columns[3])
 	yNulls, yNull := rows.Nulls(k.Columns[3])
 	text0 := k.Strings[0]
@@ -122,17 +121,17 @@ func scoreRandom08Folded(k *compute.ModelArgs) {
 	mNulls, mNull := rows.Nulls(k.Columns[0])
 	mColumn := rows.Column(k.Columns[0])
 	nColumn := rows.Column(k.Columns[4])
+
+	// The caller has computed this, over lists where they stand.
+	dot := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
-		k.Arena.Reset()
 
 		// f1: ((viewer.id != record.u) ? (viewer.vip ? lookup({0: 1, 1: 3.5}, dot(record.vec, viewer.vec), coalesce(-0.4735, record.y)) : -(dot(record.vec, viewer.vec))) : -2.124)
-		vec := k.Arena.Numbers(rows, k.Columns[2], int(r))
-		t1 := compute.Dot(vec, list0)
 		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest0 := float64(w[1] * compute.If[float64](!rows.EqualString(uColumn[r], text0), compute.If[float64](flag0, compute.Coalesce(k.Tables[2].Number(t1), compute.Coalesce(-0.4735, y)), -(t1)), -2.124))
+		rest0 := float64(w[1] * compute.If[float64](!rows.EqualString(uColumn[r], text0), compute.If[float64](flag0, compute.Coalesce(k.Tables[2].Number(dot[i]), compute.Coalesce(-0.4735, y)), -(dot[i])), -2.124))
 
 		// f4: bucketize(((((record.y == null) == has(record.m)) && (record.m >= record.n)) ? lookup(verbs, coalesce(record.u, record.s), (viewer.vip ? -10.84 : record.n)) : dot(record.vec, viewer.vec)), [-1, 0, 0.5, 10])
 		m := compute.Missing
@@ -142,7 +141,7 @@ func scoreRandom08Folded(k *compute.ModelArgs) {
 		n2 := float64(int64(nColumn[r]))
 		u := rows.StringAt(k.Columns[1], int(r))
 		s := rows.StringAt(k.Columns[5], int(r))
-		rest1 := float64(w[4] * compute.Bucketize(compute.If[float64]((!(yNulls[r]&yNull == 0) == (mNulls[r]&mNull == 0)) && (m >= n2), compute.Coalesce(k.Tables[1].String(compute.If[string](uColumn[r] != 0, u, s)), compute.If[float64](flag0, -10.84, n2)), t1), random08List1))
+		rest1 := float64(w[4] * compute.Bucketize(compute.If[float64]((!(yNulls[r]&yNull == 0) == (mNulls[r]&mNull == 0)) && (m >= n2), compute.Coalesce(k.Tables[1].String(compute.If[string](uColumn[r] != 0, u, s)), compute.If[float64](flag0, -10.84, n2)), dot[i]), random08List1))
 
 		out[i] = compute.Score((folded[r] + w[0]) + (rest0 + rest1))
 	}

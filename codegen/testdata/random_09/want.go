@@ -14,7 +14,7 @@ import (
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "random-09", Shape: "fc7283d1afa3a022", Score: scoreRandom09})
+	compute.RegisterModel(compute.Model{Name: "random-09", Shape: "2555d9bc70fd4769", Score: scoreRandom09})
 	compute.RegisterModel(compute.Model{Name: "random-09", Shape: "53c9372d530b7f99", Score: scoreRandom09Alone})
 }
 
@@ -24,7 +24,9 @@ func scoreRandom09(k *compute.ModelArgs) {
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[3]float64)(k.Weights)
 	entity := k.Entity
-	k.EntityArena.Reset()
+
+	// The caller has computed this, over lists where they stand.
+	f1 := k.Vector(0)[0]
 	followers := compute.Missing
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[0], 0))
@@ -35,12 +37,7 @@ func scoreRandom09(k *compute.ModelArgs) {
 	}
 	number0 := k.Numbers[0]
 	t1 := float64(compute.Coalesce(number0, followers) * posts)
-	var embedding []float64
-	if entity != nil && !entity.Null(k.EntCols[2], 0) {
-		embedding = k.EntityArena.Numbers(entity, k.EntCols[2], 0)
-	}
-	list0 := k.Lists[0]
-	t2 := float64(w[2] * compute.Cosine(embedding, list0))
+	t2 := float64(w[2] * f1)
 	sColumn := rows.Column(k.Columns[0])
 	yColumn := rows.Column(k.Columns[2])
 	yNulls, yNull := rows.Nulls(k.Columns[2])

@@ -13,9 +13,9 @@ import (
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "random-10", Shape: "8f0b432663f62195", Score: scoreRandom10})
+	compute.RegisterModel(compute.Model{Name: "random-10", Shape: "2d55b675bf1a1b15", Score: scoreRandom10})
 	compute.RegisterModel(compute.Model{Name: "random-10", Shape: "f47795ac53523cf8", Score: foldRandom10})
-	compute.RegisterModel(compute.Model{Name: "random-10", Shape: "d12b441261ee8d20", Score: scoreRandom10Folded})
+	compute.RegisterModel(compute.Model{Name: "random-10", Shape: "e37588fa66323caf", Score: scoreRandom10Folded})
 }
 
 var random10List1 = []float64{0, 1, 10, 100}
@@ -34,15 +34,16 @@ func scoreRandom10(k *compute.ModelArgs) {
 	nColumn := rows.Column(k.Columns[5])
 	authorAgeColumn := rows.Column(k.Columns[6])
 	mColumn := rows.Column(k.Columns[1])
-	list0 := k.Lists[0]
 	number0 := k.Numbers[0]
 	atColumn := rows.Column(k.Columns[8])
 	number1 := k.Numbers[1]
 	cColumn := rows.Column(k.Columns[9])
 	flag0 := k.Bools[0]
-	uIn := k.In(0, k.Sets[0], uColumn)[:len(sel)]
+
+	// The caller has computed this, over lists where they stand.
+	cosine := k.Vector(0)[:len(sel)]
+	uIn := k.In(1, k.Sets[0], uColumn)[:len(sel)]
 	for i, r := range sel {
-		k.Arena.Reset()
 
 		// f0: (pow(-(record.y), 2) > size(""))
 		y := compute.Missing
@@ -54,7 +55,6 @@ func scoreRandom10(k *compute.ModelArgs) {
 		// f1: ((sqrt((has(record.m) ? 0.6415 : record.x)) >= cosine(viewer.bins, record.vec)) ? 0.1 : ((record.u in ["post", "en", "a long string of words"]) ? ((has(record.u) ? record.n : record.author.age) + size(record.type)) : clamp((record.m - record.x), -1, 10.5)))
 		t1 := mNulls[r]&mNull == 0
 		x2 := math.Float64frombits(xColumn[r])
-		vec := k.Arena.Numbers(rows, k.Columns[3], int(r))
 		n2 := float64(int64(nColumn[r]))
 		authorAge := float64(int64(authorAgeColumn[r]))
 		type2 := rows.StringAt(k.Columns[7], int(r))
@@ -62,7 +62,7 @@ func scoreRandom10(k *compute.ModelArgs) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest0 := float64(w[2] * compute.If[float64](compute.Sqrt(compute.If[float64](t1, 0.6415, x2)) >= compute.Cosine(list0, vec), 0.1, compute.If[float64](uIn[i], compute.If[float64](uNulls[r]&uNull == 0, n2, authorAge)+compute.Size(type2), compute.Clamp(m-x2, -1, 10.5))))
+		rest0 := float64(w[2] * compute.If[float64](compute.Sqrt(compute.If[float64](t1, 0.6415, x2)) >= cosine[i], 0.1, compute.If[float64](uIn[i], compute.If[float64](uNulls[r]&uNull == 0, n2, authorAge)+compute.Size(type2), compute.Clamp(m-x2, -1, 10.5))))
 
 		// f2: bucketize(((viewer.age / record.n) - log1p(100)), [0, 1, 10, 100])
 		rest1 := k.Tables[2].Number(compute.Bucketize((number0/n2)-4.61512051684126, random10List1))
@@ -126,7 +126,6 @@ func scoreRandom10Folded(k *compute.ModelArgs) {
 	nColumn := rows.Column(k.Columns[5])
 	authorAgeColumn := rows.Column(k.Columns[6])
 	mColumn := rows.Column(k.Columns[1])
-	list0 := k.Lists[0]
 	number0 := k.Numbers[0]
 	atColumn := rows.Column(k.Columns[8])
 	number1 := k.Numbers[1]
@@ -134,14 +133,15 @@ func scoreRandom10Folded(k *compute.ModelArgs) {
 	yColumn := rows.Column(k.Columns[0])
 	yNulls, yNull := rows.Nulls(k.Columns[0])
 	flag0 := k.Bools[0]
-	uIn := k.In(0, k.Sets[0], uColumn)[:len(sel)]
+
+	// The caller has computed this, over lists where they stand.
+	cosine := k.Vector(0)[:len(sel)]
+	uIn := k.In(1, k.Sets[0], uColumn)[:len(sel)]
 	for i, r := range sel {
-		k.Arena.Reset()
 
 		// f1: ((sqrt((has(record.m) ? 0.6415 : record.x)) >= cosine(viewer.bins, record.vec)) ? 0.1 : ((record.u in ["post", "en", "a long string of words"]) ? ((has(record.u) ? record.n : record.author.age) + size(record.type)) : clamp((record.m - record.x), -1, 10.5)))
 		t1 := mNulls[r]&mNull == 0
 		x2 := math.Float64frombits(xColumn[r])
-		vec := k.Arena.Numbers(rows, k.Columns[3], int(r))
 		n2 := float64(int64(nColumn[r]))
 		authorAge := float64(int64(authorAgeColumn[r]))
 		type2 := rows.StringAt(k.Columns[7], int(r))
@@ -149,7 +149,7 @@ func scoreRandom10Folded(k *compute.ModelArgs) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest0 := float64(w[2] * compute.If[float64](compute.Sqrt(compute.If[float64](t1, 0.6415, x2)) >= compute.Cosine(list0, vec), 0.1, compute.If[float64](uIn[i], compute.If[float64](uNulls[r]&uNull == 0, n2, authorAge)+compute.Size(type2), compute.Clamp(m-x2, -1, 10.5))))
+		rest0 := float64(w[2] * compute.If[float64](compute.Sqrt(compute.If[float64](t1, 0.6415, x2)) >= cosine[i], 0.1, compute.If[float64](uIn[i], compute.If[float64](uNulls[r]&uNull == 0, n2, authorAge)+compute.Size(type2), compute.Clamp(m-x2, -1, 10.5))))
 
 		// f2: bucketize(((viewer.age / record.n) - log1p(100)), [0, 1, 10, 100])
 		rest1 := k.Tables[2].Number(compute.Bucketize((number0/n2)-4.61512051684126, random10List1))

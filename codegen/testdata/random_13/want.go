@@ -13,9 +13,9 @@ import (
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "random-13", Shape: "dbd8a5b57ece2948", Score: scoreRandom13})
-	compute.RegisterModel(compute.Model{Name: "random-13", Shape: "b527585c62b658f7", Score: foldRandom13})
-	compute.RegisterModel(compute.Model{Name: "random-13", Shape: "cad21bacc936db43", Score: scoreRandom13Folded})
+	compute.RegisterModel(compute.Model{Name: "random-13", Shape: "0467c15074deec23", Score: scoreRandom13})
+	compute.RegisterModel(compute.Model{Name: "random-13", Shape: "8cbda023372ca1e6", Score: foldRandom13})
+	compute.RegisterModel(compute.Model{Name: "random-13", Shape: "5e292cdc609021df", Score: scoreRandom13Folded})
 }
 
 // scoreRandom13 scores test.Every: logistic over 6 features.
@@ -40,8 +40,11 @@ func scoreRandom13(k *compute.ModelArgs) {
 	bColumn := rows.Column(k.Columns[7])
 	flag1 := k.Bools[1]
 	mColumn := rows.Column(k.Columns[3])
-	list0 := k.Lists[0]
 	flag2 := k.Bools[2]
+
+	// The caller has computed this, over lists where they stand.
+	dot := k.Vector(0)[:len(sel)]
+	f5 := k.Vector(1)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -69,15 +72,14 @@ func scoreRandom13(k *compute.ModelArgs) {
 		own0 := float64(w[3] * authorAge)
 
 		// f4: min(sqrt(dot(record.vec, viewer.bins)), max(exp(record.m), ((record.x * -33.82) - (record.b ? -0.1658 : -6.637)), lookup(steps, pow(record.x, 0.01924), (viewer.vip ? record.author.age : viewer.age))))
-		vec := k.Arena.Numbers(rows, k.Columns[8], int(r))
 		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest3 := float64(w[4] * compute.Min(compute.Sqrt(compute.Dot(vec, list0)), compute.Max(compute.Max(compute.Exp(m), float64(x2*(-33.82))-compute.If[float64](b, -0.1658, -6.637)), compute.Coalesce(k.Tables[0].Number(compute.Pow(x2, 0.01924)), compute.If[float64](flag2, authorAge, number1)))))
+		rest3 := float64(w[4] * compute.Min(compute.Sqrt(dot[i]), compute.Max(compute.Max(compute.Exp(m), float64(x2*(-33.82))-compute.If[float64](b, -0.1658, -6.637)), compute.Coalesce(k.Tables[0].Number(compute.Pow(x2, 0.01924)), compute.If[float64](flag2, authorAge, number1)))))
 
 		// f5: cosine(record.vec, record.vec)
-		own1 := float64(w[5] * compute.Cosine(vec, vec))
+		own1 := float64(w[5] * f5[i])
 		t2 := own0 + own1
 
 		out[i] = compute.Score(compute.Sigmoid((t2 + w[0]) + ((rest0 + rest1) + (rest2 + rest3))))
@@ -90,16 +92,17 @@ func foldRandom13(k *compute.ModelArgs) {
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[6]float64)(k.Weights)
 	authorAgeColumn := rows.Column(k.Columns[0])
+
+	// The caller has computed this, over lists where they stand.
+	f5 := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
-		k.Arena.Reset()
 
 		// f3: record.author.age
 		authorAge := float64(int64(authorAgeColumn[r]))
 		own0 := float64(w[3] * authorAge)
 
 		// f5: cosine(record.vec, record.vec)
-		vec := k.Arena.Numbers(rows, k.Columns[1], int(r))
-		own1 := float64(w[5] * compute.Cosine(vec, vec))
+		own1 := float64(w[5] * f5[i])
 
 		out[i] = compute.Score(own0 + own1)
 	}
@@ -128,8 +131,10 @@ func scoreRandom13Folded(k *compute.ModelArgs) {
 	bColumn := rows.Column(k.Columns[7])
 	flag1 := k.Bools[1]
 	mColumn := rows.Column(k.Columns[3])
-	list0 := k.Lists[0]
 	flag2 := k.Bools[2]
+
+	// The caller has computed this, over lists where they stand.
+	dot := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -154,12 +159,11 @@ func scoreRandom13Folded(k *compute.ModelArgs) {
 		rest2 := float64(w[2] * compute.If[float64](flag1 && (rows.EqualString(sColumn[r], "a long string of words")), compute.If[float64]((y < y) && (k.Sets[0].Number(y) != 0), 100+compute.If[float64](b, number1, -0.1822), authorAge), y))
 
 		// f4: min(sqrt(dot(record.vec, viewer.bins)), max(exp(record.m), ((record.x * -33.82) - (record.b ? -0.1658 : -6.637)), lookup(steps, pow(record.x, 0.01924), (viewer.vip ? record.author.age : viewer.age))))
-		vec := k.Arena.Numbers(rows, k.Columns[8], int(r))
 		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest3 := float64(w[4] * compute.Min(compute.Sqrt(compute.Dot(vec, list0)), compute.Max(compute.Max(compute.Exp(m), float64(x2*(-33.82))-compute.If[float64](b, -0.1658, -6.637)), compute.Coalesce(k.Tables[0].Number(compute.Pow(x2, 0.01924)), compute.If[float64](flag2, authorAge, number1)))))
+		rest3 := float64(w[4] * compute.Min(compute.Sqrt(dot[i]), compute.Max(compute.Max(compute.Exp(m), float64(x2*(-33.82))-compute.If[float64](b, -0.1658, -6.637)), compute.Coalesce(k.Tables[0].Number(compute.Pow(x2, 0.01924)), compute.If[float64](flag2, authorAge, number1)))))
 
 		out[i] = compute.Score(compute.Sigmoid((folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + rest3))))
 	}

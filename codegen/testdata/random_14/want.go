@@ -9,9 +9,9 @@ import "github.com/millrace/millrace/compute"
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "random-14", Shape: "750c5dac10fb3e2f", Score: scoreRandom14})
+	compute.RegisterModel(compute.Model{Name: "random-14", Shape: "1dcb1632180b122b", Score: scoreRandom14})
 	compute.RegisterModel(compute.Model{Name: "random-14", Shape: "7e4be7789aa613f8", Score: foldRandom14})
-	compute.RegisterModel(compute.Model{Name: "random-14", Shape: "f58b035bce5b5271", Score: scoreRandom14Folded})
+	compute.RegisterModel(compute.Model{Name: "random-14", Shape: "43a67a32ff3bd694", Score: scoreRandom14Folded})
 	compute.RegisterModel(compute.Model{Name: "random-14", Shape: "3b27fd774f771d0b", Score: scoreRandom14Alone})
 	compute.RegisterModel(compute.Model{Name: "random-14", Shape: "5648c2f02272be97", Score: scoreRandom14AloneFolded})
 }
@@ -21,14 +21,10 @@ func scoreRandom14(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
-	entity := k.Entity
-	k.EntityArena.Reset()
-	var embedding []float64
-	if entity != nil && !entity.Null(k.EntCols[0], 0) {
-		embedding = k.EntityArena.Numbers(entity, k.EntCols[0], 0)
-	}
-	list0 := k.Lists[0]
-	t1 := float64(w[1] * compute.Cosine(list0, embedding))
+
+	// The caller has computed this, over lists where they stand.
+	f0 := k.Vector(0)[0]
+	t1 := float64(w[1] * f0)
 	nColumn := rows.Column(k.Columns[0])
 	for i, r := range sel {
 
@@ -71,14 +67,10 @@ func scoreRandom14Folded(k *compute.ModelArgs) {
 	out := k.Out[:len(sel)]
 	folded := k.Folded
 	w := (*[4]float64)(k.Weights)
-	entity := k.Entity
-	k.EntityArena.Reset()
-	var embedding []float64
-	if entity != nil && !entity.Null(k.EntCols[0], 0) {
-		embedding = k.EntityArena.Numbers(entity, k.EntCols[0], 0)
-	}
-	list0 := k.Lists[0]
-	t1 := float64(w[1] * compute.Cosine(list0, embedding))
+
+	// The caller has computed this, over lists where they stand.
+	f0 := k.Vector(0)[0]
+	t1 := float64(w[1] * f0)
 	for i, r := range sel {
 
 		out[i] = compute.Score((folded[r] + w[0]) + t1)

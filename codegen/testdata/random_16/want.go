@@ -14,11 +14,11 @@ import (
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "random-16", Shape: "cbd3dab69794f90a", Score: scoreRandom16})
+	compute.RegisterModel(compute.Model{Name: "random-16", Shape: "cb70959b4dc7a1ed", Score: scoreRandom16})
 	compute.RegisterModel(compute.Model{Name: "random-16", Shape: "5b3fb4cda559fefa", Score: foldRandom16})
-	compute.RegisterModel(compute.Model{Name: "random-16", Shape: "cdfded62a3d4ec03", Score: scoreRandom16Folded})
-	compute.RegisterModel(compute.Model{Name: "random-16", Shape: "29a171e7fe7c8ac3", Score: scoreRandom16Alone})
-	compute.RegisterModel(compute.Model{Name: "random-16", Shape: "fa07dafb5ce0e3fd", Score: scoreRandom16AloneFolded})
+	compute.RegisterModel(compute.Model{Name: "random-16", Shape: "00fb892cc510bdc1", Score: scoreRandom16Folded})
+	compute.RegisterModel(compute.Model{Name: "random-16", Shape: "bc263ad2223830e1", Score: scoreRandom16Alone})
+	compute.RegisterModel(compute.Model{Name: "random-16", Shape: "472122235f46c3c6", Score: scoreRandom16AloneFolded})
 }
 
 var random16List1 = []float64{-1, 0, 0.5, 10}
@@ -65,7 +65,10 @@ func scoreRandom16(k *compute.ModelArgs) {
 	number3 := k.Numbers[3]
 	number4 := k.Numbers[4]
 	number5 := k.Numbers[5]
-	verbValue := k.Lookup(0, k.Tables[3], verbColumn)[:len(sel)]
+
+	// The caller has computed this, over lists where they stand.
+	cosine := k.Vector(0)[:len(sel)]
+	verbValue := k.Lookup(1, k.Tables[3], verbColumn)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -85,11 +88,11 @@ func scoreRandom16(k *compute.ModelArgs) {
 
 		// f1: ((clamp(clamp(record.x, -1, 10.5), -1, 10.5) in [0, 1, 2.5]) ? lookup({"post": 2, "en": 3}, "a long string of words", cosine(record.vec, record.vec)) : lookup({"post": 2, "en": 3}, (has(record.u) ? record.verb : record.s), ((entity.posts in record.vec) ? coalesce(100, record.m) : log1p(entity.followers))))
 		x2 := math.Float64frombits(xColumn[r])
-		vec := k.Arena.Numbers(rows, k.Columns[5], int(r))
 		t5 := uNulls[r]&uNull == 0
 		verb := rows.StringAt(k.Columns[7], int(r))
 		s := rows.StringAt(k.Columns[8], int(r))
-		rest1 := float64(w[2] * compute.If[float64](k.Sets[0].Number(compute.Clamp(compute.Clamp(x2, -1, 10.5), -1, 10.5)) != 0, compute.Coalesce(number1, compute.Cosine(vec, vec)), compute.Coalesce(k.Tables[2].String(compute.If[string](t5, verb, s)), compute.If[float64](slices.Contains(vec, posts), 100, t1))))
+		vec := k.Arena.Numbers(rows, k.Columns[5], int(r))
+		rest1 := float64(w[2] * compute.If[float64](k.Sets[0].Number(compute.Clamp(compute.Clamp(x2, -1, 10.5), -1, 10.5)) != 0, compute.Coalesce(number1, cosine[i]), compute.Coalesce(k.Tables[2].String(compute.If[string](t5, verb, s)), compute.If[float64](slices.Contains(vec, posts), 100, t1))))
 
 		// f3: record.verb
 		own0 := verbValue[i]
@@ -166,6 +169,9 @@ func scoreRandom16Folded(k *compute.ModelArgs) {
 	number3 := k.Numbers[3]
 	number4 := k.Numbers[4]
 	number5 := k.Numbers[5]
+
+	// The caller has computed this, over lists where they stand.
+	cosine := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -185,11 +191,11 @@ func scoreRandom16Folded(k *compute.ModelArgs) {
 
 		// f1: ((clamp(clamp(record.x, -1, 10.5), -1, 10.5) in [0, 1, 2.5]) ? lookup({"post": 2, "en": 3}, "a long string of words", cosine(record.vec, record.vec)) : lookup({"post": 2, "en": 3}, (has(record.u) ? record.verb : record.s), ((entity.posts in record.vec) ? coalesce(100, record.m) : log1p(entity.followers))))
 		x2 := math.Float64frombits(xColumn[r])
-		vec := k.Arena.Numbers(rows, k.Columns[5], int(r))
 		t5 := uNulls[r]&uNull == 0
 		verb := rows.StringAt(k.Columns[7], int(r))
 		s := rows.StringAt(k.Columns[8], int(r))
-		rest1 := float64(w[2] * compute.If[float64](k.Sets[0].Number(compute.Clamp(compute.Clamp(x2, -1, 10.5), -1, 10.5)) != 0, compute.Coalesce(number1, compute.Cosine(vec, vec)), compute.Coalesce(k.Tables[2].String(compute.If[string](t5, verb, s)), compute.If[float64](slices.Contains(vec, posts), 100, t1))))
+		vec := k.Arena.Numbers(rows, k.Columns[5], int(r))
+		rest1 := float64(w[2] * compute.If[float64](k.Sets[0].Number(compute.Clamp(compute.Clamp(x2, -1, 10.5), -1, 10.5)) != 0, compute.Coalesce(number1, cosine[i]), compute.Coalesce(k.Tables[2].String(compute.If[string](t5, verb, s)), compute.If[float64](slices.Contains(vec, posts), 100, t1))))
 
 		// f4: coalesce(bucketize(min((record.b ? entity.posts : entity.followers), (record.m / 1e-300)), [-1, 0, 0.5, 10]), -1e300)
 		b := bColumn[r] != 0
@@ -231,8 +237,11 @@ func scoreRandom16Alone(k *compute.ModelArgs) {
 	number3 := k.Numbers[3]
 	number4 := k.Numbers[4]
 	number5 := k.Numbers[5]
-	verbIn := k.In(0, k.Sets[1], verbColumn)[:len(sel)]
-	verbValue := k.Lookup(1, k.Tables[3], verbColumn)[:len(sel)]
+
+	// The caller has computed this, over lists where they stand.
+	cosine := k.Vector(0)[:len(sel)]
+	verbIn := k.In(1, k.Sets[1], verbColumn)[:len(sel)]
+	verbValue := k.Lookup(2, k.Tables[3], verbColumn)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -252,11 +261,11 @@ func scoreRandom16Alone(k *compute.ModelArgs) {
 
 		// f1: ((clamp(clamp(record.x, -1, 10.5), -1, 10.5) in [0, 1, 2.5]) ? lookup({"post": 2, "en": 3}, "a long string of words", cosine(record.vec, record.vec)) : lookup({"post": 2, "en": 3}, (has(record.u) ? record.verb : record.s), ((entity.posts in record.vec) ? coalesce(100, record.m) : log1p(entity.followers))))
 		x2 := math.Float64frombits(xColumn[r])
-		vec := k.Arena.Numbers(rows, k.Columns[5], int(r))
 		t2 := uNulls[r]&uNull == 0
 		verb := rows.StringAt(k.Columns[7], int(r))
 		s := rows.StringAt(k.Columns[8], int(r))
-		rest1 := float64(w[2] * compute.If[float64](k.Sets[0].Number(compute.Clamp(compute.Clamp(x2, -1, 10.5), -1, 10.5)) != 0, compute.Coalesce(number1, compute.Cosine(vec, vec)), compute.Coalesce(k.Tables[2].String(compute.If[string](t2, verb, s)), compute.If[float64](slices.Contains(vec, compute.Missing), 100, compute.Missing))))
+		vec := k.Arena.Numbers(rows, k.Columns[5], int(r))
+		rest1 := float64(w[2] * compute.If[float64](k.Sets[0].Number(compute.Clamp(compute.Clamp(x2, -1, 10.5), -1, 10.5)) != 0, compute.Coalesce(number1, cosine[i]), compute.Coalesce(k.Tables[2].String(compute.If[string](t2, verb, s)), compute.If[float64](slices.Contains(vec, compute.Missing), 100, compute.Missing))))
 
 		// f3: record.verb
 		own0 := verbValue[i]
@@ -302,7 +311,10 @@ func scoreRandom16AloneFolded(k *compute.ModelArgs) {
 	number3 := k.Numbers[3]
 	number4 := k.Numbers[4]
 	number5 := k.Numbers[5]
-	verbIn := k.In(0, k.Sets[1], verbColumn)[:len(sel)]
+
+	// The caller has computed this, over lists where they stand.
+	cosine := k.Vector(0)[:len(sel)]
+	verbIn := k.In(1, k.Sets[1], verbColumn)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -322,11 +334,11 @@ func scoreRandom16AloneFolded(k *compute.ModelArgs) {
 
 		// f1: ((clamp(clamp(record.x, -1, 10.5), -1, 10.5) in [0, 1, 2.5]) ? lookup({"post": 2, "en": 3}, "a long string of words", cosine(record.vec, record.vec)) : lookup({"post": 2, "en": 3}, (has(record.u) ? record.verb : record.s), ((entity.posts in record.vec) ? coalesce(100, record.m) : log1p(entity.followers))))
 		x2 := math.Float64frombits(xColumn[r])
-		vec := k.Arena.Numbers(rows, k.Columns[5], int(r))
 		t2 := uNulls[r]&uNull == 0
 		verb := rows.StringAt(k.Columns[7], int(r))
 		s := rows.StringAt(k.Columns[8], int(r))
-		rest1 := float64(w[2] * compute.If[float64](k.Sets[0].Number(compute.Clamp(compute.Clamp(x2, -1, 10.5), -1, 10.5)) != 0, compute.Coalesce(number1, compute.Cosine(vec, vec)), compute.Coalesce(k.Tables[2].String(compute.If[string](t2, verb, s)), compute.If[float64](slices.Contains(vec, compute.Missing), 100, compute.Missing))))
+		vec := k.Arena.Numbers(rows, k.Columns[5], int(r))
+		rest1 := float64(w[2] * compute.If[float64](k.Sets[0].Number(compute.Clamp(compute.Clamp(x2, -1, 10.5), -1, 10.5)) != 0, compute.Coalesce(number1, cosine[i]), compute.Coalesce(k.Tables[2].String(compute.If[string](t2, verb, s)), compute.If[float64](slices.Contains(vec, compute.Missing), 100, compute.Missing))))
 
 		// f4: coalesce(bucketize(min((record.b ? entity.posts : entity.followers), (record.m / 1e-300)), [-1, 0, 0.5, 10]), -1e300)
 		b := bColumn[r] != 0

@@ -13,8 +13,8 @@ import (
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "random-17", Shape: "735de6be31b7f66b", Score: scoreRandom17})
-	compute.RegisterModel(compute.Model{Name: "random-17", Shape: "d083161001d267ef", Score: scoreRandom17Alone})
+	compute.RegisterModel(compute.Model{Name: "random-17", Shape: "13a17cb9626c4e90", Score: scoreRandom17})
+	compute.RegisterModel(compute.Model{Name: "random-17", Shape: "ec37ea17105c5b3f", Score: scoreRandom17Alone})
 }
 
 var random17List1 = []float64{-1, 0, 0.5, 10}
@@ -40,22 +40,22 @@ func scoreRandom17(k *compute.ModelArgs) {
 	t1 := k.Tables[2].String(compute.If[string](lang != "", lang, lang))
 	xColumn := rows.Column(k.Columns[1])
 	sColumn := rows.Column(k.Columns[2])
-	list0 := k.Lists[0]
 	number0 := k.Numbers[0]
-	list1 := k.Lists[1]
 	number1 := k.Numbers[1]
 	nColumn := rows.Column(k.Columns[3])
 	bColumn := rows.Column(k.Columns[4])
 	mColumn := rows.Column(k.Columns[5])
 	mNulls, mNull := rows.Nulls(k.Columns[5])
 	number2 := k.Numbers[2]
+
+	// The caller has computed this, over lists where they stand.
+	dot := k.Vector(0)[:len(sel)]
+	dot2 := k.Vector(1)[:len(sel)]
 	for i, r := range sel {
-		k.Arena.Reset()
 
 		// f1: ((bucketize(dot(viewer.bins, record.vec), [-1, 0, 0.5, 10]) in [0, 1, 2.5]) ? coalesce(coalesce(bucketize(record.x, [-1, 0, 0.5, 10]), (12.13 / viewer.age)), dot(viewer.vec, record.vec)) : (("post" != record.s) ? viewer.age : viewer.age))
-		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
 		x2 := math.Float64frombits(xColumn[r])
-		rest1 := float64(w[1] * compute.If[float64](k.Sets[0].Number(compute.Bucketize(compute.Dot(list0, vec), random17List1)) != 0, compute.Coalesce(compute.Coalesce(compute.Bucketize(x2, random17List1), number0), compute.Dot(list1, vec)), compute.If[float64](sColumn[r] != 0x74736f7004 /* "post" */, number1, number1)))
+		rest1 := float64(w[1] * compute.If[float64](k.Sets[0].Number(compute.Bucketize(dot[i], random17List1)) != 0, compute.Coalesce(compute.Coalesce(compute.Bucketize(x2, random17List1), number0), dot2[i]), compute.If[float64](sColumn[r] != 0x74736f7004 /* "post" */, number1, number1)))
 
 		// f3: clamp((("post" in ["post", "en", "a long string of words"]) ? decay(entity.followers, record.x) : max((record.n / viewer.age), (record.b ? entity.posts : record.m))), 0, 1)
 		n2 := float64(int64(nColumn[r]))
@@ -77,9 +77,7 @@ func scoreRandom17Alone(k *compute.ModelArgs) {
 	w := (*[4]float64)(k.Weights)
 	xColumn := rows.Column(k.Columns[1])
 	sColumn := rows.Column(k.Columns[2])
-	list0 := k.Lists[0]
 	number0 := k.Numbers[0]
-	list1 := k.Lists[1]
 	number1 := k.Numbers[1]
 	nColumn := rows.Column(k.Columns[3])
 	bColumn := rows.Column(k.Columns[4])
@@ -87,13 +85,15 @@ func scoreRandom17Alone(k *compute.ModelArgs) {
 	mNulls, mNull := rows.Nulls(k.Columns[5])
 	number3 := k.Numbers[3]
 	number2 := k.Numbers[2]
+
+	// The caller has computed this, over lists where they stand.
+	dot := k.Vector(0)[:len(sel)]
+	dot2 := k.Vector(1)[:len(sel)]
 	for i, r := range sel {
-		k.Arena.Reset()
 
 		// f1: ((bucketize(dot(viewer.bins, record.vec), [-1, 0, 0.5, 10]) in [0, 1, 2.5]) ? coalesce(coalesce(bucketize(record.x, [-1, 0, 0.5, 10]), (12.13 / viewer.age)), dot(viewer.vec, record.vec)) : (("post" != record.s) ? viewer.age : viewer.age))
-		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
 		x2 := math.Float64frombits(xColumn[r])
-		rest1 := float64(w[1] * compute.If[float64](k.Sets[0].Number(compute.Bucketize(compute.Dot(list0, vec), random17List1)) != 0, compute.Coalesce(compute.Coalesce(compute.Bucketize(x2, random17List1), number0), compute.Dot(list1, vec)), compute.If[float64](sColumn[r] != 0x74736f7004 /* "post" */, number1, number1)))
+		rest1 := float64(w[1] * compute.If[float64](k.Sets[0].Number(compute.Bucketize(dot[i], random17List1)) != 0, compute.Coalesce(compute.Coalesce(compute.Bucketize(x2, random17List1), number0), dot2[i]), compute.If[float64](sColumn[r] != 0x74736f7004 /* "post" */, number1, number1)))
 
 		// f3: clamp((("post" in ["post", "en", "a long string of words"]) ? decay(entity.followers, record.x) : max((record.n / viewer.age), (record.b ? entity.posts : record.m))), 0, 1)
 		n2 := float64(int64(nColumn[r]))

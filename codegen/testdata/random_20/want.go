@@ -15,9 +15,9 @@ import (
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "random-20", Shape: "6dca62da7fd9033f", Score: scoreRandom20})
+	compute.RegisterModel(compute.Model{Name: "random-20", Shape: "5652e305c97f2aa6", Score: scoreRandom20})
 	compute.RegisterModel(compute.Model{Name: "random-20", Shape: "dd8ddf1f6873963e", Score: foldRandom20})
-	compute.RegisterModel(compute.Model{Name: "random-20", Shape: "43d855ea311ae9e5", Score: scoreRandom20Folded})
+	compute.RegisterModel(compute.Model{Name: "random-20", Shape: "a2fe5b2b4c88ccad", Score: scoreRandom20Folded})
 	compute.RegisterModel(compute.Model{Name: "random-20", Shape: "2e5e977b8d58d544", Score: scoreRandom20Alone})
 	compute.RegisterModel(compute.Model{Name: "random-20", Shape: "1857f02b614910f1", Score: scoreRandom20AloneFolded})
 }
@@ -32,7 +32,9 @@ func scoreRandom20(k *compute.ModelArgs) {
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[8]float64)(k.Weights)
 	entity := k.Entity
-	k.EntityArena.Reset()
+
+	// The caller has computed this, over lists where they stand.
+	f4 := k.Vector(0)[0]
 	var lang string
 	if entity != nil {
 		lang = entity.StringAt(k.EntCols[0], 0)
@@ -49,12 +51,7 @@ func scoreRandom20(k *compute.ModelArgs) {
 	t2 := compute.Abs(posts)
 	number4 := k.Numbers[4]
 	t3 := number4 / posts
-	var embedding []float64
-	if entity != nil && !entity.Null(k.EntCols[3], 0) {
-		embedding = k.EntityArena.Numbers(entity, k.EntCols[3], 0)
-	}
-	list0 := k.Lists[0]
-	t4 := float64(w[4] * compute.Cosine(embedding, list0))
+	t4 := float64(w[4] * f4)
 	typeColumn := rows.Column(k.Columns[1])
 	authorAgeColumn := rows.Column(k.Columns[0])
 	nColumn := rows.Column(k.Columns[2])
@@ -70,7 +67,7 @@ func scoreRandom20(k *compute.ModelArgs) {
 	text0 := k.Strings[0]
 	number3 := k.Numbers[3]
 	flag0 := k.Bools[0]
-	typeValue := k.Lookup(0, k.Tables[1], typeColumn)[:len(sel)]
+	typeValue := k.Lookup(1, k.Tables[1], typeColumn)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -146,7 +143,9 @@ func scoreRandom20Folded(k *compute.ModelArgs) {
 	folded := k.Folded
 	w := (*[8]float64)(k.Weights)
 	entity := k.Entity
-	k.EntityArena.Reset()
+
+	// The caller has computed this, over lists where they stand.
+	f4 := k.Vector(0)[0]
 	var lang string
 	if entity != nil {
 		lang = entity.StringAt(k.EntCols[0], 0)
@@ -163,12 +162,7 @@ func scoreRandom20Folded(k *compute.ModelArgs) {
 	t2 := compute.Abs(posts)
 	number4 := k.Numbers[4]
 	t3 := number4 / posts
-	var embedding []float64
-	if entity != nil && !entity.Null(k.EntCols[3], 0) {
-		embedding = k.EntityArena.Numbers(entity, k.EntCols[3], 0)
-	}
-	list0 := k.Lists[0]
-	t4 := float64(w[4] * compute.Cosine(embedding, list0))
+	t4 := float64(w[4] * f4)
 	typeColumn := rows.Column(k.Columns[1])
 	authorAgeColumn := rows.Column(k.Columns[0])
 	nColumn := rows.Column(k.Columns[2])
@@ -184,7 +178,7 @@ func scoreRandom20Folded(k *compute.ModelArgs) {
 	text0 := k.Strings[0]
 	number3 := k.Numbers[3]
 	flag0 := k.Bools[0]
-	typeValue := k.Lookup(0, k.Tables[1], typeColumn)[:len(sel)]
+	typeValue := k.Lookup(1, k.Tables[1], typeColumn)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 

@@ -13,9 +13,9 @@ import (
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "random-22", Shape: "11f63989e2bc748d", Score: scoreRandom22})
+	compute.RegisterModel(compute.Model{Name: "random-22", Shape: "3d3c64f1d9e5ba99", Score: scoreRandom22})
 	compute.RegisterModel(compute.Model{Name: "random-22", Shape: "19220401a8f884d8", Score: foldRandom22})
-	compute.RegisterModel(compute.Model{Name: "random-22", Shape: "70583aa0655d27a0", Score: scoreRandom22Folded})
+	compute.RegisterModel(compute.Model{Name: "random-22", Shape: "032e4f5b9cc84085", Score: scoreRandom22Folded})
 }
 
 // scoreRandom22 scores test.Every: logistic over 7 features.
@@ -32,7 +32,6 @@ func scoreRandom22(k *compute.ModelArgs) {
 	mColumn := rows.Column(k.Columns[4])
 	mNulls, mNull := rows.Nulls(k.Columns[4])
 	flag0 := k.Bools[0]
-	list0 := k.Lists[0]
 	authorAgeColumn := rows.Column(k.Columns[5])
 	xColumn := rows.Column(k.Columns[6])
 	flag1 := k.Bools[1]
@@ -40,12 +39,13 @@ func scoreRandom22(k *compute.ModelArgs) {
 	number2 := k.Numbers[2]
 	nColumn := rows.Column(k.Columns[9])
 	number3 := k.Numbers[3]
-	typeValue := k.Lookup(0, k.Tables[4], typeColumn)[:len(sel)]
+
+	// The caller has computed this, over lists where they stand.
+	dot := k.Vector(0)[:len(sel)]
+	typeValue := k.Lookup(1, k.Tables[4], typeColumn)[:len(sel)]
 	for i, r := range sel {
-		k.Arena.Reset()
 
 		// f0: (viewer.vip ? dot(viewer.bins, record.vec) : (!((record.b == viewer.vip)) ? age(record.time) : pow(coalesce(record.y, record.m), 2)))
-		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
 		b := bColumn[r] != 0
 		time := float64(int64(timeColumn[r]))
 		age := compute.Age(time, number0)
@@ -57,7 +57,7 @@ func scoreRandom22(k *compute.ModelArgs) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest0 := float64(w[1] * compute.If[float64](flag0, compute.Dot(list0, vec), compute.If[float64](!(b == flag0), age, compute.Pow(compute.Coalesce(y, m), 2))))
+		rest0 := float64(w[1] * compute.If[float64](flag0, dot[i], compute.If[float64](!(b == flag0), age, compute.Pow(compute.Coalesce(y, m), 2))))
 
 		// f1: ((lookup(steps, record.author.age, record.x) == (record.b ? record.x : -0.0)) == ((has(viewer.age) ? 0.211 : -94.09) in [0, 1, 2.5]))
 		authorAge := float64(int64(authorAgeColumn[r]))
@@ -124,18 +124,18 @@ func scoreRandom22Folded(k *compute.ModelArgs) {
 	mColumn := rows.Column(k.Columns[4])
 	mNulls, mNull := rows.Nulls(k.Columns[4])
 	flag0 := k.Bools[0]
-	list0 := k.Lists[0]
 	authorAgeColumn := rows.Column(k.Columns[5])
 	xColumn := rows.Column(k.Columns[6])
 	flag1 := k.Bools[1]
 	number1 := k.Numbers[1]
 	number2 := k.Numbers[2]
 	number3 := k.Numbers[3]
+
+	// The caller has computed this, over lists where they stand.
+	dot := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
-		k.Arena.Reset()
 
 		// f0: (viewer.vip ? dot(viewer.bins, record.vec) : (!((record.b == viewer.vip)) ? age(record.time) : pow(coalesce(record.y, record.m), 2)))
-		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
 		b := bColumn[r] != 0
 		time := float64(int64(timeColumn[r]))
 		age := compute.Age(time, number0)
@@ -147,7 +147,7 @@ func scoreRandom22Folded(k *compute.ModelArgs) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest0 := float64(w[1] * compute.If[float64](flag0, compute.Dot(list0, vec), compute.If[float64](!(b == flag0), age, compute.Pow(compute.Coalesce(y, m), 2))))
+		rest0 := float64(w[1] * compute.If[float64](flag0, dot[i], compute.If[float64](!(b == flag0), age, compute.Pow(compute.Coalesce(y, m), 2))))
 
 		// f1: ((lookup(steps, record.author.age, record.x) == (record.b ? record.x : -0.0)) == ((has(viewer.age) ? 0.211 : -94.09) in [0, 1, 2.5]))
 		authorAge := float64(int64(authorAgeColumn[r]))

@@ -14,9 +14,9 @@ import (
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "random-24", Shape: "024d047e01e69d64", Score: scoreRandom24})
+	compute.RegisterModel(compute.Model{Name: "random-24", Shape: "4b115fc196beeecd", Score: scoreRandom24})
 	compute.RegisterModel(compute.Model{Name: "random-24", Shape: "8fa91a3699e1d5d6", Score: foldRandom24})
-	compute.RegisterModel(compute.Model{Name: "random-24", Shape: "7c507b59cdea45cd", Score: scoreRandom24Folded})
+	compute.RegisterModel(compute.Model{Name: "random-24", Shape: "a22606ef7e350fa0", Score: scoreRandom24Folded})
 }
 
 var random24List1 = []float64{-1, 0, 0.5, 10}
@@ -49,9 +49,11 @@ func scoreRandom24(k *compute.ModelArgs) {
 	number3 := k.Numbers[3]
 	flag3 := k.Bools[3]
 	flag2 := k.Bools[2]
-	verbValue := k.Lookup(0, k.Tables[2], verbColumn)[:len(sel)]
+
+	// The caller has computed this, over lists where they stand.
+	dot := k.Vector(0)[:len(sel)]
+	verbValue := k.Lookup(1, k.Tables[2], verbColumn)[:len(sel)]
 	for i, r := range sel {
-		k.Arena.Reset()
 
 		// f0: coalesce(coalesce(bucketize(record.m, [-1, 0, 0.5, 10]), record.n), coalesce(viewer.age, coalesce(clamp(record.m, -1, 10.5), (record.x * viewer.age))))
 		m := compute.Missing
@@ -64,8 +66,6 @@ func scoreRandom24(k *compute.ModelArgs) {
 
 		// f1: ((viewer.id.endsWith(record.type) == (-0.3502 > decay(0.2368, record.x))) ? dot(record.vec, object.place) : (((object.kind < viewer.id) && (has(viewer.age) || has(record.m))) ? lookup(verbs, (record.c ? object.kind : record.s), coalesce(object.clicks, -30.63)) : exp(pow(record.y, 2))))
 		type2 := rows.StringAt(k.Columns[3], int(r))
-		vec := k.Arena.Numbers(rows, k.Columns[4], int(r))
-		objectPlace := k.Arena.Numbers(k.Objects, 0, int(r))
 		objectKind := k.Objects.StringAt(1, int(r))
 		c := cColumn[r] != 0
 		s := rows.StringAt(k.Columns[6], int(r))
@@ -77,7 +77,7 @@ func scoreRandom24(k *compute.ModelArgs) {
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest1 := float64(w[2] * compute.If[float64](strings.HasSuffix(text0, type2) == ((-0.3502) > compute.Decay(0.2368, x2)), compute.Dot(vec, objectPlace), compute.If[float64]((objectKind < text0) && (flag0 || (mNulls[r]&mNull == 0)), compute.Coalesce(k.Tables[1].String(compute.If[string](c, objectKind, s)), compute.Coalesce(objectClicks, -30.63)), compute.Exp(compute.Pow(y, 2)))))
+		rest1 := float64(w[2] * compute.If[float64](strings.HasSuffix(text0, type2) == ((-0.3502) > compute.Decay(0.2368, x2)), dot[i], compute.If[float64]((objectKind < text0) && (flag0 || (mNulls[r]&mNull == 0)), compute.Coalesce(k.Tables[1].String(compute.If[string](c, objectKind, s)), compute.Coalesce(objectClicks, -30.63)), compute.Exp(compute.Pow(y, 2)))))
 
 		// f2: record.verb
 		own0 := verbValue[i]
@@ -151,8 +151,10 @@ func scoreRandom24Folded(k *compute.ModelArgs) {
 	number3 := k.Numbers[3]
 	flag3 := k.Bools[3]
 	flag2 := k.Bools[2]
+
+	// The caller has computed this, over lists where they stand.
+	dot := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
-		k.Arena.Reset()
 
 		// f0: coalesce(coalesce(bucketize(record.m, [-1, 0, 0.5, 10]), record.n), coalesce(viewer.age, coalesce(clamp(record.m, -1, 10.5), (record.x * viewer.age))))
 		m := compute.Missing
@@ -165,8 +167,6 @@ func scoreRandom24Folded(k *compute.ModelArgs) {
 
 		// f1: ((viewer.id.endsWith(record.type) == (-0.3502 > decay(0.2368, record.x))) ? dot(record.vec, object.place) : (((object.kind < viewer.id) && (has(viewer.age) || has(record.m))) ? lookup(verbs, (record.c ? object.kind : record.s), coalesce(object.clicks, -30.63)) : exp(pow(record.y, 2))))
 		type2 := rows.StringAt(k.Columns[3], int(r))
-		vec := k.Arena.Numbers(rows, k.Columns[4], int(r))
-		objectPlace := k.Arena.Numbers(k.Objects, 0, int(r))
 		objectKind := k.Objects.StringAt(1, int(r))
 		c := cColumn[r] != 0
 		s := rows.StringAt(k.Columns[6], int(r))
@@ -178,7 +178,7 @@ func scoreRandom24Folded(k *compute.ModelArgs) {
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest1 := float64(w[2] * compute.If[float64](strings.HasSuffix(text0, type2) == ((-0.3502) > compute.Decay(0.2368, x2)), compute.Dot(vec, objectPlace), compute.If[float64]((objectKind < text0) && (flag0 || (mNulls[r]&mNull == 0)), compute.Coalesce(k.Tables[1].String(compute.If[string](c, objectKind, s)), compute.Coalesce(objectClicks, -30.63)), compute.Exp(compute.Pow(y, 2)))))
+		rest1 := float64(w[2] * compute.If[float64](strings.HasSuffix(text0, type2) == ((-0.3502) > compute.Decay(0.2368, x2)), dot[i], compute.If[float64]((objectKind < text0) && (flag0 || (mNulls[r]&mNull == 0)), compute.Coalesce(k.Tables[1].String(compute.If[string](c, objectKind, s)), compute.Coalesce(objectClicks, -30.63)), compute.Exp(compute.Pow(y, 2)))))
 
 		// f4: coalesce(clamp(lookup(steps, pow(-1e300, 2), record.n), -1, 1), ((("post" in viewer.langs) == ("post" < "post")) ? size(viewer.bins) : (object.clicks - sqrt(121.5))))
 		rest2 := float64(w[4] * compute.Coalesce(compute.Clamp(compute.Coalesce(number1, n2), -1, 1), compute.If[float64](flag1, number2, objectClicks-11.022703842524301)))

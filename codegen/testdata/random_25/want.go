@@ -14,11 +14,11 @@ import (
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "random-25", Shape: "d1198929bd66b726", Score: scoreRandom25})
+	compute.RegisterModel(compute.Model{Name: "random-25", Shape: "6bfd04ade1027272", Score: scoreRandom25})
 	compute.RegisterModel(compute.Model{Name: "random-25", Shape: "86c6db3ed9565e88", Score: foldRandom25})
-	compute.RegisterModel(compute.Model{Name: "random-25", Shape: "dfedc1edeeb01890", Score: scoreRandom25Folded})
-	compute.RegisterModel(compute.Model{Name: "random-25", Shape: "14f8d72f3faa1070", Score: scoreRandom25Alone})
-	compute.RegisterModel(compute.Model{Name: "random-25", Shape: "04119f15f15f1af1", Score: scoreRandom25AloneFolded})
+	compute.RegisterModel(compute.Model{Name: "random-25", Shape: "f5909fbb21876822", Score: scoreRandom25Folded})
+	compute.RegisterModel(compute.Model{Name: "random-25", Shape: "ccacdf2eec2070fb", Score: scoreRandom25Alone})
+	compute.RegisterModel(compute.Model{Name: "random-25", Shape: "018fa2ea85b9bd2e", Score: scoreRandom25AloneFolded})
 }
 
 var random25List1 = []float64{0, 1, 10, 100}
@@ -63,12 +63,14 @@ func scoreRandom25(k *compute.ModelArgs) {
 	nColumn := rows.Column(k.Columns[7])
 	text0 := k.Strings[0]
 	text1 := k.Strings[1]
-	list0 := k.Lists[0]
 	authorAgeColumn := rows.Column(k.Columns[9])
 	number3 := k.Numbers[3]
 	number4 := k.Numbers[4]
-	sValue := k.Lookup(0, k.Tables[3], sColumn)[:len(sel)]
-	t6 := k.Vector(1)[:len(sel)]
+
+	// The caller has computed this, over lists where they stand.
+	dot := k.Vector(0)[:len(sel)]
+	sValue := k.Lookup(1, k.Tables[3], sColumn)[:len(sel)]
+	t6 := k.Vector(2)[:len(sel)]
 	for i, r := range sel {
 		objectClicks := compute.Missing
 		if objectClicksNulls[r]&objectClicksNull == 0 {
@@ -76,7 +78,7 @@ func scoreRandom25(k *compute.ModelArgs) {
 		}
 		t6[i] = compute.Sqrt(objectClicks)
 	}
-	decay := k.Decays(2, t6, 3600)[:len(sel)]
+	decay := k.Decays(3, t6, 3600)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -105,7 +107,7 @@ func scoreRandom25(k *compute.ModelArgs) {
 			y = math.Float64frombits(yColumn[r])
 		}
 		n2 := float64(int64(nColumn[r]))
-		rest1 := float64(w[2] * compute.If[float64]("" >= compute.If[string](t4, compute.If[string](verbColumn[r] != 0, verb, text0), text1), objectRate, compute.If[float64](true || (slices.Contains(vec, objectRate)), compute.Dot(vec, list0), compute.Decay(y, x2)/compute.If[float64](mNulls[r]&mNull == 0, n2, 1))))
+		rest1 := float64(w[2] * compute.If[float64]("" >= compute.If[string](t4, compute.If[string](verbColumn[r] != 0, verb, text0), text1), objectRate, compute.If[float64](true || (slices.Contains(vec, objectRate)), dot[i], compute.Decay(y, x2)/compute.If[float64](mNulls[r]&mNull == 0, n2, 1))))
 
 		// f3: ((100 in [0, 1, 2.5]) ? coalesce(viewer.age, lookup({"post": 2, "en": 3}, record.s, coalesce(-0.001149, object.rate))) : (((record.y == null) ? ((record.y == null) ? record.author.age : -0.0151) : entity.posts) + lookup(verbs, coalesce(record.s, viewer.lang), lookup(verbs, "", viewer.age))))
 		t7 := !(yNulls[r]&yNull == 0)
@@ -195,12 +197,14 @@ func scoreRandom25Folded(k *compute.ModelArgs) {
 	nColumn := rows.Column(k.Columns[7])
 	text0 := k.Strings[0]
 	text1 := k.Strings[1]
-	list0 := k.Lists[0]
 	authorAgeColumn := rows.Column(k.Columns[9])
 	number3 := k.Numbers[3]
 	number4 := k.Numbers[4]
-	sValue := k.Lookup(0, k.Tables[3], sColumn)[:len(sel)]
-	t6 := k.Vector(1)[:len(sel)]
+
+	// The caller has computed this, over lists where they stand.
+	dot := k.Vector(0)[:len(sel)]
+	sValue := k.Lookup(1, k.Tables[3], sColumn)[:len(sel)]
+	t6 := k.Vector(2)[:len(sel)]
 	for i, r := range sel {
 		objectClicks := compute.Missing
 		if objectClicksNulls[r]&objectClicksNull == 0 {
@@ -208,7 +212,7 @@ func scoreRandom25Folded(k *compute.ModelArgs) {
 		}
 		t6[i] = compute.Sqrt(objectClicks)
 	}
-	decay := k.Decays(2, t6, 3600)[:len(sel)]
+	decay := k.Decays(3, t6, 3600)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -234,7 +238,7 @@ func scoreRandom25Folded(k *compute.ModelArgs) {
 			y = math.Float64frombits(yColumn[r])
 		}
 		n2 := float64(int64(nColumn[r]))
-		rest1 := float64(w[2] * compute.If[float64]("" >= compute.If[string](t4, compute.If[string](verbColumn[r] != 0, verb, text0), text1), objectRate, compute.If[float64](true || (slices.Contains(vec, objectRate)), compute.Dot(vec, list0), compute.Decay(y, x2)/compute.If[float64](mNulls[r]&mNull == 0, n2, 1))))
+		rest1 := float64(w[2] * compute.If[float64]("" >= compute.If[string](t4, compute.If[string](verbColumn[r] != 0, verb, text0), text1), objectRate, compute.If[float64](true || (slices.Contains(vec, objectRate)), dot[i], compute.Decay(y, x2)/compute.If[float64](mNulls[r]&mNull == 0, n2, 1))))
 
 		// f3: ((100 in [0, 1, 2.5]) ? coalesce(viewer.age, lookup({"post": 2, "en": 3}, record.s, coalesce(-0.001149, object.rate))) : (((record.y == null) ? ((record.y == null) ? record.author.age : -0.0151) : entity.posts) + lookup(verbs, coalesce(record.s, viewer.lang), lookup(verbs, "", viewer.age))))
 		t7 := !(yNulls[r]&yNull == 0)
@@ -278,13 +282,15 @@ func scoreRandom25Alone(k *compute.ModelArgs) {
 	nColumn := rows.Column(k.Columns[7])
 	text0 := k.Strings[0]
 	text1 := k.Strings[1]
-	list0 := k.Lists[0]
 	authorAgeColumn := rows.Column(k.Columns[9])
 	number3 := k.Numbers[3]
 	number4 := k.Numbers[4]
 	number5 := k.Numbers[5]
-	sValue := k.Lookup(0, k.Tables[3], sColumn)[:len(sel)]
-	t1 := k.Vector(1)[:len(sel)]
+
+	// The caller has computed this, over lists where they stand.
+	dot := k.Vector(0)[:len(sel)]
+	sValue := k.Lookup(1, k.Tables[3], sColumn)[:len(sel)]
+	t1 := k.Vector(2)[:len(sel)]
 	for i, r := range sel {
 		objectClicks := compute.Missing
 		if objectClicksNulls[r]&objectClicksNull == 0 {
@@ -292,7 +298,7 @@ func scoreRandom25Alone(k *compute.ModelArgs) {
 		}
 		t1[i] = compute.Sqrt(objectClicks)
 	}
-	decay := k.Decays(2, t1, 3600)[:len(sel)]
+	decay := k.Decays(3, t1, 3600)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -321,7 +327,7 @@ func scoreRandom25Alone(k *compute.ModelArgs) {
 			y = math.Float64frombits(yColumn[r])
 		}
 		n2 := float64(int64(nColumn[r]))
-		rest1 := float64(w[2] * compute.If[float64]("" >= compute.If[string](false, compute.If[string](verbColumn[r] != 0, verb, text0), text1), objectRate, compute.If[float64](true || (slices.Contains(vec, objectRate)), compute.Dot(vec, list0), compute.Decay(y, x2)/compute.If[float64](mNulls[r]&mNull == 0, n2, 1))))
+		rest1 := float64(w[2] * compute.If[float64]("" >= compute.If[string](false, compute.If[string](verbColumn[r] != 0, verb, text0), text1), objectRate, compute.If[float64](true || (slices.Contains(vec, objectRate)), dot[i], compute.Decay(y, x2)/compute.If[float64](mNulls[r]&mNull == 0, n2, 1))))
 
 		// f3: ((100 in [0, 1, 2.5]) ? coalesce(viewer.age, lookup({"post": 2, "en": 3}, record.s, coalesce(-0.001149, object.rate))) : (((record.y == null) ? ((record.y == null) ? record.author.age : -0.0151) : entity.posts) + lookup(verbs, coalesce(record.s, viewer.lang), lookup(verbs, "", viewer.age))))
 		t2 := !(yNulls[r]&yNull == 0)
@@ -373,13 +379,15 @@ func scoreRandom25AloneFolded(k *compute.ModelArgs) {
 	nColumn := rows.Column(k.Columns[7])
 	text0 := k.Strings[0]
 	text1 := k.Strings[1]
-	list0 := k.Lists[0]
 	authorAgeColumn := rows.Column(k.Columns[9])
 	number3 := k.Numbers[3]
 	number4 := k.Numbers[4]
 	number5 := k.Numbers[5]
-	sValue := k.Lookup(0, k.Tables[3], sColumn)[:len(sel)]
-	t1 := k.Vector(1)[:len(sel)]
+
+	// The caller has computed this, over lists where they stand.
+	dot := k.Vector(0)[:len(sel)]
+	sValue := k.Lookup(1, k.Tables[3], sColumn)[:len(sel)]
+	t1 := k.Vector(2)[:len(sel)]
 	for i, r := range sel {
 		objectClicks := compute.Missing
 		if objectClicksNulls[r]&objectClicksNull == 0 {
@@ -387,7 +395,7 @@ func scoreRandom25AloneFolded(k *compute.ModelArgs) {
 		}
 		t1[i] = compute.Sqrt(objectClicks)
 	}
-	decay := k.Decays(2, t1, 3600)[:len(sel)]
+	decay := k.Decays(3, t1, 3600)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -413,7 +421,7 @@ func scoreRandom25AloneFolded(k *compute.ModelArgs) {
 			y = math.Float64frombits(yColumn[r])
 		}
 		n2 := float64(int64(nColumn[r]))
-		rest1 := float64(w[2] * compute.If[float64]("" >= compute.If[string](false, compute.If[string](verbColumn[r] != 0, verb, text0), text1), objectRate, compute.If[float64](true || (slices.Contains(vec, objectRate)), compute.Dot(vec, list0), compute.Decay(y, x2)/compute.If[float64](mNulls[r]&mNull == 0, n2, 1))))
+		rest1 := float64(w[2] * compute.If[float64]("" >= compute.If[string](false, compute.If[string](verbColumn[r] != 0, verb, text0), text1), objectRate, compute.If[float64](true || (slices.Contains(vec, objectRate)), dot[i], compute.Decay(y, x2)/compute.If[float64](mNulls[r]&mNull == 0, n2, 1))))
 
 		// f3: ((100 in [0, 1, 2.5]) ? coalesce(viewer.age, lookup({"post": 2, "en": 3}, record.s, coalesce(-0.001149, object.rate))) : (((record.y == null) ? ((record.y == null) ? record.author.age : -0.0151) : entity.posts) + lookup(verbs, coalesce(record.s, viewer.lang), lookup(verbs, "", viewer.age))))
 		t2 := !(yNulls[r]&yNull == 0)

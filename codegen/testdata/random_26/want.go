@@ -14,9 +14,9 @@ import (
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "random-26", Shape: "5dc5f3f0dba8d98d", Score: scoreRandom26})
+	compute.RegisterModel(compute.Model{Name: "random-26", Shape: "886a154b2ce3e49d", Score: scoreRandom26})
 	compute.RegisterModel(compute.Model{Name: "random-26", Shape: "1ef7c8137e493bbb", Score: foldRandom26})
-	compute.RegisterModel(compute.Model{Name: "random-26", Shape: "dfffd3efd07aac5f", Score: scoreRandom26Folded})
+	compute.RegisterModel(compute.Model{Name: "random-26", Shape: "62b766e8ed7172dd", Score: scoreRandom26Folded})
 }
 
 // scoreRandom26 scores test.Every: linear over 4 features.
@@ -40,7 +40,10 @@ func scoreRandom26(k *compute.ModelArgs) {
 	mNulls, mNull := rows.Nulls(k.Columns[7])
 	number0 := k.Numbers[0]
 	number1 := k.Numbers[1]
-	verbValue := k.Lookup(0, k.Tables[1], verbColumn)[:len(sel)]
+
+	// The caller has computed this, over lists where they stand.
+	cosine := k.Vector(0)[:len(sel)]
+	verbValue := k.Lookup(1, k.Tables[1], verbColumn)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -67,8 +70,7 @@ func scoreRandom26(k *compute.ModelArgs) {
 		if objectRateNulls[r]&objectRateNull == 0 {
 			objectRate = math.Float64frombits(objectRateColumn[r])
 		}
-		vec := k.Arena.Numbers(rows, k.Columns[6], int(r))
-		rest0 := float64(w[2] * compute.If[float64](slices.Contains(objectWords, verb), compute.If[float64](objectHot, compute.If[float64](verb == objectKind, compute.If[float64](uNulls[r]&uNull == 0, objectClicks, objectRate), authorAge), compute.Cosine(vec, vec)), compute.Coalesce(6.795, x2)))
+		rest0 := float64(w[2] * compute.If[float64](slices.Contains(objectWords, verb), compute.If[float64](objectHot, compute.If[float64](verb == objectKind, compute.If[float64](uNulls[r]&uNull == 0, objectClicks, objectRate), authorAge), cosine[i]), compute.Coalesce(6.795, x2)))
 
 		// f2: coalesce(lookup(verbs, record.verb, viewer.age), record.m)
 		m := compute.Missing
@@ -126,7 +128,10 @@ func scoreRandom26Folded(k *compute.ModelArgs) {
 	mNulls, mNull := rows.Nulls(k.Columns[5])
 	number0 := k.Numbers[0]
 	number1 := k.Numbers[1]
-	verbValue := k.Lookup(0, k.Tables[1], verbColumn)[:len(sel)]
+
+	// The caller has computed this, over lists where they stand.
+	cosine := k.Vector(0)[:len(sel)]
+	verbValue := k.Lookup(1, k.Tables[1], verbColumn)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
@@ -144,9 +149,8 @@ func scoreRandom26Folded(k *compute.ModelArgs) {
 			objectRate = math.Float64frombits(objectRateColumn[r])
 		}
 		authorAge := float64(int64(authorAgeColumn[r]))
-		vec := k.Arena.Numbers(rows, k.Columns[4], int(r))
 		x2 := math.Float64frombits(xColumn[r])
-		rest0 := float64(w[2] * compute.If[float64](slices.Contains(objectWords, verb), compute.If[float64](objectHot, compute.If[float64](verb == objectKind, compute.If[float64](uNulls[r]&uNull == 0, objectClicks, objectRate), authorAge), compute.Cosine(vec, vec)), compute.Coalesce(6.795, x2)))
+		rest0 := float64(w[2] * compute.If[float64](slices.Contains(objectWords, verb), compute.If[float64](objectHot, compute.If[float64](verb == objectKind, compute.If[float64](uNulls[r]&uNull == 0, objectClicks, objectRate), authorAge), cosine[i]), compute.Coalesce(6.795, x2)))
 
 		// f2: coalesce(lookup(verbs, record.verb, viewer.age), record.m)
 		m := compute.Missing

@@ -14,11 +14,11 @@ import (
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "random-30", Shape: "1381c20a5716d6e0", Score: scoreRandom30})
+	compute.RegisterModel(compute.Model{Name: "random-30", Shape: "da4fcf1da61d2439", Score: scoreRandom30})
 	compute.RegisterModel(compute.Model{Name: "random-30", Shape: "5521fb24a4ed6126", Score: foldRandom30})
-	compute.RegisterModel(compute.Model{Name: "random-30", Shape: "86fbe5863212c9e3", Score: scoreRandom30Folded})
-	compute.RegisterModel(compute.Model{Name: "random-30", Shape: "3109e9b222fa769a", Score: scoreRandom30Alone})
-	compute.RegisterModel(compute.Model{Name: "random-30", Shape: "4bf28848c659dc5b", Score: scoreRandom30AloneFolded})
+	compute.RegisterModel(compute.Model{Name: "random-30", Shape: "efd48110e6a63833", Score: scoreRandom30Folded})
+	compute.RegisterModel(compute.Model{Name: "random-30", Shape: "4feeaf0b65d2b3ee", Score: scoreRandom30Alone})
+	compute.RegisterModel(compute.Model{Name: "random-30", Shape: "cf00d232ccfc9933", Score: scoreRandom30AloneFolded})
 }
 
 // scoreRandom30 scores test.Every and features test.Member: linear over 8 features.
@@ -27,7 +27,10 @@ func scoreRandom30(k *compute.ModelArgs) {
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[8]float64)(k.Weights)
 	entity := k.Entity
-	k.EntityArena.Reset()
+
+	// The caller has computed this, over lists where they stand.
+	cosine := k.Vector(2)[0]
+	dot := k.Vector(3)[0]
 	vip := false
 	if entity != nil {
 		vip = entity.Word(k.EntCols[0], 0) != 0
@@ -36,19 +39,11 @@ func scoreRandom30(k *compute.ModelArgs) {
 	if entity != nil && !entity.Null(k.EntCols[1], 0) {
 		posts = float64(int64(entity.Word(k.EntCols[1], 0)))
 	}
-	var embedding []float64
-	if entity != nil && !entity.Null(k.EntCols[2], 0) {
-		embedding = k.EntityArena.Numbers(entity, k.EntCols[2], 0)
-	}
-	list1 := k.Lists[1]
-	t1 := compute.Cosine(embedding, list1)
-	list0 := k.Lists[0]
-	t2 := compute.Dot(list0, embedding)
 	followers := compute.Missing
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[3], 0))
 	}
-	t3 := compute.Pow(followers, 2)
+	t1 := compute.Pow(followers, 2)
 	yNulls, yNull := rows.Nulls(k.Columns[0])
 	nColumn := rows.Column(k.Columns[3])
 	yColumn := rows.Column(k.Columns[0])
@@ -67,14 +62,17 @@ func scoreRandom30(k *compute.ModelArgs) {
 	mColumn := rows.Column(k.Columns[8])
 	mNulls, mNull := rows.Nulls(k.Columns[8])
 	objectHotColumn := k.Objects.Column(4)
+
+	// The caller has computed this, over lists where they stand.
+	dot2 := k.Vector(0)[:len(sel)]
+	dot3 := k.Vector(1)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: clamp(((((record.y == null) ? record.u : record.verb) == record.verb) ? dot(object.place, viewer.bins) : dot(viewer.bins, object.place)), -1, 1)
 		verb := rows.StringAt(k.Columns[2], int(r))
 		u := rows.StringAt(k.Columns[1], int(r))
-		objectPlace := k.Arena.Numbers(k.Objects, 0, int(r))
-		rest0 := float64(w[1] * compute.Clamp(compute.If[float64](verb == compute.If[string](!(yNulls[r]&yNull == 0), u, verb), compute.Dot(objectPlace, list0), compute.Dot(list0, objectPlace)), -1, 1))
+		rest0 := float64(w[1] * compute.Clamp(compute.If[float64](verb == compute.If[string](!(yNulls[r]&yNull == 0), u, verb), dot2[i], dot3[i]), -1, 1))
 
 		// f1: ((lookup(steps, coalesce(record.n, object.rate), max(record.y, object.rate)) <= viewer.age) ? pow(clamp(age(record.time), -1, 10.5), 0.5) : (((entity.vip ? record.x : entity.posts) != coalesce(entity.posts, record.author.age)) ? coalesce(pow(viewer.age, 2), 1) : object.clicks))
 		n2 := float64(int64(nColumn[r]))
@@ -97,14 +95,14 @@ func scoreRandom30(k *compute.ModelArgs) {
 		rest1 := float64(w[2] * compute.If[float64](compute.Coalesce(k.Tables[0].Number(n2), compute.Max(y, objectRate)) <= number0, compute.Pow(compute.Clamp(age, -1, 10.5), 0.5), compute.If[float64](compute.If[float64](vip, x2, posts) != compute.Coalesce(posts, authorAge), number2, objectClicks)))
 
 		// f2: abs(size(coalesce(record.verb, cross(record.u, record.n))))
-		t4 := k.Arena.Text(n2)
-		t5 := k.Arena.Cross(u, t4)
-		own0 := float64(w[3] * compute.Abs(compute.Size(compute.If[string](verbColumn[r] != 0, verb, t5))))
+		t2 := k.Arena.Text(n2)
+		t3 := k.Arena.Cross(u, t2)
+		own0 := float64(w[3] * compute.Abs(compute.Size(compute.If[string](verbColumn[r] != 0, verb, t3))))
 
 		// f3: (((cosine(entity.embedding, viewer.vec) == max(record.x, 0.6421, -1e300)) == ("a long string of words" in object.words)) ? exp(1) : ((-(record.author.age) in record.vec) ? coalesce(dot(viewer.bins, entity.embedding), (has(record.n) ? record.y : record.y)) : max(lookup({"post": 2, "en": 3}, "post", object.clicks), record.y, pow(entity.followers, 2))))
 		objectWords := k.Arena.Strings(k.Objects, 3, int(r))
 		vec := k.Arena.Numbers(rows, k.Columns[7], int(r))
-		rest2 := float64(w[4] * compute.If[float64]((t1 == compute.Max(compute.Max(x2, 0.6421), -1e+300)) == (slices.Contains(objectWords, "a long string of words")), 2.7182818284590455, compute.If[float64](slices.Contains(vec, -(authorAge)), compute.Coalesce(t2, compute.If[float64](true, y, y)), compute.Max(compute.Max(compute.Coalesce(number3, objectClicks), y), t3))))
+		rest2 := float64(w[4] * compute.If[float64]((cosine == compute.Max(compute.Max(x2, 0.6421), -1e+300)) == (slices.Contains(objectWords, "a long string of words")), 2.7182818284590455, compute.If[float64](slices.Contains(vec, -(authorAge)), compute.Coalesce(dot, compute.If[float64](true, y, y)), compute.Max(compute.Max(compute.Coalesce(number3, objectClicks), y), t1))))
 
 		// f4: pow(record.m, 0.5)
 		m := compute.Missing
@@ -122,9 +120,9 @@ func scoreRandom30(k *compute.ModelArgs) {
 
 		// f7: record.n
 		own3 := float64(w[7] * n2)
-		t6 := (own0 + own1) + (own2 + own3)
+		t4 := (own0 + own1) + (own2 + own3)
 
-		out[i] = compute.Score((t6 + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = compute.Score((t4 + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }
 
@@ -174,7 +172,10 @@ func scoreRandom30Folded(k *compute.ModelArgs) {
 	folded := k.Folded
 	w := (*[8]float64)(k.Weights)
 	entity := k.Entity
-	k.EntityArena.Reset()
+
+	// The caller has computed this, over lists where they stand.
+	cosine := k.Vector(2)[0]
+	dot := k.Vector(3)[0]
 	vip := false
 	if entity != nil {
 		vip = entity.Word(k.EntCols[0], 0) != 0
@@ -183,19 +184,11 @@ func scoreRandom30Folded(k *compute.ModelArgs) {
 	if entity != nil && !entity.Null(k.EntCols[1], 0) {
 		posts = float64(int64(entity.Word(k.EntCols[1], 0)))
 	}
-	var embedding []float64
-	if entity != nil && !entity.Null(k.EntCols[2], 0) {
-		embedding = k.EntityArena.Numbers(entity, k.EntCols[2], 0)
-	}
-	list1 := k.Lists[1]
-	t1 := compute.Cosine(embedding, list1)
-	list0 := k.Lists[0]
-	t2 := compute.Dot(list0, embedding)
 	followers := compute.Missing
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[3], 0))
 	}
-	t3 := compute.Pow(followers, 2)
+	t1 := compute.Pow(followers, 2)
 	yNulls, yNull := rows.Nulls(k.Columns[0])
 	nColumn := rows.Column(k.Columns[3])
 	yColumn := rows.Column(k.Columns[0])
@@ -211,14 +204,17 @@ func scoreRandom30Folded(k *compute.ModelArgs) {
 	number2 := k.Numbers[2]
 	number3 := k.Numbers[3]
 	objectHotColumn := k.Objects.Column(4)
+
+	// The caller has computed this, over lists where they stand.
+	dot2 := k.Vector(0)[:len(sel)]
+	dot3 := k.Vector(1)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: clamp(((((record.y == null) ? record.u : record.verb) == record.verb) ? dot(object.place, viewer.bins) : dot(viewer.bins, object.place)), -1, 1)
 		verb := rows.StringAt(k.Columns[2], int(r))
 		u := rows.StringAt(k.Columns[1], int(r))
-		objectPlace := k.Arena.Numbers(k.Objects, 0, int(r))
-		rest0 := float64(w[1] * compute.Clamp(compute.If[float64](verb == compute.If[string](!(yNulls[r]&yNull == 0), u, verb), compute.Dot(objectPlace, list0), compute.Dot(list0, objectPlace)), -1, 1))
+		rest0 := float64(w[1] * compute.Clamp(compute.If[float64](verb == compute.If[string](!(yNulls[r]&yNull == 0), u, verb), dot2[i], dot3[i]), -1, 1))
 
 		// f1: ((lookup(steps, coalesce(record.n, object.rate), max(record.y, object.rate)) <= viewer.age) ? pow(clamp(age(record.time), -1, 10.5), 0.5) : (((entity.vip ? record.x : entity.posts) != coalesce(entity.posts, record.author.age)) ? coalesce(pow(viewer.age, 2), 1) : object.clicks))
 		n2 := float64(int64(nColumn[r]))
@@ -243,7 +239,7 @@ func scoreRandom30Folded(k *compute.ModelArgs) {
 		// f3: (((cosine(entity.embedding, viewer.vec) == max(record.x, 0.6421, -1e300)) == ("a long string of words" in object.words)) ? exp(1) : ((-(record.author.age) in record.vec) ? coalesce(dot(viewer.bins, entity.embedding), (has(record.n) ? record.y : record.y)) : max(lookup({"post": 2, "en": 3}, "post", object.clicks), record.y, pow(entity.followers, 2))))
 		objectWords := k.Arena.Strings(k.Objects, 3, int(r))
 		vec := k.Arena.Numbers(rows, k.Columns[7], int(r))
-		rest2 := float64(w[4] * compute.If[float64]((t1 == compute.Max(compute.Max(x2, 0.6421), -1e+300)) == (slices.Contains(objectWords, "a long string of words")), 2.7182818284590455, compute.If[float64](slices.Contains(vec, -(authorAge)), compute.Coalesce(t2, compute.If[float64](true, y, y)), compute.Max(compute.Max(compute.Coalesce(number3, objectClicks), y), t3))))
+		rest2 := float64(w[4] * compute.If[float64]((cosine == compute.Max(compute.Max(x2, 0.6421), -1e+300)) == (slices.Contains(objectWords, "a long string of words")), 2.7182818284590455, compute.If[float64](slices.Contains(vec, -(authorAge)), compute.Coalesce(dot, compute.If[float64](true, y, y)), compute.Max(compute.Max(compute.Coalesce(number3, objectClicks), y), t1))))
 
 		// f5: exp(coalesce(age(record.time), max((object.hot ? 0.005133 : object.clicks), clamp(-1e300, -1, 10.5))))
 		objectHot := objectHotColumn[r] != 0
@@ -259,7 +255,6 @@ func scoreRandom30Alone(k *compute.ModelArgs) {
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[8]float64)(k.Weights)
 	yNulls, yNull := rows.Nulls(k.Columns[0])
-	list0 := k.Lists[0]
 	nColumn := rows.Column(k.Columns[3])
 	yColumn := rows.Column(k.Columns[0])
 	objectRateColumn := k.Objects.Column(1)
@@ -279,14 +274,17 @@ func scoreRandom30Alone(k *compute.ModelArgs) {
 	mColumn := rows.Column(k.Columns[8])
 	mNulls, mNull := rows.Nulls(k.Columns[8])
 	objectHotColumn := k.Objects.Column(4)
+
+	// The caller has computed this, over lists where they stand.
+	dot := k.Vector(0)[:len(sel)]
+	dot2 := k.Vector(1)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: clamp(((((record.y == null) ? record.u : record.verb) == record.verb) ? dot(object.place, viewer.bins) : dot(viewer.bins, object.place)), -1, 1)
 		verb := rows.StringAt(k.Columns[2], int(r))
 		u := rows.StringAt(k.Columns[1], int(r))
-		objectPlace := k.Arena.Numbers(k.Objects, 0, int(r))
-		rest0 := float64(w[1] * compute.Clamp(compute.If[float64](verb == compute.If[string](!(yNulls[r]&yNull == 0), u, verb), compute.Dot(objectPlace, list0), compute.Dot(list0, objectPlace)), -1, 1))
+		rest0 := float64(w[1] * compute.Clamp(compute.If[float64](verb == compute.If[string](!(yNulls[r]&yNull == 0), u, verb), dot[i], dot2[i]), -1, 1))
 
 		// f1: ((lookup(steps, coalesce(record.n, object.rate), max(record.y, object.rate)) <= viewer.age) ? pow(clamp(age(record.time), -1, 10.5), 0.5) : (((entity.vip ? record.x : entity.posts) != coalesce(entity.posts, record.author.age)) ? coalesce(pow(viewer.age, 2), 1) : object.clicks))
 		n2 := float64(int64(nColumn[r]))
@@ -347,7 +345,6 @@ func scoreRandom30AloneFolded(k *compute.ModelArgs) {
 	folded := k.Folded
 	w := (*[8]float64)(k.Weights)
 	yNulls, yNull := rows.Nulls(k.Columns[0])
-	list0 := k.Lists[0]
 	nColumn := rows.Column(k.Columns[3])
 	yColumn := rows.Column(k.Columns[0])
 	objectRateColumn := k.Objects.Column(1)
@@ -364,14 +361,17 @@ func scoreRandom30AloneFolded(k *compute.ModelArgs) {
 	number4 := k.Numbers[4]
 	number5 := k.Numbers[5]
 	objectHotColumn := k.Objects.Column(4)
+
+	// The caller has computed this, over lists where they stand.
+	dot := k.Vector(0)[:len(sel)]
+	dot2 := k.Vector(1)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: clamp(((((record.y == null) ? record.u : record.verb) == record.verb) ? dot(object.place, viewer.bins) : dot(viewer.bins, object.place)), -1, 1)
 		verb := rows.StringAt(k.Columns[2], int(r))
 		u := rows.StringAt(k.Columns[1], int(r))
-		objectPlace := k.Arena.Numbers(k.Objects, 0, int(r))
-		rest0 := float64(w[1] * compute.Clamp(compute.If[float64](verb == compute.If[string](!(yNulls[r]&yNull == 0), u, verb), compute.Dot(objectPlace, list0), compute.Dot(list0, objectPlace)), -1, 1))
+		rest0 := float64(w[1] * compute.Clamp(compute.If[float64](verb == compute.If[string](!(yNulls[r]&yNull == 0), u, verb), dot[i], dot2[i]), -1, 1))
 
 		// f1: ((lookup(steps, coalesce(record.n, object.rate), max(record.y, object.rate)) <= viewer.age) ? pow(clamp(age(record.time), -1, 10.5), 0.5) : (((entity.vip ? record.x : entity.posts) != coalesce(entity.posts, record.author.age)) ? coalesce(pow(viewer.age, 2), 1) : object.clicks))
 		n2 := float64(int64(nColumn[r]))

@@ -13,8 +13,8 @@ import (
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "random-31", Shape: "5d880a7f85f681d6", Score: scoreRandom31})
-	compute.RegisterModel(compute.Model{Name: "random-31", Shape: "5e6fb1cdd03da281", Score: scoreRandom31Alone})
+	compute.RegisterModel(compute.Model{Name: "random-31", Shape: "6172ab7161fc8415", Score: scoreRandom31})
+	compute.RegisterModel(compute.Model{Name: "random-31", Shape: "38875078f8ccc02e", Score: scoreRandom31Alone})
 }
 
 var random31List1 = []float64{0, 1, 10, 100}
@@ -33,16 +33,17 @@ func scoreRandom31(k *compute.ModelArgs) {
 	t2 := float64(w[1] * posts)
 	objectRateNulls, objectRateNull := k.Objects.Nulls(0)
 	objectRateColumn := k.Objects.Column(0)
+
+	// The caller has computed this, over lists where they stand.
+	dot := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
-		k.Arena.Reset()
 
 		// f0: bucketize((has(object.rate) ? dot(object.place, object.place) : (has(entity.posts) ? entity.posts : object.rate)), [0, 1, 10, 100])
-		objectPlace := k.Arena.Numbers(k.Objects, 1, int(r))
 		objectRate := compute.Missing
 		if objectRateNulls[r]&objectRateNull == 0 {
 			objectRate = math.Float64frombits(objectRateColumn[r])
 		}
-		rest0 := k.Tables[2].Number(compute.Bucketize(compute.If[float64](objectRateNulls[r]&objectRateNull == 0, compute.Dot(objectPlace, objectPlace), compute.If[float64](t1, posts, objectRate)), random31List1))
+		rest0 := k.Tables[2].Number(compute.Bucketize(compute.If[float64](objectRateNulls[r]&objectRateNull == 0, dot[i], compute.If[float64](t1, posts, objectRate)), random31List1))
 
 		out[i] = compute.Score(compute.Sigmoid(w[0] + (rest0 + t2)))
 	}
@@ -56,16 +57,17 @@ func scoreRandom31Alone(k *compute.ModelArgs) {
 	objectRateNulls, objectRateNull := k.Objects.Nulls(0)
 	objectRateColumn := k.Objects.Column(0)
 	number0 := k.Numbers[0]
+
+	// The caller has computed this, over lists where they stand.
+	dot := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
-		k.Arena.Reset()
 
 		// f0: bucketize((has(object.rate) ? dot(object.place, object.place) : (has(entity.posts) ? entity.posts : object.rate)), [0, 1, 10, 100])
-		objectPlace := k.Arena.Numbers(k.Objects, 1, int(r))
 		objectRate := compute.Missing
 		if objectRateNulls[r]&objectRateNull == 0 {
 			objectRate = math.Float64frombits(objectRateColumn[r])
 		}
-		rest0 := k.Tables[2].Number(compute.Bucketize(compute.If[float64](objectRateNulls[r]&objectRateNull == 0, compute.Dot(objectPlace, objectPlace), compute.If[float64](false, compute.Missing, objectRate)), random31List1))
+		rest0 := k.Tables[2].Number(compute.Bucketize(compute.If[float64](objectRateNulls[r]&objectRateNull == 0, dot[i], compute.If[float64](false, compute.Missing, objectRate)), random31List1))
 
 		out[i] = compute.Score(compute.Sigmoid(w[0] + (rest0 + number0)))
 	}

@@ -13,9 +13,9 @@ import (
 const _ = compute.RunsVersion1
 
 func init() {
-	compute.RegisterModel(compute.Model{Name: "vectors", Shape: "ead2638896f48592", Score: scoreVectors})
+	compute.RegisterModel(compute.Model{Name: "vectors", Shape: "c9a03f3b0c7847be", Score: scoreVectors})
 	compute.RegisterModel(compute.Model{Name: "vectors", Shape: "196ba4d9456feaea", Score: foldVectors})
-	compute.RegisterModel(compute.Model{Name: "vectors", Shape: "01e283517987c2eb", Score: scoreVectorsFolded})
+	compute.RegisterModel(compute.Model{Name: "vectors", Shape: "97abba2fcffc126e", Score: scoreVectorsFolded})
 }
 
 // scoreVectors scores millrace.Activity: linear over 5 features.
@@ -23,19 +23,22 @@ func scoreVectors(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[6]float64)(k.Weights)
-	list0 := k.Lists[0]
 	text0 := k.Strings[0]
+
+	// The caller has computed this, over lists where they stand.
+	dot := k.Vector(0)[:len(sel)]
+	cos := k.Vector(1)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
 		// dot: dot(record.features, viewer.taste)
-		features := k.Arena.Numbers(rows, k.Columns[0], int(r))
-		rest0 := float64(w[1] * compute.Dot(features, list0))
+		rest0 := float64(w[1] * dot[i])
 
 		// cos: cosine(record.features, viewer.taste)
-		rest1 := float64(w[2] * compute.Cosine(features, list0))
+		rest1 := float64(w[2] * cos[i])
 
 		// n: size(record.features)
+		features := k.Arena.Numbers(rows, k.Columns[0], int(r))
 		own0 := float64(w[3] * float64(len(features)))
 
 		// in: contains(record.about, viewer.id)
@@ -75,17 +78,19 @@ func scoreVectorsFolded(k *compute.ModelArgs) {
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
 	w := (*[6]float64)(k.Weights)
-	list0 := k.Lists[0]
 	text0 := k.Strings[0]
+
+	// The caller has computed this, over lists where they stand.
+	dot := k.Vector(0)[:len(sel)]
+	cos := k.Vector(1)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
 		// dot: dot(record.features, viewer.taste)
-		features := k.Arena.Numbers(rows, k.Columns[0], int(r))
-		rest0 := float64(w[1] * compute.Dot(features, list0))
+		rest0 := float64(w[1] * dot[i])
 
 		// cos: cosine(record.features, viewer.taste)
-		rest1 := float64(w[2] * compute.Cosine(features, list0))
+		rest1 := float64(w[2] * cos[i])
 
 		// in: contains(record.about, viewer.id)
 		about := k.Arena.Strings(rows, k.Columns[1], int(r))

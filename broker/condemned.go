@@ -41,6 +41,7 @@ type condemned struct {
 	}
 }
 
+// heard is what a node said of a version that it refuses to score by.
 type heard struct {
 	why   string
 	until time.Time

@@ -45,7 +45,7 @@ func (o *observer) look(now time.Time, held topology.Set) members.NodeStats {
 			o.seen[p].known = false
 			continue
 		}
-		s.Partitions[p] = o.one(p, now.Sub(o.at).Seconds())
+		s.Partitions[p] = o.observe(p, now.Sub(o.at).Seconds())
 	}
 	o.at = now
 	return s
@@ -57,8 +57,8 @@ func (o *observer) due(now time.Time, held topology.Set, told *members.NodeStats
 	return held != told.Held || !told.NearFree(free) || now.Sub(o.at) >= statsEvery
 }
 
-// one looks at a partition, some seconds after the last time.
-func (o *observer) one(p millrace.Partition, seconds float64) members.PartitionStats {
+// observe looks at a partition, some seconds after the last time.
+func (o *observer) observe(p millrace.Partition, seconds float64) members.PartitionStats {
 	n, was := o.node, &o.seen[p]
 	at := n.store.Applied(p)
 	records, read := max(0, int64(at.Content))+max(0, int64(at.Features)), n.lookup.Read(p)

@@ -260,9 +260,9 @@ func (p *Partitioner) rest(ctx context.Context) {
 // poll is Session.Poll with the faults told.
 func (p *Partitioner) poll(ctx context.Context, s *groups.Session, max int) ([]groups.Input, error) {
 	in, faults, err := s.Poll(ctx, max)
-	p.stuck.keep(func(at progress.Stuck) bool { return s.Has(at.Topic, at.Partition) && !past(in, at) })
+	p.stuck.keep(func(at progress.Stuck) bool { return s.Has(at.Topic, at.Partition) && !isPast(in, at) })
 	for _, fault := range faults {
-		err = errors.Join(err, p.tell(ctx, fault))
+		err = errors.Join(err, p.noteFault(ctx, fault))
 	}
 	if len(faults) > 0 && len(in) == 0 {
 		_ = wait.For(ctx, p.pace.quiet) // what cannot be opened is fetched again at once
@@ -270,8 +270,8 @@ func (p *Partitioner) poll(ctx context.Context, s *groups.Session, max int) ([]g
 	return in, err
 }
 
-// past reports whether records from behind a place came in.
-func past(in []groups.Input, at progress.Stuck) bool {
+// isPast reports whether records from behind a place came in.
+func isPast(in []groups.Input, at progress.Stuck) bool {
 	return slices.ContainsFunc(in, func(r groups.Input) bool {
 		return r.Topic == at.Topic && r.Partition == at.Partition && r.Offset >= at.Offset
 	})
@@ -299,7 +299,7 @@ func (p *Partitioner) transact(ctx context.Context, s *groups.Session, r *router
 		in = nil
 		if room := p.batch - max(t.records, t.copies); room > 0 && t.bytes < p.pace.bytes {
 			var err error
-			if in, err = p.more(ctx, s, began.Add(p.pace.gatherFor(t.records, s.Waiting())), room); err != nil {
+			if in, err = p.gather(ctx, s, began.Add(p.pace.gatherFor(t.records, s.Waiting())), room); err != nil {
 				return nil, err
 			}
 		}
@@ -317,9 +317,9 @@ func (p pace) gatherFor(taken int, waiting int64) time.Duration {
 	return p.gather
 }
 
-// more polls for what comes in at once; none means that it is time to commit:
+// gather polls for what comes in at once; none means that it is time to commit:
 // also because somebody asks for a hold.
-func (p *Partitioner) more(ctx context.Context, s *groups.Session, until time.Time, max int) ([]groups.Input, error) {
+func (p *Partitioner) gather(ctx context.Context, s *groups.Session, until time.Time, max int) ([]groups.Input, error) {
 	wait := min(p.pace.quiet, time.Until(until))
 	if wait <= 0 || ctx.Err() != nil || p.toHold() {
 		return nil, nil

@@ -185,9 +185,9 @@ func (p *Partitioner) aside(ctx context.Context, at progress.Stuck) ([]kafka.Out
 	return letters, nil
 }
 
-// tell logs a fault of reading, and notes where a partition is stuck. An error
+// noteFault logs a fault of reading, and notes where a partition is stuck. An error
 // means that this is not known: a new session is told of it again.
-func (p *Partitioner) tell(ctx context.Context, fault error) error {
+func (p *Partitioner) noteFault(ctx context.Context, fault error) error {
 	p.metrics.faults.Inc()
 	var u *groups.Unreadable
 	if !errors.As(fault, &u) {

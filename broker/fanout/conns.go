@@ -54,26 +54,26 @@ type remote struct {
 
 func (r *remote) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
 	resp, err := r.rpc.Query(tracing.Outgoing(ctx), req)
-	return resp, told(err)
+	return resp, nodeError(err)
 }
 
 func (r *remote) GetSchema(ctx context.Context, req *nodev1.GetSchemaRequest) (*nodev1.GetSchemaResponse, error) {
 	resp, err := r.rpc.GetSchema(ctx, req)
-	return resp, told(err)
+	return resp, nodeError(err)
 }
 
 // Ping implements Node. Whatever the node says shows that it is there.
 func (r *remote) Ping(ctx context.Context) error {
 	_, err := r.health.Check(ctx, &healthv1.HealthCheckRequest{})
-	if err = told(err); errors.Is(err, ErrUnreachable) || ended(err) {
+	if err = nodeError(err); errors.Is(err, ErrUnreachable) || ended(err) {
 		return err
 	}
 	return nil
 }
 
-// told returns what a call says of the node, or what gRPC says in its place:
+// nodeError returns what a call says of the node, or what gRPC says in its place:
 // that it cannot be reached, or that the message is too large.
-func told(err error) error {
+func nodeError(err error) error {
 	s, ok := status.FromError(err)
 	if err == nil || !ok || len(s.Details()) > 0 {
 		return rpcerr.FromStatus(err)
@@ -145,14 +145,14 @@ func (c *conns) keep(maps Maps) {
 	}
 	c.mu.kept = m
 	for at := range c.mu.open {
-		if c.mu.leaving[at] == nil && !has(m, at) {
+		if c.mu.leaving[at] == nil && !hasNode(m, at) {
 			c.mu.leaving[at] = time.AfterFunc(lingers, func() { c.leave(at) })
 		}
 	}
 }
 
-// has reports whether a node is at a place.
-func has(m *topology.Map, at place) bool {
+// hasNode reports whether a node is at a place.
+func hasNode(m *topology.Map, at place) bool {
 	n, ok := m.Node(at.id)
 	return ok && n.Addr == at.addr
 }
@@ -165,7 +165,7 @@ func (c *conns) leave(at place) {
 		return
 	}
 	delete(c.mu.leaving, at)
-	if !has(c.mu.kept, at) {
+	if !hasNode(c.mu.kept, at) {
 		c.closeLocked(at)
 	}
 }

@@ -164,10 +164,10 @@ func (b *Fanout) Ask(ctx context.Context, q *questions.Question, end time.Time) 
 	defer f.cancel()
 	f.nodes, f.zone = b.health.doubtful(f.Map), b.zone.preferred(f.Map)
 	for _, g := range q.Groups {
-		f.nodes.poor = append(f.nodes.poor, b.absent.of(g.Query.ModelSum)...)
+		f.nodes.poor = append(f.nodes.poor, b.absent.lacking(g.Query.ModelSum)...)
 	}
 	if q.BesideSum != "" {
-		f.nodes.poor = append(f.nodes.poor, b.absent.of(q.BesideSum)...)
+		f.nodes.poor = append(f.nodes.poor, b.absent.lacking(q.BesideSum)...)
 	}
 	b.conns.keep(b.maps)
 	o := f.cover(ctx, q.Want, nil)
@@ -620,7 +620,7 @@ func (f *Asking) judge(r shardRequest, took time.Duration, err error) {
 }
 
 // recent returns how long calls with about as many entities took of late.
-func (f *Asking) recent(r shardRequest) *recent { return f.b.recent.of(r.entities) }
+func (f *Asking) recent(r shardRequest) *recent { return f.b.recent.forSize(r.entities) }
 
 // ended reports whether err only says that time is up or nobody waits.
 func ended(err error) bool {

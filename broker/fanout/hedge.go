@@ -166,9 +166,9 @@ func (b *budget) spend() bool {
 // call is not late when it takes longer than small ones do.
 type latencies [12]recent
 
-// of returns the durations of calls of about that many entities: within a
+// forSize returns the durations of calls of about that many entities: within a
 // factor of four.
-func (l *latencies) of(entities int) *recent {
+func (l *latencies) forSize(entities int) *recent {
 	return &l[min(bits.Len(uint(entities))/2, len(l)-1)]
 }
 

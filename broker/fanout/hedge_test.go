@@ -108,13 +108,13 @@ func TestHedgeDelayFollowsLatency(t *testing.T) {
 func TestHedgeDelayIsBySize(t *testing.T) {
 	var l latencies
 	for range 64 {
-		l.of(3).add(2 * time.Millisecond)
-		l.of(10_000).add(200 * time.Millisecond)
+		l.forSize(3).add(2 * time.Millisecond)
+		l.forSize(10_000).add(200 * time.Millisecond)
 	}
-	if small, large := l.of(2).hedgeAfter(), l.of(9_000).hedgeAfter(); small != 3*time.Millisecond || large != 300*time.Millisecond {
+	if small, large := l.forSize(2).hedgeAfter(), l.forSize(9_000).hedgeAfter(); small != 3*time.Millisecond || large != 300*time.Millisecond {
 		t.Errorf("small %v, large %v", small, large)
 	}
-	l.of(1 << 40).add(1) // whatever the size, there is a place
+	l.forSize(1 << 40).add(1) // whatever the size, there is a place
 }
 
 // A call goes on as long as others did that took longer.

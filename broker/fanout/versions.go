@@ -40,8 +40,8 @@ func (a *absent) note(node millrace.NodeID, sum string) {
 	a.mu.until[absence{node, sum}] = time.Now().Add(absentFor)
 }
 
-// of returns the nodes that lacked a model just now.
-func (a *absent) of(sum string) (nodes []millrace.NodeID) {
+// lacking returns the nodes that lacked a model just now.
+func (a *absent) lacking(sum string) (nodes []millrace.NodeID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for is, until := range a.mu.until {

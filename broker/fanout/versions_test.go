@@ -15,11 +15,11 @@ func TestAbsentModels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var a absent
 		a.note("n1", "x")
-		if got := a.of("x"); !slices.Equal(got, []millrace.NodeID{"n1"}) || len(a.of("y")) > 0 {
+		if got := a.lacking("x"); !slices.Equal(got, []millrace.NodeID{"n1"}) || len(a.lacking("y")) > 0 {
 			t.Errorf("absent on %v", got)
 		}
 		time.Sleep(absentFor + 1) // virtual
-		if got := a.of("x"); len(got) > 0 {
+		if got := a.lacking("x"); len(got) > 0 {
 			t.Errorf("still absent on %v", got)
 		}
 	})

@@ -114,7 +114,7 @@ func (s *Shadows) Rank(a Sample, shown *exposure.Record, anyway bool) bool {
 		s.count(a.Question, shadowDropped)
 		return false
 	}
-	own(shown)
+	detach(shown)
 	s.running.Go(func() {
 		defer func() { <-s.slots }()
 		outcome := s.rankAgain(a, shown)
@@ -132,8 +132,8 @@ func (s *Shadows) Rank(a Sample, shown *exposure.Record, anyway bool) bool {
 	return true
 }
 
-// own makes a record independent of what nodes sent.
-func own(r *exposure.Record) {
+// detach makes a record independent of what nodes sent.
+func detach(r *exposure.Record) {
 	for i := range r.Items {
 		it := &r.Items[i]
 		for _, s := range []*string{&it.ID, &it.Entity, &it.Type} {

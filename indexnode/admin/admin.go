@@ -142,9 +142,9 @@ func (s *Server) types(asked string) ([]millrace.ContentType, error) {
 	return slices.Sorted(slices.Values(all)), nil
 }
 
-// here returns the replica of a partition, whose store and cache may be read.
+// readable returns the replica of a partition, whose store and cache may be read.
 // The caller unlocks it.
-func (s *Server) here(p millrace.Partition) (*replica.Replica, error) {
+func (s *Server) readable(p millrace.Partition) (*replica.Replica, error) {
 	r := s.cfg.Replicas.Of(p)
 	r.RLock()
 	if state := r.State(); state == replica.Absent || state == replica.Restoring || state == replica.Quarantined {

@@ -34,7 +34,7 @@ func (s *Server) quarantine(ctx context.Context, req *nodev1.QuarantinePartition
 	if err := r.MayQuarantine(); err != nil {
 		return nil, err
 	}
-	resp := &nodev1.QuarantinePartitionResponse{At: s.at(p)}
+	resp := &nodev1.QuarantinePartitionResponse{At: s.replicaAt(p)}
 	if !req.Apply {
 		return resp, nil
 	}
@@ -62,7 +62,7 @@ func (s *Server) release(ctx context.Context, req *nodev1.ReleasePartitionReques
 		return nil, err
 	}
 	why, _ := r.Why()
-	resp := &nodev1.ReleasePartitionResponse{At: s.at(p), Detail: why.Detail}
+	resp := &nodev1.ReleasePartitionResponse{At: s.replicaAt(p), Detail: why.Detail}
 	if !req.Apply {
 		return resp, nil
 	}

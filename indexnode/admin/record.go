@@ -61,7 +61,7 @@ func (s *Server) findRecords(req *nodev1.FindRecordsRequest, stream nodev1.Admin
 			seek.of[p][owned{e, id}] = true
 			continue
 		}
-		if err := seek.in(e, types, id); err != nil {
+		if err := seek.lookIn(e, types, id); err != nil {
 			return err
 		}
 	}
@@ -71,7 +71,7 @@ func (s *Server) findRecords(req *nodev1.FindRecordsRequest, stream nodev1.Admin
 		}
 	}
 	if len(seek.everywhere) > 0 {
-		if err := seek.all(ctx); err != nil {
+		if err := seek.lookEverywhere(ctx); err != nil {
 			return err
 		}
 	}
@@ -108,9 +108,9 @@ type owned struct {
 	id     millrace.RecordID
 }
 
-// in looks into the timelines of an entity, if they are here, and sends what was found
+// lookIn looks into the timelines of an entity, if they are here, and sends what was found
 // once it fills a message.
-func (f *finding) in(e millrace.Entity, types []millrace.ContentType, id millrace.RecordID) error {
+func (f *finding) lookIn(e millrace.Entity, types []millrace.ContentType, id millrace.RecordID) error {
 	if err := f.lookInto(e, types, id); err != nil || len(f.found) < sentRecords {
 		return err
 	}
@@ -125,7 +125,7 @@ const sentRecords = 100
 // would hold up the ingest.
 func (f *finding) lookInto(e millrace.Entity, types []millrace.ContentType, id millrace.RecordID) error {
 	p := partition.Of(e)
-	r, err := f.s.here(p)
+	r, err := f.s.readable(p)
 	if err != nil {
 		return nil // another node has it
 	}
@@ -180,8 +180,8 @@ func (s *Server) cachedRecord(t millrace.Timeline, id millrace.RecordID) (*millr
 	return &has.records[i].Record, nil
 }
 
-// all looks into everything that is here, for all ids at once.
-func (f *finding) all(ctx context.Context) error {
+// lookEverywhere looks into everything that is here, for all ids at once.
+func (f *finding) lookEverywhere(ctx context.Context) error {
 	for p := range partition.All() {
 		if err := f.scan(ctx, p, func(_ millrace.Entity, id millrace.RecordID) bool { return f.everywhere[id] }); err != nil {
 			return err
@@ -192,7 +192,7 @@ func (f *finding) all(ctx context.Context) error {
 
 // scan looks for records in all timelines of a partition, if it is here.
 func (f *finding) scan(ctx context.Context, p millrace.Partition, wanted func(e millrace.Entity, id millrace.RecordID) bool) error {
-	r, err := f.s.here(p)
+	r, err := f.s.readable(p)
 	if err != nil {
 		return nil // another node has it
 	}
@@ -203,7 +203,7 @@ func (f *finding) scan(ctx context.Context, p millrace.Partition, wanted func(e 
 	}
 	f.looked[p] = true
 	for _, at := range places {
-		if err := f.in(at.timeline.Entity, []millrace.ContentType{at.timeline.Type}, at.id); err != nil {
+		if err := f.lookIn(at.timeline.Entity, []millrace.ContentType{at.timeline.Type}, at.id); err != nil {
 			return err
 		}
 	}

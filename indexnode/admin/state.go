@@ -46,7 +46,7 @@ func (s *Server) readState(req *nodev1.ReadStateRequest, stream nodev1.AdminServ
 		if s.cfg.Replicas.Of(p).State() == replica.Absent {
 			continue
 		}
-		m := &nodev1.ReadStateResponse{At: s.at(p)}
+		m := &nodev1.ReadStateResponse{At: s.replicaAt(p)}
 		if c, err := s.cfg.Store.Counts(p); err == nil { // of one that cannot be read its state tells
 			m.At.Content, m.At.Features, m.Counted = int64(c.Applied.Content), int64(c.Applied.Features), c.Known
 			if m.DiskBytes, err = s.cfg.Store.Bytes(p); err != nil {

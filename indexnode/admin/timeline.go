@@ -66,7 +66,7 @@ func (s *Server) readTimeline(req *nodev1.ReadTimelineRequest, stream nodev1.Adm
 				return err
 			}
 		}
-		if err := sendRecords(stream, s.told(found.records, t)); err != nil {
+		if err := sendRecords(stream, s.messagesOf(found.records, t)); err != nil {
 			return err
 		}
 		if err := stream.Send(&nodev1.ReadTimelineResponse{Cached: found.cached}); err != nil {
@@ -77,7 +77,7 @@ func (s *Server) readTimeline(req *nodev1.ReadTimelineRequest, stream nodev1.Adm
 		}
 	}
 	if len(types) == 0 {
-		return stream.Send(&nodev1.ReadTimelineResponse{At: s.at(p)})
+		return stream.Send(&nodev1.ReadTimelineResponse{At: s.replicaAt(p)})
 	}
 	return nil
 }
@@ -93,8 +93,8 @@ type foundRecord struct {
 	inStore, inCache bool
 }
 
-// at tells where a replica is.
-func (s *Server) at(p millrace.Partition) *nodev1.ReplicaAt {
+// replicaAt tells where a replica is.
+func (s *Server) replicaAt(p millrace.Partition) *nodev1.ReplicaAt {
 	r := s.cfg.Replicas.Of(p)
 	at := r.Applied()
 	return &nodev1.ReplicaAt{Partition: int32(p), State: r.State().String(), Content: int64(at[kafka.Timeline]), Features: int64(at[kafka.Features])}
@@ -102,12 +102,12 @@ func (s *Server) at(p millrace.Partition) *nodev1.ReplicaAt {
 
 // lookInto reads a timeline while the store and the cache agree.
 func (s *Server) lookInto(p millrace.Partition, t millrace.Timeline, req *nodev1.ReadTimelineRequest) (f found, at *nodev1.ReplicaAt, err error) {
-	r, err := s.here(p)
+	r, err := s.readable(p)
 	if err != nil {
 		return f, nil, err
 	}
 	defer r.RUnlock()
-	at = s.at(p)
+	at = s.replicaAt(p)
 	f.cached = &nodev1.CachedTimeline{Type: string(t.Type)}
 	from, to := millrace.Time(req.FromMs), millrace.Time(req.ToMs)
 	if to == 0 {
@@ -214,8 +214,8 @@ func (s *Server) rowsOf(rows column.Packed, from, to millrace.Time) (all []millr
 	return all, nil
 }
 
-// told makes messages of records.
-func (s *Server) told(records []foundRecord, t millrace.ContentType) []*nodev1.TimelineRecord {
+// messagesOf makes messages of records.
+func (s *Server) messagesOf(records []foundRecord, t millrace.ContentType) []*nodev1.TimelineRecord {
 	known := s.cfg.Schemas.Snapshot()
 	out := make([]*nodev1.TimelineRecord, len(records))
 	for i, r := range records {

@@ -237,13 +237,13 @@ func (c *condemner) judgeWeighted(ctx context.Context, req *nodev1.QueryRequest,
 	}
 	e := c.evidence(m)
 	if n := e.nan.Load(); e.weighted.Add(1)%condemnAfter == 1 || 0 < n && n < condemnAfter {
-		_, _ = c.node.query(ctx, again(req, id)) // which judges it; the answer is not used
+		_, _ = c.node.query(ctx, probeOf(req, id)) // which judges it; the answer is not used
 	}
 }
 
-// again returns a question for the best item alone, by another version or by the same one
+// probeOf returns a question for the best item alone, by another version or by the same one
 // without weights.
-func again(req *nodev1.QueryRequest, by relevance.ID) *nodev1.QueryRequest {
+func probeOf(req *nodev1.QueryRequest, by relevance.ID) *nodev1.QueryRequest {
 	return &nodev1.QueryRequest{
 		Entities: req.Entities, Types: req.Types, FromMs: req.FromMs, ToMs: req.ToMs, AsOfMs: req.AsOfMs, Viewer: req.Viewer,
 		Filter: req.Filter, RequestFilter: req.RequestFilter, Model: by.Name, ModelVersion: by.Version, ModelSum: by.Sum, Limit: 1,
@@ -278,7 +278,7 @@ func (c *condemner) othersScore(ctx context.Context, req *nodev1.QueryRequest, o
 		if c.why(id) != "" || id == of {
 			continue
 		}
-		resp, err := c.node.query(context.WithValue(ctx, ownQuestion{}, true), again(req, id))
+		resp, err := c.node.query(context.WithValue(ctx, ownQuestion{}, true), probeOf(req, id))
 		return err == nil && len(resp.Items) > 0 && !math.IsNaN(resp.Items[0].Score) && !math.IsInf(resp.Items[0].Score, 0)
 	}
 	return true // no version is left, and a model of every binary would rank instead
@@ -308,7 +308,7 @@ func (c *condemner) run(ctx context.Context, models *artefacts.Kind, all *artefa
 	for {
 		changed := all.Changed()
 		c.takeOver(all.Current())
-		err := c.tell(ctx, models, all)
+		err := c.report(ctx, models, all)
 		var again <-chan time.Time
 		if err != nil && ctx.Err() == nil {
 			c.node.log.Warn("it is not told that a model is condemned; trying again", "err", err)
@@ -339,8 +339,8 @@ func (c *condemner) takeOver(says map[artefacts.Version]artefacts.Condemnation) 
 	})
 }
 
-// tell tells the cluster of what it does not know.
-func (c *condemner) tell(ctx context.Context, models *artefacts.Kind, all *artefacts.Condemned) error {
+// report writes to the cluster what it does not know yet.
+func (c *condemner) report(ctx context.Context, models *artefacts.Kind, all *artefacts.Condemned) error {
 	var errs []error
 	for id, x := range *c.here.Load() {
 		if x.told {

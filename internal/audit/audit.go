@@ -81,9 +81,9 @@ func open(name string) (f *os.File, torn bool, err error) {
 	return f, torn, nil
 }
 
-// there opens the file anew if it was moved away, as who rotates logs does, or
+// reopenMoved opens the file anew if it was moved away, as who rotates logs does, or
 // removed. The caller holds mu.
-func (l *Log) there() error {
+func (l *Log) reopenMoved() error {
 	have, err := l.file.Stat()
 	if err != nil {
 		return err
@@ -124,7 +124,7 @@ func (l *Log) write(e Entry) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err := l.there(); err != nil {
+	if err := l.reopenMoved(); err != nil {
 		return err
 	}
 	line = append(line, '\n')

@@ -72,7 +72,7 @@ func (s *Store) check(st *State, name string, src []byte, compile compiler) (Cha
 		return Changed{}, err
 	}
 	docs := maps.Clone(st.docs)
-	docs[name] = good{doc: doc}
+	docs[name] = versionedDocument{doc: doc}
 	if err := s.wakesNone(st, name, docs); err != nil {
 		return Changed{}, err
 	}
@@ -94,7 +94,7 @@ func inPlaceAnew(d *experiment.Document) (all []string) {
 // wakesNone refuses a change after which a document would begin to assign that is left
 // out: nobody has started it. Docs are those of the set as they would be, and name is
 // of the one that is changed, whose author means it.
-func (s *Store) wakesNone(st *State, name string, docs map[string]good) error {
+func (s *Store) wakesNone(st *State, name string, docs map[string]versionedDocument) error {
 	for _, left := range slices.Sorted(maps.Keys(st.whole)) {
 		running := slices.ContainsFunc(st.whole[left].doc.Experiments, func(x experiment.Experiment) bool { return x.State == experiment.Running })
 		if left == name || !running {
@@ -190,7 +190,7 @@ func (st *State) halted(name string, to func(experiment.Experiment) (experiment.
 func (s *Store) change(ctx context.Context, propose func(*State) (name string, src []byte, compile compiler, err error)) (c Changed, err error) {
 	defer func() {
 		if err == nil {
-			s.made.without(c.Version)
+			s.unplaced.without(c.Version)
 		}
 		if !artefacts.Unsteady(err) {
 			s.TakeBack()
@@ -216,7 +216,7 @@ func (s *Store) change(ctx context.Context, propose func(*State) (name string, s
 			return c, err
 		}
 		if c.Fresh {
-			s.made.add(c.Version)
+			s.unplaced.add(c.Version)
 		}
 		if st.Versions[name] == c.Version {
 			return c, nil
@@ -235,30 +235,30 @@ func (s *Store) change(ctx context.Context, propose func(*State) (name string, s
 	return c, fmt.Errorf("experiments: %w, all the time; try again", artefacts.ErrMoved)
 }
 
-// made are versions that were published to be put in place, and are not yet.
-type made struct {
+// unplaced are versions that were published to be put in place, and are not yet.
+type unplaced struct {
 	sync.Mutex
 	versions []artefacts.Version
 }
 
-func (m *made) add(v artefacts.Version) {
-	m.Lock()
-	defer m.Unlock()
-	m.versions = append(m.versions, v)
+func (u *unplaced) add(v artefacts.Version) {
+	u.Lock()
+	defer u.Unlock()
+	u.versions = append(u.versions, v)
 }
 
 // without forgets a version.
-func (m *made) without(v artefacts.Version) {
-	m.Lock()
-	defer m.Unlock()
-	m.versions = slices.DeleteFunc(m.versions, func(o artefacts.Version) bool { return o == v })
+func (u *unplaced) without(v artefacts.Version) {
+	u.Lock()
+	defer u.Unlock()
+	u.versions = slices.DeleteFunc(u.versions, func(o artefacts.Version) bool { return o == v })
 }
 
 // take returns all of them, and forgets them.
-func (m *made) take() (all []artefacts.Version) {
-	m.Lock()
-	defer m.Unlock()
-	all, m.versions = m.versions, nil
+func (u *unplaced) take() (all []artefacts.Version) {
+	u.Lock()
+	defer u.Unlock()
+	all, u.versions = u.versions, nil
 	return all
 }
 
@@ -271,7 +271,7 @@ const takeBackWithin = 5 * time.Second
 func (s *Store) TakeBack() {
 	ctx, cancel := context.WithTimeout(context.Background(), takeBackWithin)
 	defer cancel()
-	for _, v := range s.made.take() {
+	for _, v := range s.unplaced.take() {
 		_ = s.Documents.Retract(ctx, v, s.Who+": it was not put in place, since others changed something at the same time") // or it stays, and serves nobody
 	}
 }

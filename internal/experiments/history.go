@@ -32,7 +32,7 @@ func (s *Store) Begun(ctx context.Context, of *experiment.Defined) (begun time.T
 				return begun, nil
 			}
 			gone = nil
-			if !s.has(ctx, artefacts.Version{Name: of.Document, Version: e.Version, Sum: e.Sum}, of.Experiment.Name) {
+			if !s.mayHaveHad(ctx, artefacts.Version{Name: of.Document, Version: e.Version, Sum: e.Sum}, of.Experiment.Name) {
 				return begun, nil
 			}
 			begun = e.When
@@ -77,9 +77,9 @@ func (s *Store) Runs(ctx context.Context, of *experiment.Defined, before time.Ti
 	return since, nil
 }
 
-// has reports whether a version of a document may have had an experiment: of one
+// mayHaveHad reports whether a version of a document may have had an experiment: of one
 // that is not kept, or could not be read, it may.
-func (s *Store) has(ctx context.Context, v artefacts.Version, name string) bool {
+func (s *Store) mayHaveHad(ctx context.Context, v artefacts.Version, name string) bool {
 	if !s.Documents.Has(v) {
 		return true
 	}

@@ -64,11 +64,11 @@ type Live struct {
 	stop   context.CancelFunc
 	ended  sync.WaitGroup
 
-	taken map[string]good // by name; only take touches it
+	taken map[string]versionedDocument // by name; only take touches it
 }
 
-// good is a document that was taken over.
-type good struct {
+// versionedDocument is a document, and the version that it is.
+type versionedDocument struct {
 	version artefacts.Version
 	doc     experiment.Document
 }
@@ -77,10 +77,10 @@ type good struct {
 // [Live.Close].
 func Follow(src Source, known Known, log *slog.Logger) *Live {
 	ctx, stop := context.WithCancel(context.Background())
-	l := &Live{src: src, known: known, log: log, stop: stop, taken: map[string]good{}}
+	l := &Live{src: src, known: known, log: log, stop: stop, taken: map[string]versionedDocument{}}
 	for v, body := range src.LastUsed() {
 		if doc, err := experiment.Parse(v.Name, body); err == nil {
-			l.taken[v.Name] = good{v, doc}
+			l.taken[v.Name] = versionedDocument{v, doc}
 		}
 	}
 	l.set.Store(&experiment.Set{})
@@ -131,7 +131,7 @@ func (l *Live) follow(ctx context.Context, changed, refers <-chan struct{}) {
 // take reads what serves and takes it over as far as it is good.
 func (l *Live) take(ctx context.Context) {
 	serving, faults := l.src.Serving(), map[string]string{}
-	next := map[string]good{}
+	next := map[string]versionedDocument{}
 	lost := time.Duration(0) // on documents that could not be read: what is away is waited for once
 	for i, name := range slices.Sorted(maps.Keys(serving)) {
 		if i >= maxDocuments {
@@ -147,7 +147,7 @@ func (l *Live) take(ctx context.Context) {
 				fresh, err = l.read(ctx, v)
 			}
 			if err == nil {
-				g, have = good{v, fresh}, true
+				g, have = versionedDocument{v, fresh}, true
 			} else {
 				faults[name] = err.Error()
 				lost += time.Since(began)
@@ -194,7 +194,7 @@ func (l *Live) read(ctx context.Context, v artefacts.Version) (experiment.Docume
 // compile makes a set of documents. One at fault is replaced by what it last
 // was, or else taken out of docs and told among the faults. Of one with experiments
 // that do not fit what is known, the others go on; it is told, too.
-func (l *Live) compile(docs map[string]good, faults map[string]string) *experiment.Set {
+func (l *Live) compile(docs map[string]versionedDocument, faults map[string]string) *experiment.Set {
 	for range maxPasses {
 		set, err := experiment.Serve(inOrder(docs), l.known)
 		if err == nil {
@@ -222,7 +222,7 @@ func (l *Live) compile(docs map[string]good, faults map[string]string) *experime
 }
 
 // inOrder returns documents in the order of their names.
-func inOrder(docs map[string]good) (all []experiment.Document) {
+func inOrder(docs map[string]versionedDocument) (all []experiment.Document) {
 	for _, name := range slices.Sorted(maps.Keys(docs)) {
 		all = append(all, docs[name].doc)
 	}

@@ -21,17 +21,17 @@ type State struct {
 	Texts    map[string][]byte
 	Faults   map[string]error // of documents: why all of one is left out of the set, or what of it gives nobody a variant
 
-	docs     map[string]good                // that are in the set
+	docs     map[string]versionedDocument   // that are in the set
 	left     map[string]experiment.Document // that are left out, as far as they could be read
-	whole    map[string]good                // of those, what is good but for what it contradicts
-	earlier  map[string]earlier             // of documents whose bytes are not there, what they were before
+	whole    map[string]versionedDocument   // of those, what is good but for what it contradicts
+	earlier  map[string]earlierDocument     // of documents whose bytes are not there, what they were before
 	events   map[string][]ledger.Event      // of all documents, dropped ones too
 	revision int64
 }
 
-// earlier is a version of a document that served before the present one.
-type earlier struct {
-	good
+// earlierDocument is a version of a document that served before the present one.
+type earlierDocument struct {
+	versionedDocument
 	text []byte
 }
 

@@ -23,20 +23,20 @@ type Store struct {
 	// none.
 	With *artefacts.With
 
-	parsed parsed
-	made   made
+	parsed   parsed
+	unplaced unplaced
 }
 
-// parsed keeps the documents that were read and parsed last: the bytes of a version
+// parsed are the documents that were read and parsed last: the bytes of a version
 // never change.
 type parsed struct {
 	sync.Mutex
-	of map[string]read // by name
+	of map[string]parsedDocument // by name
 }
 
-// read is a document of a version, and what is wrong with it by itself.
-type read struct {
-	good
+// parsedDocument is a document of a version, and what is wrong with it by itself.
+type parsedDocument struct {
+	versionedDocument
 	text  []byte
 	fault error
 }
@@ -54,7 +54,7 @@ func (s *Store) UseParsed(from *Store) {
 
 // document returns a document of a version, and keeps it in place of another of its
 // name. The error says that it cannot be had.
-func (s *Store) document(ctx context.Context, v artefacts.Version) (read, error) {
+func (s *Store) document(ctx context.Context, v artefacts.Version) (parsedDocument, error) {
 	s.parsed.Lock()
 	d, ok := s.parsed.of[v.Name]
 	s.parsed.Unlock()
@@ -63,14 +63,14 @@ func (s *Store) document(ctx context.Context, v artefacts.Version) (read, error)
 	}
 	text, err := s.Documents.Body(ctx, v)
 	if err != nil {
-		return read{}, err
+		return parsedDocument{}, err
 	}
-	d = read{good: good{version: v}, text: text}
+	d = parsedDocument{versionedDocument: versionedDocument{version: v}, text: text}
 	d.doc, d.fault = experiment.Parse(v.Name, text)
 	s.parsed.Lock()
 	defer s.parsed.Unlock()
 	if s.parsed.of == nil {
-		s.parsed.of = map[string]read{}
+		s.parsed.of = map[string]parsedDocument{}
 	}
 	s.parsed.of[v.Name] = d
 	return d, nil
@@ -80,7 +80,7 @@ func (s *Store) document(ctx context.Context, v artefacts.Version) (read, error)
 func (s *Store) forget(serving map[string]artefacts.Version) {
 	s.parsed.Lock()
 	defer s.parsed.Unlock()
-	maps.DeleteFunc(s.parsed.of, func(name string, _ read) bool { _, serves := serving[name]; return !serves })
+	maps.DeleteFunc(s.parsed.of, func(name string, _ parsedDocument) bool { _, serves := serving[name]; return !serves })
 }
 
 // Read reads all documents. One that somebody takes away meanwhile has all of them
@@ -111,7 +111,7 @@ func (s *Store) Read(ctx context.Context) (*State, error) {
 // read is Read of what is known here, but for versions that cannot be read. The version
 // is the one that an error is of, if it is of one.
 func (s *Store) read(ctx context.Context, faults map[artefacts.Version]error) (*State, artefacts.Version, error) {
-	st := &State{revision: s.Documents.Revision(), Texts: map[string][]byte{}, Faults: map[string]error{}, docs: map[string]good{}, left: map[string]experiment.Document{}, whole: map[string]good{}, earlier: map[string]earlier{}, events: s.Documents.Histories()}
+	st := &State{revision: s.Documents.Revision(), Texts: map[string][]byte{}, Faults: map[string]error{}, docs: map[string]versionedDocument{}, left: map[string]experiment.Document{}, whole: map[string]versionedDocument{}, earlier: map[string]earlierDocument{}, events: s.Documents.Histories()}
 	st.Versions = s.Documents.Serving()
 	s.forget(st.Versions)
 	for name, v := range st.Versions {
@@ -132,7 +132,7 @@ func (s *Store) read(ctx context.Context, faults map[artefacts.Version]error) (*
 			st.Faults[name], st.left[name] = d.fault, d.doc
 			continue
 		}
-		st.docs[name] = d.good
+		st.docs[name] = d.versionedDocument
 	}
 	var err error
 	st.Set, err = settle(st.docs, s.Known, func(name string, fault error) {
@@ -151,22 +151,22 @@ func (s *Store) read(ctx context.Context, faults map[artefacts.Version]error) (*
 
 // wholeBefore returns the last version before the present one that can be read; the zero
 // value if there is none.
-func (s *Store) wholeBefore(ctx context.Context, name string) earlier {
+func (s *Store) wholeBefore(ctx context.Context, name string) earlierDocument {
 	for _, v := range s.Documents.Before(name) {
 		body, err := s.Documents.Body(ctx, v)
 		if err != nil {
 			continue
 		}
 		if d, err := experiment.Parse(name, body); err == nil {
-			return earlier{good{v, d}, body}
+			return earlierDocument{versionedDocument{v, d}, body}
 		}
 	}
-	return earlier{}
+	return earlierDocument{}
 }
 
 // settle takes out of documents what contradicts others, and makes the set of what
 // remains, as brokers that start do.
-func settle(docs map[string]good, known experiment.Known, out func(name string, fault error)) (*experiment.Set, error) {
+func settle(docs map[string]versionedDocument, known experiment.Known, out func(name string, fault error)) (*experiment.Set, error) {
 	for {
 		set, err := experiment.Serve(inOrder(docs), known)
 		if err == nil {

@@ -25,7 +25,7 @@ type span struct {
 	right, wrong int
 }
 
-func (s span) more() int { return s.wrong - s.right }
+func (s span) excess() int { return s.wrong - s.right }
 
 func (s span) with(o span) span {
 	return span{min(s.from, o.from), max(s.until, o.until), s.right + o.right, s.wrong + o.wrong}
@@ -76,7 +76,7 @@ func (c *Course) thin() {
 	n := len(c.spans) - maxSpans/4
 	old := slices.Clone(c.spans[:1])
 	for _, s := range c.spans[1:n] {
-		if last := &old[len(old)-1]; last.more() > 0 && s.more() < 0 || last.more() < 0 && s.more() > 0 {
+		if last := &old[len(old)-1]; last.excess() > 0 && s.excess() < 0 || last.excess() < 0 && s.excess() > 0 {
 			old = append(old, s)
 		} else {
 			*last = last.with(s)
@@ -85,7 +85,7 @@ func (c *Course) thin() {
 	for len(old) > maxSpans/2 {
 		least := 1
 		for i := range old[:len(old)-1] {
-			if i > 0 && abs(old[i].more()) < abs(old[least].more()) {
+			if i > 0 && abs(old[i].excess()) < abs(old[least].excess()) {
 				least = i
 			}
 		}
@@ -138,7 +138,7 @@ func (c *Course) Broken() (all []Stretch) {
 			turn.until = s.from
 		}
 		now = span{until: s.until, right: now.right + s.right, wrong: now.wrong + s.wrong}
-		switch more := now.more() - turn.more(); {
+		switch more := now.excess() - turn.excess(); {
 		case broken && more <= -strangeFrom:
 			all = append(all, stretch(began, turn))
 			broken, turn = false, now

@@ -19,7 +19,7 @@ import (
 
 // Connect returns err as a connect error with the details of [Status].
 func Connect(err error) *connect.Error {
-	e := of(err)
+	e := refusalOf(err)
 	if e == nil {
 		s, _ := status.FromError(Status(err))
 		return connect.NewError(connect.Code(s.Code()), errors.New(s.Message()))
@@ -60,7 +60,7 @@ type Problem struct {
 
 // ProblemOf returns err as a problem document.
 func ProblemOf(err error) Problem {
-	e := of(err)
+	e := refusalOf(err)
 	if e == nil {
 		return Problem{Type: "about:blank", Title: "internal error", Status: http.StatusInternalServerError, Detail: err.Error(), Reason: internal}
 	}
@@ -80,7 +80,7 @@ func ProblemOf(err error) Problem {
 func WriteProblem(w http.ResponseWriter, err error) {
 	p := ProblemOf(err)
 	w.Header().Set("Content-Type", "application/problem+json")
-	if e := of(err); e != nil && pauseOf(e) > 0 {
+	if e := refusalOf(err); e != nil && pauseOf(e) > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(pauseOf(e).Seconds()))))
 	}
 	w.WriteHeader(p.Status)

@@ -53,9 +53,9 @@ func Refused(err error) bool {
 	return errors.As(err, &e) && kinds[e.Reason].code == codes.InvalidArgument
 }
 
-// of returns err's refusal, or the one that a bare error stands for; nil for
+// refusalOf returns err's refusal, or the one that a bare error stands for; nil for
 // what is nobody's refusal.
-func of(err error) *millrace.Error {
+func refusalOf(err error) *millrace.Error {
 	var e *millrace.Error
 	switch {
 	case errors.As(err, &e):
@@ -93,7 +93,7 @@ func Status(err error) error {
 	if err == nil {
 		return nil
 	}
-	e := of(err)
+	e := refusalOf(err)
 	if e == nil {
 		if _, ok := status.FromError(err); ok {
 			return err
@@ -179,7 +179,7 @@ func FromStatus(err error) error {
 	}
 	switch s.Code() {
 	case codes.DeadlineExceeded:
-		return of(context.DeadlineExceeded)
+		return refusalOf(context.DeadlineExceeded)
 	case codes.Canceled:
 		return context.Canceled
 	case codes.Unavailable:

@@ -353,7 +353,7 @@ func plain(f *Forest, row []float64) float64 {
 	for c := range sums {
 		sums[c] = f.sum(sums[c], c)
 	}
-	if f.link.all() {
+	if f.link.needsAllClasses() {
 		return f.linkedAll(sums)
 	}
 	return f.linked(sums[f.class])

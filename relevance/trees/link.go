@@ -20,8 +20,8 @@ const (
 	step          // 1 above 0, else 0
 )
 
-// all reports whether a score needs the sums of all classes.
-func (l link) all() bool { return l == softmax || l == argmax }
+// needsAllClasses reports whether a score needs the sums of all classes.
+func (l link) needsAllClasses() bool { return l == softmax || l == argmax }
 
 func (f *Forest) linked(x float64) float64 {
 	if f.single {

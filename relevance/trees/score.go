@@ -55,7 +55,7 @@ func (f *Forest) Score(s *Scores, matrix []float64, n int, out []float64) {
 	}
 	for i := range f.trees {
 		t := &f.trees[i]
-		if t.folded || !f.link.all() && int(t.class) != f.class {
+		if t.folded || !f.link.needsAllClasses() && int(t.class) != f.class {
 			continue
 		}
 		if sums := sums[int(t.class)*Batch:]; swept && t.moves >= 0 {
@@ -298,7 +298,7 @@ func (f *Forest) linear(sums, matrix []float64, n int) {
 func (f *Forest) finish(s *Scores, n int, out []float64) {
 	sums, row := s.sums, s.row[:f.Classes]
 	for r := range n {
-		if !f.link.all() {
+		if !f.link.needsAllClasses() {
 			out[r] = f.linked(f.sum(sums[f.class*Batch+r], f.class))
 			continue
 		}

@@ -117,9 +117,9 @@ func (r *restoring) run(ctx context.Context) (err error) {
 	cfg.Older = r.fellBack
 	r.progress.Say("restoring")
 	if r.entity != "" {
-		err = r.one(ctx, cfg)
+		err = r.writeTimeline(ctx, cfg)
 	} else {
-		err = r.all(ctx, cfg)
+		err = r.restoreStore(ctx, cfg)
 	}
 	if err == nil {
 		r.note(ctx, cfg)
@@ -182,8 +182,8 @@ func (r *restoring) validate() error {
 	return nil
 }
 
-// all makes a node's store.
-func (r *restoring) all(ctx context.Context, cfg backups.RestoreConfig) error {
+// restoreStore makes a node's store.
+func (r *restoring) restoreStore(ctx context.Context, cfg backups.RestoreConfig) error {
 	began := time.Now()
 	if cfg.NewLog {
 		r.progress.Say("making the topics of the new log")
@@ -239,8 +239,8 @@ func (r *restoring) groupOffsets(ctx context.Context) error {
 	return nil
 }
 
-// one writes a timeline to a file.
-func (r *restoring) one(ctx context.Context, cfg backups.RestoreConfig) (err error) {
+// writeTimeline writes a timeline to a file.
+func (r *restoring) writeTimeline(ctx context.Context, cfg backups.RestoreConfig) (err error) {
 	if err := scratchFlag(r.scratch); err != nil {
 		return err
 	}

@@ -37,17 +37,17 @@ func ConnsOf(ctx context.Context) (*Conns, error) {
 
 // Dial returns a node as brokers and other nodes call it.
 func (c *Conns) Dial(n topology.Node) (nodev1.NodeServiceClient, error) {
-	conn, err := c.to(n)
+	conn, err := c.dial(n)
 	return nodev1.NewNodeServiceClient(conn), err
 }
 
 // Admin is dial for what operators ask.
 func (c *Conns) Admin(n topology.Node) (nodev1.AdminServiceClient, error) {
-	conn, err := c.to(n)
+	conn, err := c.dial(n)
 	return nodev1.NewAdminServiceClient(conn), err
 }
 
-func (c *Conns) to(n topology.Node) (*grpc.ClientConn, error) {
+func (c *Conns) dial(n topology.Node) (*grpc.ClientConn, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	conn := c.all[n.Addr]

@@ -173,10 +173,10 @@ func (e *exporting) run(ctx context.Context, told io.Writer) (err error) {
 		return err
 	}
 	if e.read == 0 && e.others > 0 {
-		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "topic", Detail: fmt.Sprintf("%d entries of %s are no exposures, and nothing else is in it%s", e.others, e.topic, e.then()), WayOut: "name the topic that brokers write what they showed to"}
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "topic", Detail: fmt.Sprintf("%d entries of %s are no exposures, and nothing else is in it%s", e.others, e.topic, e.sinceText()), WayOut: "name the topic that brokers write what they showed to"}
 	}
 	if e.answers == 0 && e.experiment != "" {
-		return command.UnknownAmong("experiment", e.experiment, e.topic+" has no answer", e.then(), e.has)
+		return command.UnknownAmong("experiment", e.experiment, e.topic+" has no answer", e.sinceText(), e.has)
 	}
 	if err := rows.Close(); err != nil {
 		return err
@@ -185,8 +185,8 @@ func (e *exporting) run(ctx context.Context, told io.Writer) (err error) {
 	return nil
 }
 
-// then says in words from which time answers are exported; empty: from any.
-func (e *exporting) then() (text string) {
+// sinceText says in words from which time answers are exported; empty: from any.
+func (e *exporting) sinceText() (text string) {
 	if e.since != "" {
 		text = fmt.Sprintf(" since %s", e.from)
 	}

@@ -93,23 +93,23 @@ func TellAltered(w io.Writer, altered string) {
 	}
 }
 
-// tenure is a definition of a feed from when it came to serve.
-type tenure struct {
+// servedDefinition is a definition of a feed, and since when it served.
+type servedDefinition struct {
 	event   ledger.Event
 	feed    *feeds.Feed // nil: it is not known, or there was none
 	version int64       // as exposures have it; 0: it is built in
 }
 
-// tenures are the definitions of a feed that served, as far as its history tells,
+// servedDefinitions returns the definitions of a feed that served, as far as its history tells,
 // oldest first. One that cannot be read as a definition never served: brokers keep the
 // one before.
-func (s *Feeds) tenures(ctx context.Context, name string) (all []tenure, err error) {
-	built := tenure{}
+func (s *Feeds) servedDefinitions(ctx context.Context, name string) (all []servedDefinition, err error) {
+	built := servedDefinition{}
 	if i := slices.IndexFunc(feeds.BuiltIn(), func(f feeds.Feed) bool { return f.Name == name }); i >= 0 {
 		built.feed = &feeds.BuiltIn()[i]
 	}
 	if len(s.Versions.All()[name]) == 0 && built.feed != nil {
-		return []tenure{built}, nil
+		return []servedDefinition{built}, nil
 	}
 	events, err := s.Versions.History(ctx, name)
 	if errors.Is(err, artefacts.ErrNoVersion) {
@@ -133,7 +133,7 @@ func (s *Feeds) tenures(ctx context.Context, name string) (all []tenure, err err
 			all = append(all, gone)
 		case e.What == ledger.Served || e.What == ledger.RolledBack:
 			sum = e.Sum
-			t := tenure{event: e}
+			t := servedDefinition{event: e}
 			if t.version, err = strconv.ParseInt(e.Version, 10, 64); err != nil {
 				continue
 			}
@@ -153,17 +153,18 @@ func (s *Feeds) tenures(ctx context.Context, name string) (all []tenure, err err
 	return all, nil
 }
 
-// changed says what of an experiment is other than by a tenure before; "" for nothing.
+// changed says what of an experiment is other than by the definition that served before; "" for
+// nothing.
 // A definition that is not kept is another.
-func (t *tenure) changed(e *experiment.Experiment, before *tenure) string {
+func (t *servedDefinition) changed(e *experiment.Experiment, before *servedDefinition) string {
 	if t.feed == nil || before.feed == nil {
 		return "the definition"
 	}
 	return alteration(e, before.feed, t.feed)
 }
 
-// says what came about by a tenure.
-func (t *tenure) says(feed, changed string) string {
+// says what changed when a definition came to serve.
+func (t *servedDefinition) says(feed, changed string) string {
 	now := "its version " + t.event.Version
 	if t.version == 0 {
 		now = "the built-in one"
@@ -181,7 +182,7 @@ func (r *Serving) Basis(ctx context.Context, e *experiment.Experiment) (b compar
 		}
 	}
 	for _, feed := range e.Feeds {
-		all, err := r.Feeds.tenures(ctx, feed)
+		all, err := r.Feeds.servedDefinitions(ctx, feed)
 		if err != nil {
 			return b, err
 		}
@@ -301,14 +302,14 @@ func (r *Serving) BecameOthers(ctx context.Context, of []experiment.Experiment, 
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(feeds)) {
-		tenures, err := r.Feeds.tenures(ctx, name)
+		servedDefinitions, err := r.Feeds.servedDefinitions(ctx, name)
 		if err != nil {
 			return nil, err
 		}
-		for i := 1; i < len(tenures); i++ {
+		for i := 1; i < len(servedDefinitions); i++ {
 			for _, e := range feeds[name] {
-				if what := tenures[i].changed(e, &tenures[i-1]); what != "" {
-					add("feed "+name, tenures[i].event, fmt.Sprintf(": it changed %s in %s", what, e.Name))
+				if what := servedDefinitions[i].changed(e, &servedDefinitions[i-1]); what != "" {
+					add("feed "+name, servedDefinitions[i].event, fmt.Sprintf(": it changed %s in %s", what, e.Name))
 				}
 			}
 		}

@@ -53,7 +53,7 @@ func TestACutHistoryDoesNotBeginWithWhatIsBuiltIn(t *testing.T) {
 		if i > 0 && !cut && i%20 != 0 || cut && events[0].What != ledger.Published {
 			continue
 		}
-		all, err := r.Feeds.tenures(t.Context(), name)
+		all, err := r.Feeds.servedDefinitions(t.Context(), name)
 		s.Check(err)
 		if builtIn := len(all) > 0 && all[0].event == (ledger.Event{}); builtIn == cut {
 			t.Errorf("%d changes, cut: %v, begin with what is built in: %v", len(events), cut, builtIn)

@@ -304,8 +304,8 @@ func (l *loggedPage) alike() float64 {
 	return sum
 }
 
-// told is why there is no estimate, if there is nothing that it can stand on.
-func (g *grounds) told(experiment string) string {
+// whyUnknown says why there is no estimate, if there is nothing that it can stand on.
+func (g *grounds) whyUnknown(experiment string) string {
 	switch {
 	case g.viewers+g.short == 0:
 		return "no viewer has a first page, which is one of experiment " + experiment + " that begins at place 1 and is not left out"

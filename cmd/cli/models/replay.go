@@ -168,7 +168,7 @@ complete: one that is looked at again while it grows misses more often than
 		if err := r.read(c.Context()); err != nil {
 			return err
 		}
-		shown, why := r.tell()
+		shown, why := r.shown()
 		if shown == nil {
 			return why
 		}

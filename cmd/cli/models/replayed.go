@@ -80,8 +80,8 @@ type estimation struct {
 	Effective  *float64 `json:"effective_pages"`
 }
 
-// tell is what is shown, as far as there is something, and why it is not all.
-func (r *replay) tell() (*replayed, error) {
+// shown is what is shown, as far as there is something, and why it is not all.
+func (r *replay) shown() (*replayed, error) {
 	if r.answers == 0 && r.experiment != "" {
 		return nil, r.noAnswer()
 	}
@@ -136,7 +136,7 @@ func (r *replay) estimate() (*estimation, error) {
 		return nil, nil
 	}
 	logged, on := r.chances()
-	e := &estimation{Experiment: r.experiment, Viewers: on.viewers, Alike: on.alike, Open: on.open, Match: min(r.match, r.longest), Without: display.List(on.without), Unclear: display.List(on.unclear), Alone: display.List(on.alone), Unknown: on.told(r.experiment)}
+	e := &estimation{Experiment: r.experiment, Viewers: on.viewers, Alike: on.alike, Open: on.open, Match: min(r.match, r.longest), Without: display.List(on.without), Unclear: display.List(on.unclear), Alone: display.List(on.alone), Unknown: on.whyUnknown(r.experiment)}
 	if on.sized == "" {
 		e.Short = on.short
 	}

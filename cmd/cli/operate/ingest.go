@@ -80,8 +80,8 @@ func ingestResume(cm *clusters.Flags) *cobra.Command {
 	return c
 }
 
-// at opens the node of a name.
-func (p *pausing) at(c *cobra.Command, name string) (o *clusters.Operating, n topology.Node, node nodev1.AdminServiceClient, err error) {
+// open opens the node of a name.
+func (p *pausing) open(c *cobra.Command, name string) (o *clusters.Operating, n topology.Node, node nodev1.AdminServiceClient, err error) {
 	if o, err = p.Cluster.Operate(c.Context()); err != nil {
 		return nil, n, nil, err
 	}
@@ -110,7 +110,7 @@ func (p *pausing) pause(c *cobra.Command, name string) error {
 	if p.lasts < time.Millisecond {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "for", Detail: "nothing says how long the pause lasts", WayOut: "say it, such as --for 10m; it ends by itself then"}
 	}
-	o, n, node, err := p.at(c, name)
+	o, n, node, err := p.open(c, name)
 	if err != nil {
 		return err
 	}
@@ -157,7 +157,7 @@ func (p *pausing) pause(c *cobra.Command, name string) error {
 
 func (p *pausing) resume(c *cobra.Command, name string) error {
 	asJSON := p.Output.JSON()
-	o, n, node, err := p.at(c, name)
+	o, n, node, err := p.open(c, name)
 	if err != nil {
 		return err
 	}

@@ -104,7 +104,7 @@ func (q *quarantining) run(c *cobra.Command, arg string, do func(*cobra.Command,
 	w := c.OutOrStdout()
 	if shown.Node = n.ID; !asJSON {
 		display.Printf(w, "the replica of partition %d on %s is %s %s\n", p, n.ID, shown.Was, shown.Detail)
-		fmt.Fprintln(w, q.does())
+		fmt.Fprintln(w, q.consequence())
 	}
 	still := func(m *topology.Map) error {
 		if alone := clusters.Alone(m, n.ID); q.why == "" || !alone.Has(p) || over {
@@ -137,8 +137,8 @@ func (q *quarantining) run(c *cobra.Command, arg string, do func(*cobra.Command,
 	return nil
 }
 
-// does says in words what becomes of the replica.
-func (q *quarantining) does() string {
+// consequence says in words what becomes of the replica.
+func (q *quarantining) consequence() string {
 	if q.why == "" {
 		return "what it holds is deleted, and it is made anew"
 	}

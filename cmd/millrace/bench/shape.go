@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/relevance/modelpack"
 )
 
-// A shape is what a query asks of how much.
+// A shape is what queries ask, and of a world how large.
 type shape struct {
 	feed      string // the definition that it is asked by
 	entities  int    // in the world, unless told otherwise

@@ -93,7 +93,7 @@ func (c *Tally) Of(t millrace.ContentType) *Type {
 
 // Take counts a record that comes, a tombstone perhaps.
 func (n *Type) Take(r *millrace.Record) {
-	n.there(r, 1)
+	n.count(r, 1)
 	if !r.Deleted {
 		n.Newest = max(n.Newest, r.Time)
 		n.Taken++
@@ -103,7 +103,7 @@ func (n *Type) Take(r *millrace.Record) {
 
 // Replace counts that r takes the place of old.
 func (n *Type) Replace(old, r *millrace.Record) {
-	n.there(old, -1)
+	n.count(old, -1)
 	n.Take(r)
 	if r.Deleted && !old.Deleted {
 		n.Hidden++
@@ -113,7 +113,7 @@ func (n *Type) Replace(old, r *millrace.Record) {
 
 // Expire counts that retention drops a record.
 func (n *Type) Expire(r *millrace.Record) {
-	n.there(r, -1)
+	n.count(r, -1)
 	if !r.Deleted {
 		n.Expired++
 		n.flow.expired.Add(1)
@@ -132,7 +132,8 @@ func (n *Type) ExpireBlob(b *blob.Blob) error {
 	return nil
 }
 
-func (n *Type) there(r *millrace.Record, sign int64) {
+// count adds a record to what is there, or with sign -1 takes it away.
+func (n *Type) count(r *millrace.Record, sign int64) {
 	n.Bytes += sign * int64(blob.RecordSize(r, 0))
 	if r.Deleted {
 		n.Deleted += sign

@@ -96,7 +96,7 @@ func (a *Kind) follow() {
 		}
 		next[name] = l
 		if l.Bad != nil {
-			fault = errors.Join(fault, fmt.Errorf("cluster: %s %s: %w", a.one(), name, l.Bad))
+			fault = errors.Join(fault, fmt.Errorf("cluster: %s %s: %w", a.singular(), name, l.Bad))
 		}
 	}
 	a.forget(old, next)
@@ -124,7 +124,7 @@ func (a *Kind) GoesBy() (string, cluster.Applied) {
 	if keyspace.PastLost(fault) {
 		return a.kind, cluster.Applied{}
 	}
-	used := a.used.now()
+	used := a.used.current()
 	by := cluster.Applied{Revision: a.Revision()}
 	for name, l := range ledgers {
 		e, serves := l.Find(l.Serving)
@@ -228,7 +228,7 @@ func (a *Kind) Names() []string { return slices.Sorted(maps.Keys(a.All())) }
 func (a *Kind) History(ctx context.Context, name string) ([]ledger.Event, error) {
 	l, err := a.read(ctx, name)
 	if err != nil {
-		return nil, fmt.Errorf("cluster: history of %s %s: %w", a.one(), name, err)
+		return nil, fmt.Errorf("cluster: history of %s %s: %w", a.singular(), name, err)
 	}
 	if len(l.History) == 0 {
 		return nil, a.unknown(name, "")
@@ -326,9 +326,9 @@ func (a *Kind) Retract(ctx context.Context, v Version, who string) error {
 
 func (a *Kind) otherBytes(v Version, is string, have ledger.Edition) error {
 	if is == "" || is == v.Sum {
-		return cluster.Refuse(ErrOtherBytes, millrace.ReasonInvalid, "version", "publish it under that version", "%s %s has the bytes of version %s", a.one(), v, have.Version)
+		return cluster.Refuse(ErrOtherBytes, millrace.ReasonInvalid, "version", "publish it under that version", "%s %s has the bytes of version %s", a.singular(), v, have.Version)
 	}
-	return cluster.Refuse(ErrOtherBytes, millrace.ReasonInvalid, "version", "give it another version", "%s %s has the checksum %.12s, and this is %.12s: a version never changes", a.one(), v, is, v.Sum)
+	return cluster.Refuse(ErrOtherBytes, millrace.ReasonInvalid, "version", "give it another version", "%s %s has the checksum %.12s, and this is %.12s: a version never changes", a.singular(), v, is, v.Sum)
 }
 
 // Serve lets a version serve. If expect is not nil, it gives [ErrMoved] when
@@ -341,7 +341,7 @@ func (a *Kind) Serve(ctx context.Context, v Version, expect *Version, who string
 		}
 		if expect != nil && expect.Sum != l.Serving {
 			now, _ := l.Find(l.Serving)
-			return unchanged, cluster.Refuse(ErrMoved, millrace.ReasonInvalid, "version", "look at its history and try again", "%s %s has changed meanwhile: %s serves now, in place of %s", a.one(), v.Name, ledger.Named(now.Version), ledger.Named(expect.Version))
+			return unchanged, cluster.Refuse(ErrMoved, millrace.ReasonInvalid, "version", "look at its history and try again", "%s %s has changed meanwhile: %s serves now, in place of %s", a.singular(), v.Name, ledger.Named(now.Version), ledger.Named(expect.Version))
 		}
 		if l.Serving == e.Sum {
 			return edit{stands: true}, nil
@@ -420,7 +420,7 @@ func (a *Kind) Rollback(ctx context.Context, name, who string) (v Version, err e
 func (a *Kind) RollsBackTo(ctx context.Context, name string) (Version, error) {
 	l, err := a.read(ctx, name)
 	if err != nil {
-		return Version{}, fmt.Errorf("cluster: %s %s: %w", a.one(), name, err)
+		return Version{}, fmt.Errorf("cluster: %s %s: %w", a.singular(), name, err)
 	}
 	return a.before(l, name)
 }
@@ -428,7 +428,7 @@ func (a *Kind) RollsBackTo(ctx context.Context, name string) (Version, error) {
 // before returns the version that served before the present one.
 func (a *Kind) before(l *ledger.Ledger, name string) (Version, error) {
 	if len(l.Before) == 0 {
-		return Version{}, cluster.Refuse(ErrNothingBefore, millrace.ReasonInvalid, "name", "let another version serve", "no version of %s %s that is still there served before", a.one(), name)
+		return Version{}, cluster.Refuse(ErrNothingBefore, millrace.ReasonInvalid, "name", "let another version serve", "no version of %s %s that is still there served before", a.singular(), name)
 	}
 	e, _ := l.Find(l.Before[len(l.Before)-1])
 	return Version{name, e.Version, e.Sum}, nil
@@ -452,7 +452,7 @@ func (a *Kind) Drop(ctx context.Context, v Version, uses func(v Version, serves 
 func (a *Kind) MayDrop(ctx context.Context, v Version, uses func(v Version, serves bool) []string) (int, error) {
 	l, err := a.read(ctx, v.Name)
 	if err != nil {
-		return 0, fmt.Errorf("cluster: %s %s: %w", a.one(), v, err)
+		return 0, fmt.Errorf("cluster: %s %s: %w", a.singular(), v, err)
 	}
 	e, err := a.droppable(l, v, uses)
 	return e.Bytes, err
@@ -467,11 +467,11 @@ func (a *Kind) droppable(l *ledger.Ledger, v Version, uses func(v Version, serve
 	serves := l.Serving == e.Sum
 	if uses != nil {
 		if by := uses(v, serves); len(by) > 0 {
-			return e, cluster.Refuse(ErrInUse, millrace.ReasonInvalid, "version", "let these use another first", "%s %s is in use by %s", a.one(), v, strings.Join(by, ", "))
+			return e, cluster.Refuse(ErrInUse, millrace.ReasonInvalid, "version", "let these use another first", "%s %s is in use by %s", a.singular(), v, strings.Join(by, ", "))
 		}
 	}
 	if serves && len(l.Versions) > 1 {
-		return e, cluster.Refuse(ErrInUse, millrace.ReasonInvalid, "version", "serve another version first, or roll back", "%s %s serves", a.one(), v)
+		return e, cluster.Refuse(ErrInUse, millrace.ReasonInvalid, "version", "serve another version first, or roll back", "%s %s serves", a.singular(), v)
 	}
 	return e, nil
 }
@@ -479,13 +479,13 @@ func (a *Kind) droppable(l *ledger.Ledger, v Version, uses func(v Version, serve
 func (a *Kind) unknown(name, version string) error {
 	ledgers, _ := a.state.Get()
 	if version == "" || ledgers[name] == nil {
-		return cluster.Refuse(ErrNoVersion, millrace.ReasonUnknown, "name", "name one of the list", "there is no %s %.100q", a.one(), name)
+		return cluster.Refuse(ErrNoVersion, millrace.ReasonUnknown, "name", "name one of the list", "there is no %s %.100q", a.singular(), name)
 	}
-	return cluster.Refuse(ErrNoVersion, millrace.ReasonUnknown, "version", "name one of the list", "%s %s has no version %.100q with these bytes", a.one(), name, version)
+	return cluster.Refuse(ErrNoVersion, millrace.ReasonUnknown, "version", "name one of the list", "%s %s has no version %.100q with these bytes", a.singular(), name, version)
 }
 
-// one is what an artefact of the kind is called.
-func (a *Kind) one() string { return strings.TrimSuffix(a.kind, "s") }
+// singular is what one artefact of the kind is called.
+func (a *Kind) singular() string { return strings.TrimSuffix(a.kind, "s") }
 
 // With is a change of a document that is made with one of an artefact: both in
 // one transaction, or neither.
@@ -519,7 +519,7 @@ func (a *Kind) change(ctx context.Context, name string, by func(l *ledger.Ledger
 	for range cluster.MaxChanges {
 		l, err := a.read(ctx, name)
 		if err != nil {
-			return fmt.Errorf("cluster: %s %s: %w", a.one(), name, err)
+			return fmt.Errorf("cluster: %s %s: %w", a.singular(), name, err)
 		}
 		next := l.Clone()
 		did, err := by(next)
@@ -532,7 +532,7 @@ func (a *Kind) change(ctx context.Context, name string, by func(l *ledger.Ledger
 		did.moves = !did.undo && (next.Serving != l.Serving || len(next.Versions) < len(l.Versions))
 		at, err := a.commit(ctx, name, next, did)
 		if err != nil {
-			return fmt.Errorf("cluster: %s %s: %w", a.one(), name, err)
+			return fmt.Errorf("cluster: %s %s: %w", a.singular(), name, err)
 		}
 		if at > 0 {
 			a.await(ctx, name, at)
@@ -544,7 +544,7 @@ func (a *Kind) change(ctx context.Context, name string, by func(l *ledger.Ledger
 	if bare, err := a.Bare(ctx); err == nil && slices.Contains(bare, needs) {
 		return a.bare(needs)
 	}
-	return fmt.Errorf("cluster: %s %s: others change it all the time; publish it again", a.one(), name)
+	return fmt.Errorf("cluster: %s %s: others change it all the time; publish it again", a.singular(), name)
 }
 
 // read returns a name's ledger as etcd has it, an empty one if there is none.
@@ -580,7 +580,7 @@ func (a *Kind) Unreadable(ctx context.Context, name string) (why, err error) {
 	}
 	l, err := a.readRaw(ctx, name)
 	if err != nil {
-		return nil, fmt.Errorf("cluster: %s %s: %w", a.one(), name, err)
+		return nil, fmt.Errorf("cluster: %s %s: %w", a.singular(), name, err)
 	}
 	return l.Bad, nil
 }
@@ -590,7 +590,7 @@ func (a *Kind) Unreadable(ctx context.Context, name string) (why, err error) {
 func (a *Kind) DropUnreadable(ctx context.Context, name, who string) error {
 	l, err := a.readRaw(ctx, name)
 	if err != nil {
-		return fmt.Errorf("cluster: %s %s: %w", a.one(), name, err)
+		return fmt.Errorf("cluster: %s %s: %w", a.singular(), name, err)
 	}
 	if l.Bad == nil {
 		return nil // somebody has mended it
@@ -600,7 +600,7 @@ func (a *Kind) DropUnreadable(ctx context.Context, name, who string) error {
 	at, err := a.commit(ctx, name, next, edit{made: true, moves: true})
 	switch {
 	case err != nil:
-		return fmt.Errorf("cluster: %s %s: %w", a.one(), name, err)
+		return fmt.Errorf("cluster: %s %s: %w", a.singular(), name, err)
 	case at == 0:
 		return cluster.Refuse(ErrMoved, millrace.ReasonInvalid, "name", "look at it and try again", "somebody else has changed %s of the %s at the same time", name, a.kind)
 	}

@@ -45,7 +45,7 @@ const BytesWayOut = "millrace cluster restore --data .. brings them from a data 
 
 // bare refuses a version whose bytes are not there.
 func (a *Kind) bare(v Version) error {
-	return cluster.Refuse(ErrNoBytes, millrace.ReasonUnavailable, "", BytesWayOut, "the bytes of %s %s are not in etcd", a.one(), v)
+	return cluster.Refuse(ErrNoBytes, millrace.ReasonUnavailable, "", BytesWayOut, "the bytes of %s %s are not in etcd", a.singular(), v)
 }
 
 // PartsThere is how many parts of versions etcd has, by name/sum.

@@ -33,8 +33,8 @@ func (u *used) has(sum string) bool {
 	return false
 }
 
-// now returns the versions that are used; nil: nobody has said.
-func (u *used) now() map[string]Version {
+// current returns the versions that are used; nil: nobody has said.
+func (u *used) current() map[string]Version {
 	u.Lock()
 	defer u.Unlock()
 	return u.versions

@@ -12,13 +12,14 @@ import (
 // writeAgain is the pause before what could not be written is written again.
 const writeAgain = 5 * time.Second
 
-// NewWriter returns one of which everything is written.
+// NewWriter returns a Writer that has nothing left to write.
 func NewWriter(log *slog.Logger, run func(do func(until context.Context))) *Writer {
 	return &Writer{log: log, run: run}
 }
 
-// Writer is what the data directory should have and has not, since its disk is
-// full, say. A process that starts while etcd is away would go by older state.
+// Writer writes files of the data directory, and keeps those that could not be
+// written, since the disk is full, say, to write them later: a process that starts
+// while etcd is away would go by older state.
 type Writer struct {
 	log     *slog.Logger
 	run     func(do func(until context.Context)) // in a goroutine that its owner waits for
@@ -62,7 +63,7 @@ func (u *Writer) note(file string, write func() error, err error) (first bool) {
 	return first
 }
 
-// Left returns what is to be written again, by file.
+// Left returns what writes the files that are to be written again.
 func (u *Writer) Left() map[string]func() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()

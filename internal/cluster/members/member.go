@@ -196,7 +196,7 @@ func (m *Membership) hold(ctx context.Context) error {
 	for {
 		var again <-chan time.Time
 		m.note()
-		if err := m.tell(ctx); errors.Is(err, errNameLost) {
+		if err := m.update(ctx); errors.Is(err, errNameLost) {
 			return err
 		} else if err != nil {
 			again = time.After(cluster.RetryAfter)
@@ -374,9 +374,9 @@ func toldAt(value string, revision int64) told {
 	return told{value, revision}
 }
 
-// tell writes what etcd does not have yet, or has no more, and finds out
+// update writes what etcd does not have yet, or has no more, and finds out
 // whether the registration still stands.
-func (m *Membership) tell(ctx context.Context) error {
+func (m *Membership) update(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, cluster.CallTimeout)
 	defer cancel()
 	for {

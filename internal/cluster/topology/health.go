@@ -43,7 +43,7 @@ type NodeHealth struct {
 // Health holds the nodes that are alive against the assignment. seen is what
 // [members.Seen] gives.
 func (m *Map) Health(seen map[millrace.NodeID]time.Time) Health {
-	h := Health{Epoch: m.Epoch(), lost: m.lost, Lost: m.lost.is(), Replicas: m.assignment.Replication(), Surplus: m.Surplus()}
+	h := Health{Epoch: m.Epoch(), lost: m.lost, Lost: m.lost.known(), Replicas: m.assignment.Replication(), Surplus: m.Surplus()}
 	ids := maps.Clone(m.alive)
 	for id := range m.hosted {
 		ids[id] = true
@@ -120,7 +120,7 @@ func (a *Assignment) wantedOf(p, wanted int) int {
 // Lost says what state of etcd is lost that processes remember: they take over
 // nothing until it is restored; empty if none is.
 func (m *Map) Lost() string {
-	if !m.lost.is() {
+	if !m.lost.known() {
 		return ""
 	}
 	return m.lost.String()
@@ -174,7 +174,7 @@ func (h Health) Warnings() (warnings []string) {
 	for _, n := range h.Nodes {
 		for _, r := range n.Reports {
 			if r.Warning {
-				warnings = append(warnings, n.told(r))
+				warnings = append(warnings, n.describe(r))
 			}
 		}
 	}
@@ -194,7 +194,7 @@ func (n *NodeHealth) faults() (faults []string) {
 	behind := n.Hosts.Minus(n.Ready)
 	for _, r := range n.Reports {
 		if !r.Warning {
-			faults, behind = append(faults, n.told(r)), behind.Minus(r.Partitions)
+			faults, behind = append(faults, n.describe(r)), behind.Minus(r.Partitions)
 		}
 	}
 	if behind.Len() > 0 {
@@ -209,8 +209,8 @@ func (n *NodeHealth) faults() (faults []string) {
 // readyState is the state of a replica that answers.
 const readyState = "ready"
 
-// told says a report in words.
-func (n *NodeHealth) told(r Report) string {
+// describe says a report in words.
+func (n *NodeHealth) describe(r Report) string {
 	s := fmt.Sprintf("%s: %d partitions are %s", n.ID, r.Partitions.Len(), r.State)
 	if r.State == readyState && r.Reason != "" && !r.Warning {
 		s += ", and take in nothing new"

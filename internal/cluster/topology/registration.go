@@ -22,7 +22,7 @@ type loss struct {
 	setback *keyspace.Setback // nil: etcd did not go back
 }
 
-func (l loss) is() bool { return len(l.by) > 0 || l.setback != nil }
+func (l loss) known() bool { return len(l.by) > 0 || l.setback != nil }
 
 func (l *loss) add(r Registration) { l.by, l.epoch = append(l.by, r.ID), max(l.epoch, r.Epoch) }
 

@@ -154,7 +154,7 @@ func (k *cutter) round(ctx context.Context) (cut Cut, err error) {
 	}
 	k.hold.Round++
 	defer k.release(ctx)
-	if err := k.tell(asking, k.hold); err != nil {
+	if err := k.writeHold(asking, k.hold); err != nil {
 		return cut, err
 	}
 	var watched time.Time
@@ -177,13 +177,13 @@ func (k *cutter) round(ctx context.Context) (cut Cut, err error) {
 func (k *cutter) release(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience.TryTimeout)
 	defer cancel()
-	if err := k.tell(ctx, nil); err != nil {
+	if err := k.writeHold(ctx, nil); err != nil {
 		k.warn("a hold was not taken back; partitioners go on by themselves", "key", k.hold.Key, "error", err)
 	}
 }
 
-// tell writes the hold, or deletes it (nil).
-func (k *cutter) tell(ctx context.Context, hold any) error {
+// writeHold writes the hold, or deletes it (nil).
+func (k *cutter) writeHold(ctx context.Context, hold any) error {
 	r := &kgo.Record{Topic: k.topics.Progress, Key: []byte(k.hold.Key)}
 	if hold != nil {
 		var err error

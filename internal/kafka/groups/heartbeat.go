@@ -204,7 +204,7 @@ func (h *Heartbeat) measure(ctx context.Context, cl *kgo.Client) (progress.Progr
 	// What was proven stays so: by another process of the group, or before this
 	// one was started. A clock that was ahead is not believed for longer.
 	p.ThroughMillis = max(p.ThroughMillis, min(before.ThroughMillis, p.AtMillis))
-	p.Stuck = others(p.Stuck, before.Stuck, at.places)
+	p.Stuck = withOthers(p.Stuck, before.Stuck, at.places)
 	return p, nil
 }
 
@@ -233,9 +233,9 @@ func (h *Heartbeat) progress(topic string, at groupLook, now time.Time) (t progr
 	return t, through
 }
 
-// others adds to the places where this process is stuck those where other
+// withOthers adds to the places where this process is stuck those where other
 // processes of the group have been, and that the group has not got past since.
-func others(own, before []progress.Stuck, at map[string]map[int32]place) []progress.Stuck {
+func withOthers(own, before []progress.Stuck, at map[string]map[int32]place) []progress.Stuck {
 	for _, s := range before {
 		same := func(o progress.Stuck) bool { return o.Topic == s.Topic && o.Partition == s.Partition }
 		now, ok := at[s.Topic][s.Partition]
@@ -373,13 +373,13 @@ func places(ctx context.Context, adm *kadm.Client, topics []string, ends logEnds
 			out[topic][partition] = at
 		}
 	}
-	return again(ctx, adm, out)
+	return askAgain(ctx, adm, out)
 }
 
-// again asks a second time for the ends that the group seems to be past: it may
+// askAgain asks a second time for the ends that the group seems to be past: it may
 // have gone on between the questions. If not, the log was cut off, or is not the
 // one that the group has read.
-func again(ctx context.Context, adm *kadm.Client, at map[string]map[int32]place) (map[string]map[int32]place, error) {
+func askAgain(ctx context.Context, adm *kadm.Client, at map[string]map[int32]place) (map[string]map[int32]place, error) {
 	var past []topicPartition
 	var topics []string
 	for topic, partitions := range at {

@@ -65,10 +65,10 @@ func TestHeartbeatTellsOfOthers(t *testing.T) {
 	at := func(done int64) map[string]map[int32]place {
 		return map[string]map[int32]place{"posts": {0: {end: 20, stable: 20, done: done}, 1: {end: 20, stable: 20, done: 7}}}
 	}
-	if got := others(own, before, at(5)); len(got) != 2 || got[1] != before[0] {
+	if got := withOthers(own, before, at(5)); len(got) != 2 || got[1] != before[0] {
 		t.Errorf("while another is stuck: %v", got)
 	}
-	if got := others(own, before, at(9)); len(got) != 1 {
+	if got := withOthers(own, before, at(9)); len(got) != 1 {
 		t.Errorf("once it is past: %v", got)
 	}
 }

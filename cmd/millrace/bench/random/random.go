@@ -79,7 +79,7 @@ func Run(ctx context.Context, c Config) error {
 	var all []result
 	for i := range c.Seeds {
 		seed := c.Seed + uint64(i)
-		res, err := c.one(ctx, seed)
+		res, err := c.measureSeed(ctx, seed)
 		if err != nil {
 			return errors.Join(fmt.Errorf("seed %d: %w", seed, err), c.report(all))
 		}
@@ -89,8 +89,8 @@ func Run(ctx context.Context, c Config) error {
 	return c.report(all)
 }
 
-// one measures the workload of a seed, in processes of its own.
-func (c *Config) one(ctx context.Context, seed uint64) (res result, err error) {
+// measureSeed measures the workload of a seed, in processes of its own.
+func (c *Config) measureSeed(ctx context.Context, seed uint64) (res result, err error) {
 	dir, err := os.MkdirTemp("", "millrace-bench-")
 	if err != nil {
 		return res, err

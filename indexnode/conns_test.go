@@ -93,7 +93,7 @@ func TestConnectionsOfOthersDoNotStay(t *testing.T) {
 			if ended.Load() == stays {
 				t.Errorf("the connection of %s has ended: %v", name, ended.Load())
 			}
-			time.Sleep(idleConn)
+			time.Sleep(2 * idleConn)
 			if !ended.Load() {
 				t.Errorf("the connection of %s is silent, and has not ended", name)
 			}

@@ -39,7 +39,8 @@ func (p pipes) Accept() (net.Conn, error) {
 func (p pipes) Close() error { close(p.done); return nil }
 func (pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
-// ending is a connection that notes when the other side ended it.
+// ending is a connection that notes when it has ended, which the other side asks for:
+// who is told to go closes it itself, and may not read again.
 type ending struct {
 	net.Conn
 	ended *atomic.Bool
@@ -51,6 +52,11 @@ func (e ending) Read(p []byte) (int, error) {
 		e.ended.Store(true)
 	}
 	return n, err
+}
+
+func (e ending) Close() error {
+	e.ended.Store(true)
+	return e.Conn.Close()
 }
 
 // The port of a node is for brokers and nodes: connections of others end, though

@@ -113,7 +113,7 @@ faults: ## processes on a real Kafka and etcd, broken on a schedule; DURATION=10
 	@MILLRACE_CAMPAIGN=$(or $(DURATION),100m) MILLRACE_SEED=$(SEED) MILLRACE_STEPS='$(STEPS)' go test -count=1 -timeout 0 -v -run '$(or $(RUN),.)' ./cmd/millrace/campaign | tee .faults
 	@echo; grep '^{"figure"' .faults; ! grep -q '^FAIL' .faults
 
-outages: ## a cluster of processes, frozen, killed, overloaded, without etcd, and its figures; DURATION=30s (needs 2 processors and taskset)
+outages: ## a cluster of processes, frozen, killed, overloaded, without etcd, its figures and its alerts; DURATION=30s (needs 2 processors, taskset and, for the alerts, prometheus)
 	@MILLRACE_FAULTS=$(or $(DURATION),30s) go test -count=1 -timeout 0 -v -run 'TestFault' ./cmd/cli | tee .outages
 	@echo; grep '^{"figure"' .outages; ! grep -q '^FAIL' .outages
 

@@ -83,8 +83,9 @@ e2e: ## the end-to-end and kill tests on a real Kafka (make kafka first)
 # Where the Kafka of `make kafka-secured` is.
 SECURED_PORT ?= 19192
 
-e2e-secured: ## the end-to-end test on a Kafka and an etcd with TLS and users, and roles with mutual TLS (make kafka-secured first)
-	MILLRACE_KAFKA_SECURED=127.0.0.1:$(SECURED_PORT) MILLRACE_KAFKA_SECRETS=$(CURDIR)/.kafka/secured-$(SECURED_PORT) go test -count=1 -timeout $(TIMEOUT) -run 'TestSecured' ./cmd/cli
+e2e-secured: ## the end-to-end test on a Kafka and an etcd with TLS and users, and roles with mutual TLS, and its figures (make kafka-secured first)
+	@MILLRACE_KAFKA_SECURED=127.0.0.1:$(SECURED_PORT) MILLRACE_KAFKA_SECRETS=$(CURDIR)/.kafka/secured-$(SECURED_PORT) go test -count=1 -timeout $(TIMEOUT) -v -run 'TestSecured' ./cmd/cli | tee .secured
+	@echo; grep '^{"figure"' .secured && ! grep -q '^FAIL' .secured
 
 # The address of the S3 server that `make s3` starts.
 MILLRACE_S3 ?= 127.0.0.1:$(or $(S3_PORT),19000)
@@ -112,7 +113,7 @@ faults: ## processes on a real Kafka and etcd, broken on a schedule; DURATION=10
 	@MILLRACE_CAMPAIGN=$(or $(DURATION),100m) MILLRACE_SEED=$(SEED) MILLRACE_STEPS='$(STEPS)' go test -count=1 -timeout 0 -v -run '$(or $(RUN),.)' ./cmd/millrace/campaign | tee .faults
 	@echo; grep '^{"figure"' .faults; ! grep -q '^FAIL' .faults
 
-outages: ## a cluster of processes, frozen, killed, overloaded, without etcd, and its figures; DURATION=30s (needs 2 processors and taskset)
+outages: ## a cluster of processes, frozen, killed, overloaded, without etcd, its figures and its alerts; DURATION=30s (needs 2 processors, taskset and, for the alerts, prometheus)
 	@MILLRACE_FAULTS=$(or $(DURATION),30s) go test -count=1 -timeout 0 -v -run 'TestFault' ./cmd/cli | tee .outages
 	@echo; grep '^{"figure"' .outages; ! grep -q '^FAIL' .outages
 

@@ -3,11 +3,8 @@
 package cli
 
 import (
-	"context"
 	"fmt"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -57,16 +54,7 @@ func TestFaultBrokersRestart(t *testing.T) {
 	}
 }
 
-// steady is a Go client that asks at a rate, with no more requests under way than a
-// broker takes that has just started: on a busy machine they are less a second.
-type steady struct {
-	c      *faultCluster
-	asked  atomic.Int64
-	failed atomic.Int64
-	end    context.CancelFunc
-	done   sync.WaitGroup
-}
-
+// steady is a Go client of brokers that asks what callers do.
 func (c *faultCluster) steady(addr string, perSecond int) *steady {
 	c.t.Helper()
 	cl, err := client.Dial(addr)
@@ -78,53 +66,5 @@ func (c *faultCluster) steady(addr string, perSecond int) *steady {
 	for a := c.newAsker(); len(reqs) < 200; {
 		reqs = append(reqs, a.draw().request())
 	}
-	s := &steady{c: c}
-	ctx, end := context.WithCancel(c.ctx)
-	s.end = end
-	c.t.Cleanup(end)
-	due := make(chan *feedv1.GetFeedRequest)
-	s.done.Go(func() {
-		defer close(due)
-		began := time.Now()
-		for i := 0; ; i++ {
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(time.Until(began.Add(time.Duration(i) * time.Second / time.Duration(perSecond)))):
-				due <- reqs[i%len(reqs)]
-			}
-		}
-	})
-	for range 16 {
-		s.done.Go(func() {
-			for req := range due {
-				s.ask(cl, req)
-			}
-		})
-	}
-	return s
-}
-
-func (s *steady) ask(cl *client.Client, req *feedv1.GetFeedRequest) {
-	ctx, cancel := context.WithTimeout(s.c.ctx, time.Minute)
-	defer cancel()
-	resp, err := cl.GetFeed(ctx, req)
-	if err != nil || len(resp.Coverage.Missing) > 0 {
-		s.failed.Add(1)
-		s.c.t.Errorf("%v, missing %v", err, resp.GetCoverage().GetMissing())
-	}
-	s.asked.Add(1)
-}
-
-// await waits for so many answers.
-func (s *steady) await(n int64) {
-	s.c.t.Helper()
-	until := s.asked.Load() + n
-	clitest.WaitFor(s.c.ctx, s.c.t, "answers", func() bool { return s.asked.Load() >= until })
-}
-
-func (s *steady) stop() (failed int64) {
-	s.end()
-	s.done.Wait()
-	return s.failed.Load()
+	return startSteady(c.ctx, c.t, cl, reqs, perSecond)
 }

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -16,12 +15,11 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
-	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
-
-	"github.com/millrace/millrace/client"
 	"github.com/millrace/millrace/cmd/cli/clitest"
-	"github.com/millrace/millrace/cmd/cli/reach"
 	"github.com/millrace/millrace/internal/cluster/etcdtest"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/secure"
@@ -31,18 +29,32 @@ import (
 // estate is a company's Kafka and etcd, both with TLS, client certificates and
 // users, roles that ask each other by mutual TLS, and somebody's contexts.
 type estate struct {
-	t                 *testing.T
-	ctx               context.Context
-	a                 *authority.Authority // of all but a real Kafka
-	kafka             string
-	kafkaAs           kafka.Access
-	etcd              *etcdtest.Secured
-	etcdPassword      string // the file
-	prefix            string
-	me                secure.TLS
-	grpc, http, admin string // of the broker
-	roles             []*process
+	t            *testing.T
+	ctx          context.Context
+	a            *authority.Authority // of the roles, and of those who call them
+	theirs       *authority.Authority // of etcd, and of a Kafka that is not real
+	kafka        string
+	kafkaAs      kafka.Access
+	etcd         *etcdtest.Secured
+	etcdPassword string // the file
+	prefix       string
+	me           secure.TLS
+	roles        map[string]*process
+	at           map[string]ports // where they listen
+	signer       *signer          // of tokens that the second broker believes
+	tokens       string           // its file of those that have a name
+	audits       string           // where the nodes' audit logs are
 }
+
+// ports are those of a role: "" where it has none.
+type ports struct{ grpc, http, admin string }
+
+func (p ports) all() (addrs []string) {
+	return slices.DeleteFunc([]string{p.grpc, p.http, p.admin}, func(addr string) bool { return addr == "" })
+}
+
+// both are the brokers, as a client takes them.
+func (e *estate) both() string { return e.at["broker"].grpc + "," + e.at["broker-2"].grpc }
 
 // securedKafka returns a Kafka and how it is reached: the real one that the
 // environment names, or one in this process.
@@ -84,22 +96,42 @@ func (e *estate) connections(indent string) string {
 `, inYAML(k.TLS), k.SASL.Mechanism, k.SASL.Username, k.SASL.PasswordFile, inYAML(e.etcd.Me), e.etcdPassword), "\n", "\n"+indent)
 }
 
-// authorization is who may do what, in every role.
-const authorization = `authorization:
-  identities: {me: [operator], app: [caller], node-1: [node], node-2: [node], broker: [broker], coordinator: [operator], partitioner: [partitioner]}
-  callers: {app: {feeds: [recent], may: [explain]}}
+// authorization is who may do what, in every role. The second broker takes tokens, too.
+const (
+	authorization = `authorization:
+  identities: {me: [operator], app: [caller], node-1: [node], node-2: [node], broker: [broker], broker-2: [broker], coordinator: [operator], partitioner: [partitioner]%s}
+  callers: {app: {feeds: [recent], may: [explain]}%s}
 `
+	ofTokens       = `, "token:jobs": [caller], "jwt:home": [caller]`
+	mayByTokens    = `, "token:jobs": {feeds: [recent]}, "jwt:home": {feeds: [recent]}`
+	whereTokensAre = `  tokens: %q
+  jwt: {jwks: %q, issuer: %q, audience: %q}
+`
+)
 
 func startEstate(t *testing.T) *estate {
 	t.Helper()
 	ctx, failed := context.WithCancelCause(clitest.Bounded(t))
-	e := &estate{t: t, ctx: ctx, a: authority.New(t), prefix: fmt.Sprintf("secured-%d-", rand.Uint32()), grpc: clitest.FreeAddr(t), http: clitest.FreeAddr(t), admin: clitest.FreeAddr(t)}
-	e.kafka, e.kafkaAs = securedKafka(t, e.a)
+	e := &estate{
+		t: t, ctx: ctx, a: authority.New(t), theirs: authority.New(t), prefix: fmt.Sprintf("secured-%d-", rand.Uint32()),
+		roles: map[string]*process{}, at: map[string]ports{}, signer: newSigner(t), tokens: clitest.Written(t, "jobs "+firstToken+"\n"), audits: t.TempDir(),
+	}
+	for _, name := range []string{"partitioner", "node-1", "node-2", "broker", "broker-2", "coordinator"} {
+		at := ports{admin: clitest.FreeAddr(t)}
+		if name != "partitioner" && name != "coordinator" {
+			at.grpc = clitest.FreeAddr(t)
+		}
+		if strings.HasPrefix(name, "broker") {
+			at.http = clitest.FreeAddr(t)
+		}
+		e.at[name] = at
+	}
+	e.kafka, e.kafkaAs = securedKafka(t, e.theirs)
 	brokers := e.kafkaAs.At(nil, e.kafka)
 	if err := errors.Join(kafka.EnsureTopics(ctx, brokers, kafka.Prefixed(e.prefix), nil), kafka.EnsureContentTopic(ctx, brokers, e.prefix+"activity", 4, nil)); err != nil {
 		t.Fatal(err)
 	}
-	e.etcd = etcdtest.Start(t, e.a)
+	e.etcd = etcdtest.Start(t, e.theirs)
 	e.etcdPassword = e.etcd.PasswordFile("old")
 	e.me = e.a.Issue("me")
 	contexts := clitest.WriteConfig(t, "contexts", `current: none
@@ -111,22 +143,33 @@ contexts:
     broker: %q
     admin: [%q]
     tls: %s
-    %s`, e.kafka, e.prefix, e.etcd.Addr, e.grpc, e.admin, inYAML(e.me), e.connections("    "))
+    %s`, e.kafka, e.prefix, e.etcd.Addr, e.at["broker"].grpc, e.at["broker"].admin, inYAML(e.me), e.connections("    "))
 	t.Setenv("MILLRACE_CONTEXTS", contexts)
 	run(t, "context", "use", "estate")
 	run(t, "cluster", "assign", "--nodes", "node-1,node-2", "--replicas", "2", "--force")
 	begin := func(name, command, format string, args ...any) {
-		role := e.a.Issue(name, "127.0.0.1")
-		e.roles = append(e.roles, start(t, failed, name, command, "--config", clitest.WriteConfig(t, name,
-			"%s\ntopic_prefix: %s\nbrokers: [%q]\netcd: [%q]\ntls: %s\n"+authorization+"%s", fmt.Sprintf(format, args...), e.prefix, e.kafka, e.etcd.Addr, inYAML(role), e.connections(""))))
+		who := fmt.Sprintf(authorization, "", "")
+		if name == "broker-2" {
+			who = fmt.Sprintf(authorization+whereTokensAre, ofTokens, mayByTokens, e.tokens, e.signer.file, issuer, audience)
+		}
+		e.roles[name] = start(t, failed, name, command, "--config", clitest.WriteConfig(t, name,
+			"%s\nadmin: %q\ntopic_prefix: %s\nbrokers: [%q]\netcd: [%q]\ntls: %s\n%s%s", fmt.Sprintf(format, args...), e.at[name].admin,
+			e.prefix, e.kafka, e.etcd.Addr, inYAML(e.a.Issue(name, "127.0.0.1")), who, e.connections("")))
 	}
 	begin("partitioner", "partitioner", "content: [%sactivity]\ngroup: %sgroup\ninstance: one", e.prefix, e.prefix)
 	for _, id := range []string{"node-1", "node-2"} {
-		begin(id, "indexnode", "id: %s\ndata: %s\nlisten: %q", id, t.TempDir(), clitest.FreeAddr(t))
+		begin(id, "indexnode", "id: %s\ndata: %s\nlisten: %q\naudit: %s\ndrain: 3s", id, t.TempDir(), e.at[id].grpc, e.acts(id))
 	}
-	begin("broker", "broker", "grpc: %q\nhttp: %q\nadmin: %q", e.grpc, e.http, e.admin)
+	for _, name := range []string{"broker", "broker-2"} {
+		begin(name, "broker", "grpc: %q\nhttp: %q\ndrain: 3s", e.at[name].grpc, e.at[name].http)
+	}
 	begin("coordinator", "coordinator", "name: one")
 	return e
+}
+
+// post is a line of a file of records.
+func post(id, author string) string {
+	return fmt.Sprintf(`{"id": %q, "actor": %q, "verb": "post", "created_at": %d, "text": "hello"}`+"\n", id, author, time.Now().Add(-time.Hour).UnixMilli())
 }
 
 // The whole way of a record, and every command on it, where everything has TLS
@@ -136,8 +179,7 @@ func TestSecured(t *testing.T) {
 	clitest.StartsProcesses(t)
 	e := startEstate(t)
 	file := filepath.Join(t.TempDir(), "activity.ndjson")
-	record := fmt.Sprintf(`{"id": "post:1", "actor": "member:1", "verb": "post", "created_at": %d, "text": "hello"}`+"\n", time.Now().Add(-time.Hour).UnixMilli())
-	if err := os.WriteFile(file, []byte(record), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(post("post:1", "member:1")+e.erasable()), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	// A partitioner that takes long to join its group has load refuse the topic.
@@ -170,9 +212,9 @@ func TestSecured(t *testing.T) {
 			t.Errorf("millrace %v does not say %q: %v\n%s", line, want, err, text)
 		}
 	}
-	clitest.WaitFor(e.ctx, t, "the broker to hear of a change", func() bool {
+	clitest.WaitFor(e.ctx, t, "the brokers to hear of a change", func() bool {
 		text, err := output("trace", "--viewer", "member:9")
-		return err == nil && strings.Contains(text, "\nheard by 1 broker\n")
+		return err == nil && strings.Contains(text, "\nheard by 2 brokers\n")
 	})
 
 	other := authority.New(t)
@@ -226,91 +268,86 @@ func TestSecured(t *testing.T) {
 			t.Errorf("%s: millrace %v: %v; want %q\n%s", what, door.flags, err, door.want, text)
 		}
 	}
-	e.adminPorts(stranger)
+	e.everyPort(stranger)
+	e.byTokens()
 	e.rotate()
-	if text, err := output("record", "delete", "post:1", "--entity", "member:1", "--topic", e.prefix+"activity", "--apply", "--yes"); err != nil || !strings.Contains(text, "every replica that is there has applied it") {
-		t.Errorf("a record is not deleted: %v\n%s", err, text)
-	}
+	e.erase()
 }
 
-// adminPorts asks the broker's ports of HTTP: who shows a certificate of the
-// authority is answered.
-func (e *estate) adminPorts(stranger secure.TLS) {
+// everyPort asks all roles' ports: who shows a certificate of the authority is
+// answered, and nobody else.
+func (e *estate) everyPort(stranger secure.TLS) {
 	e.t.Helper()
-	get := func(as secure.TLS, url string) error {
-		as.CA = e.a.CA
-		files, err := secure.Open(as, "tls", nil)
-		if err != nil {
-			e.t.Fatal(err)
+	for name, at := range e.at {
+		urls := []string{"https://" + at.admin + "/readyz", "https://" + at.admin + "/metrics"}
+		if at.http != "" {
+			urls = append(urls, "https://"+at.http+"/v1/openapi.json")
 		}
-		c := &http.Client{Transport: &http.Transport{TLSClientConfig: files.Client(), DisableKeepAlives: true}}
-		resp, err := c.Get(url)
-		if err != nil {
-			return err
+		for _, url := range urls {
+			if err := e.get(e.me, url); err != nil {
+				e.t.Errorf("%s: %s: %v", name, url, err)
+			}
+			for what, as := range map[string]secure.TLS{"a stranger": stranger, "nobody": {}} {
+				if e.get(as, url) == nil {
+					e.t.Errorf("%s: %s answers %s", name, url, what)
+				}
+			}
+			if resp, err := http.Get("http" + strings.TrimPrefix(url, "https")); err == nil {
+				resp.Body.Close()
+				if resp.StatusCode == http.StatusOK {
+					e.t.Errorf("%s: %s answers by plain text", name, url)
+				}
+			}
 		}
-		defer resp.Body.Close()
-		text, err := io.ReadAll(resp.Body)
-		if err == nil && resp.StatusCode != http.StatusOK {
-			err = fmt.Errorf("%s: %s", resp.Status, text)
+		if at.grpc == "" {
+			continue
 		}
-		return err
-	}
-	for _, url := range []string{"https://" + e.admin + "/readyz", "https://" + e.admin + "/metrics", "https://" + e.http + "/v1/openapi.json"} {
-		if err := get(e.me, url); err != nil {
-			e.t.Errorf("%s: %v", url, err)
+		if err := e.health(e.me, at.grpc); err != nil {
+			e.t.Errorf("%s: %v", name, err)
 		}
 		for what, as := range map[string]secure.TLS{"a stranger": stranger, "nobody": {}} {
-			if get(as, url) == nil {
-				e.t.Errorf("%s answers %s", url, what)
-			}
-		}
-		if resp, err := http.Get("http" + strings.TrimPrefix(url, "https")); err == nil {
-			resp.Body.Close()
-			if resp.StatusCode == http.StatusOK {
-				e.t.Errorf("%s answers by plain text", url)
+			if e.health(as, at.grpc) == nil {
+				e.t.Errorf("%s answers %s by gRPC", name, what)
 			}
 		}
 	}
 }
 
-// rotate replaces the certificates of all roles and of the caller while it asks,
-// each time by a connection of its own: no request fails.
-func (e *estate) rotate() {
+func (e *estate) files(as secure.TLS) *secure.Files {
 	e.t.Helper()
-	s := reach.Security{TLS: e.me}
-	served := map[string]bool{}
-	for i := range 60 {
-		if i%3 == 0 {
-			for _, role := range []string{"node-1", "node-2", "broker"} {
-				e.a.Issue(role, "127.0.0.1")
-			}
-			e.a.Issue("me")
-		}
-		how, err := s.Dial()
-		if err != nil {
-			e.t.Fatal(err)
-		}
-		c, err := client.Dial(e.grpc, how)
-		if err != nil {
-			e.t.Fatal(err)
-		}
-		resp, err := c.GetFeed(e.ctx, &feedv1.GetFeedRequest{Feed: "recent", Viewer: &feedv1.Viewer{Id: "member:9"}, Entities: []string{"member:1"}})
-		if err != nil || len(resp.Items) != 1 || len(resp.Coverage.Missing) > 0 {
-			e.t.Fatalf("request %d: %v, %v", i, resp, err)
-		}
-		c.Close()
-		files, err := secure.Open(e.me, "tls", nil)
-		if err != nil {
-			e.t.Fatal(err)
-		}
-		conn, err := files.Dial(e.ctx, "tcp", e.admin)
-		if err != nil {
-			e.t.Fatal(err)
-		}
-		served[conn.(*tls.Conn).ConnectionState().PeerCertificates[0].SerialNumber.String()] = true
-		conn.Close()
+	as.CA = e.a.CA
+	files, err := secure.Open(as, "tls", nil)
+	if err != nil {
+		e.t.Fatal(err)
 	}
-	if len(served) != 20 {
-		e.t.Errorf("%d certificates were shown, of 20", len(served))
+	return files
+}
+
+func (e *estate) get(as secure.TLS, url string) error {
+	e.t.Helper()
+	c := &http.Client{Transport: &http.Transport{TLSClientConfig: e.files(as).Client(), DisableKeepAlives: true}}
+	resp, err := c.Get(url)
+	if err != nil {
+		return err
 	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", resp.Status, text)
+	}
+	return err
+}
+
+// health asks a port of gRPC for what every role may ask.
+func (e *estate) health(as secure.TLS, addr string) error {
+	e.t.Helper()
+	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(credentials.NewTLS(e.files(as).Client())))
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(e.ctx, clitest.Patience)
+	defer cancel()
+	_, err = healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{})
+	return err
 }

@@ -69,6 +69,7 @@ type Policy struct {
 	callers    map[string]Rights
 	tokens     *tokens
 	jwt        *verifier
+	probes     bool
 }
 
 const field = "authorization"
@@ -96,7 +97,7 @@ func (c Config) Open(log *slog.Logger) (*Policy, error) {
 		}
 	}
 	errs = append(errs, c.checkCallers()...)
-	p := &Policy{identities: c.Identities, callers: c.Callers}
+	p := &Policy{identities: c.Identities, callers: c.Callers, probes: c.Probes}
 	var err error
 	if c.Tokens != "" {
 		p.tokens, err = openTokens(c.Tokens, log)

@@ -34,18 +34,44 @@ type Authority struct {
 func New(t testing.TB) *Authority {
 	t.Helper()
 	a := &Authority{t: t, dir: t.TempDir()}
+	a.CA = filepath.Join(a.dir, "ca.pem")
+	a.begin()
+	a.write(a.CA, "CERTIFICATE", a.cert.Raw)
+	return a
+}
+
+// Succeed gives the authority another key and certificate, by which it issues from
+// now on. Its file has the one of before, too, until Retire takes it out.
+func (a *Authority) Succeed() {
+	a.t.Helper()
+	before := a.cert.Raw
+	a.begin()
+	a.write(a.CA, "CERTIFICATE", before, a.cert.Raw)
+}
+
+// Retire leaves in the file of the authority the certificate alone by which it issues.
+func (a *Authority) Retire() {
+	a.t.Helper()
+	a.write(a.CA, "CERTIFICATE", a.cert.Raw)
+}
+
+func (a *Authority) begin() {
+	a.t.Helper()
 	a.key = a.newKey()
-	a.cert = &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+	c := &x509.Certificate{
+		SerialNumber: a.serial(), Subject: pkix.Name{CommonName: "authority"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
-	der, err := x509.CreateCertificate(rand.Reader, a.cert, a.cert, &a.key.PublicKey, a.key)
+	der, err := x509.CreateCertificate(rand.Reader, c, c, &a.key.PublicKey, a.key)
 	a.must(err)
 	a.cert, err = x509.ParseCertificate(der)
 	a.must(err)
-	a.CA = filepath.Join(a.dir, "ca.pem")
-	a.write(a.CA, "CERTIFICATE", der)
-	return a
+}
+
+func (a *Authority) serial() *big.Int {
+	n, err := rand.Int(rand.Reader, big.NewInt(1<<62))
+	a.must(err)
+	return n
 }
 
 // Issue writes a certificate of a name, and its key, and returns how both are
@@ -59,10 +85,8 @@ func (a *Authority) Issue(name string, hosts ...string) secure.TLS {
 // IssueUntil is Issue with the time at which the certificate ends.
 func (a *Authority) IssueUntil(name string, until time.Time, hosts ...string) secure.TLS {
 	a.t.Helper()
-	serial, err := rand.Int(rand.Reader, big.NewInt(1<<62))
-	a.must(err)
 	c := &x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: until,
+		SerialNumber: a.serial(), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: until,
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	for _, h := range hosts {
@@ -105,8 +129,20 @@ func (a *Authority) newKey() *ecdsa.PrivateKey {
 	return key
 }
 
-func (a *Authority) write(file, kind string, der []byte) {
-	a.must(os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
+// write writes over a file, or moves there one of several certificates: where a part
+// of it ends behind a whole one, nobody can tell that more is to come.
+func (a *Authority) write(file, kind string, all ...[]byte) {
+	a.t.Helper()
+	var text []byte
+	for _, der := range all {
+		text = append(text, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})...)
+	}
+	if len(all) == 1 {
+		a.must(os.WriteFile(file, text, 0o600))
+		return
+	}
+	a.must(os.WriteFile(file+".new", text, 0o600))
+	a.must(os.Rename(file+".new", file))
 }
 
 func (a *Authority) must(err error) {

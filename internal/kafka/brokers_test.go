@@ -163,6 +163,22 @@ func TestSASLIsValidated(t *testing.T) {
 	}
 }
 
+// Kafka is told the token that the file of OAUTHBEARER has at each login; one that is
+// emptied, as while it is written, leaves the last one.
+func TestTheTokenOfKafkaIsReadAgain(t *testing.T) {
+	file := passwordFile(t, "first")
+	m, err := kafka.OpenSASL(kafka.SASL{Mechanism: "OAUTHBEARER", TokenFile: file})
+	kafkatest.Must(t, err)
+	for _, c := range []struct{ holds, want string }{{"first\n", "first"}, {"the second\n", "the second"}, {"", "the second"}} {
+		kafkatest.Must(t, os.WriteFile(file, []byte(c.holds), 0o600))
+		_, said, err := m.Authenticate(t.Context(), "kafka:9092")
+		kafkatest.Must(t, err)
+		if want := "n,,\x01auth=Bearer " + c.want + "\x01\x01"; string(said) != want {
+			t.Errorf("of %q Kafka is told %q, want %q", c.holds, said, want)
+		}
+	}
+}
+
 // Every mechanism that the reference names is taken.
 func TestMechanismsAreAll(t *testing.T) {
 	f, _ := reflect.TypeFor[kafka.SASL]().FieldByName("Mechanism")

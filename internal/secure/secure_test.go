@@ -374,3 +374,40 @@ func TestSecretsAreNotPrinted(t *testing.T) {
 		t.Errorf("it stands in\n%s", &out)
 	}
 }
+
+// Who has a session of before comes back by it only as long as the authority of its
+// certificate is in the file.
+func TestSessionsEndWithTheirAuthority(t *testing.T) {
+	a := authority.New(t)
+	files, err := secure.Open(a.Issue("server", "127.0.0.1"), "tls", nil)
+	must(t, err)
+	how, err := files.Server(tls.RequireAndVerifyClientCert)
+	must(t, err)
+	addr, me := serve(t, how), a.Issue("me")
+	pair, err := tls.LoadX509KeyPair(me.Cert, me.Key)
+	must(t, err)
+	caller := &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{pair}, ClientSessionCache: tls.NewLRUClientSessionCache(1)}
+	ask := func() (resumed bool, err error) {
+		c, err := tls.Dial("tcp", addr, caller)
+		if err != nil {
+			return false, err
+		}
+		defer c.Close()
+		_, err = c.Read(make([]byte, 1)) // and the session, which comes before it
+		return c.ConnectionState().DidResume, err
+	}
+	for _, want := range []bool{false, true} {
+		if resumed, err := ask(); err != nil || resumed != want {
+			t.Fatalf("resumed %v, want %v: %v", resumed, want, err)
+		}
+	}
+	a.Succeed()
+	a.Issue("server", "127.0.0.1")
+	if _, err := ask(); err != nil {
+		t.Errorf("while both authorities are in the file: %v", err)
+	}
+	a.Retire()
+	if resumed, err := ask(); err == nil {
+		t.Errorf("the authority is gone, and its caller is let in; by its session: %v", resumed)
+	}
+}

@@ -3,6 +3,7 @@ package permit
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -96,6 +97,10 @@ func (p *Policy) Handler(next http.Handler) http.Handler {
 		}
 		ctx, err := p.enter(r.Context(), r.TLS, r.Header.Get("authorization"), r.URL.Path, nil)
 		if err != nil {
+			var e *millrace.Error
+			if errors.As(err, &e) && e.Reason == millrace.ReasonOverloaded { // its connection is one too many
+				w.Header().Set("Connection", "close")
+			}
 			rpcerr.WriteProblem(w, err)
 			return
 		}
@@ -159,7 +164,7 @@ func (s handshaken) shown(h handshake) {
 	who := s.policy.certified(h.tls)
 	switch {
 	case who.is(s.work):
-		h.conn.Let(who.Name) // who has its share already is told so when it asks
+		h.conn.Let(who.Name) // who has its share already has a moment to ask, and is told so
 	case h.tls != nil && s.policy.byToken():
 		h.conn.Speaks()
 	}

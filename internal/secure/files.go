@@ -76,7 +76,7 @@ func (t TLS) read(field string) (*material, error) {
 		errs = append(errs, &millrace.Error{Reason: millrace.ReasonInvalid, Field: field + "." + key, Detail: err.Error(), WayOut: "name a PEM file that this process can read"})
 	}
 	file := func(key, name string) []byte {
-		pem, err := os.ReadFile(name)
+		pem, err := readFile(name)
 		if err != nil {
 			wrong(key, err)
 		}

@@ -117,7 +117,7 @@ func (s *Source) read() error {
 	if n := stamp[0].Size(); n > most {
 		return fmt.Errorf("%s has %d bytes, and may have %d", s.file, n, most)
 	}
-	text, err := os.ReadFile(s.file)
+	text, err := readFile(s.file)
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -243,6 +244,54 @@ func TestSecretsAreReadAgain(t *testing.T) {
 	is("two two", true)
 	write("three")
 	is("three", false)
+}
+
+// A pipe in place of a file has nobody wait for who would write to it: it is a
+// fault, and the last good stays, until a file is back.
+func TestPipesAreNoFiles(t *testing.T) {
+	a := authority.New(t)
+	me := a.Issue("me")
+	f, err := secure.Open(me, "pipes", slog.New(slog.DiscardHandler))
+	must(t, err)
+	file := filepath.Join(t.TempDir(), "password")
+	must(t, os.WriteFile(file, []byte("alpha7"), 0o600))
+	s, err := secure.OpenSource(file, "piped", slog.New(slog.DiscardHandler))
+	must(t, err)
+	soon := func(what string, look func() string) string {
+		t.Helper()
+		got := make(chan string, 1)
+		go func() { got <- look() }()
+		select {
+		case x := <-got:
+			return x
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%s: it is waited for", what)
+			return ""
+		}
+	}
+	for _, name := range []string{me.CA, me.Cert, me.Key, file} {
+		key := "pipes"
+		if name == file {
+			key = "piped"
+		}
+		fault := func() string { return secure.Faults()[key] }
+		must(t, os.Rename(name, name+".away"))
+		must(t, syscall.Mkfifo(name, 0o600))
+		if got := soon(name, fault); !strings.Contains(got, name+" is no regular file") {
+			t.Errorf("a pipe has the fault %q", got)
+		}
+		soon(name, func() string { f.Client(); return "" })
+		if got := soon(name, s.Current); got != "alpha7" {
+			t.Errorf("the password is %q", got)
+		}
+		must(t, os.Rename(name+".away", name))
+		if got := soon(name, fault); got != "" {
+			t.Errorf("a file is back, and the fault is %q", got)
+		}
+	}
+	if _, err := secure.OpenSource(os.DevNull, "piped", nil); err == nil || !strings.Contains(err.Error(), "no regular file") {
+		t.Errorf("a device is opened: %v", err)
+	}
 }
 
 // Files that are spoiled are told without a handshake or a login, and so is that

@@ -264,6 +264,9 @@ func TestTokens(t *testing.T) {
 	} {
 		is("Bearer "+first.sign(bad), "")
 	}
+	for ago, want := range map[time.Duration]string{50 * time.Second: "jwt:ops", 70 * time.Second: ""} { // docs/secured.md: a minute
+		is("Bearer "+first.sign(with(func(c *jwt.Claims) { c.Expiry = jwt.NewNumericDate(time.Now().Add(-ago)) })), want)
+	}
 	none := "eyJhbGciOiJub25lIn0." + strings.Split(good, ".")[1] + "." // alg none
 	is("Bearer "+none, "")
 

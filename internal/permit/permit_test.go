@@ -286,6 +286,9 @@ func TestTokens(t *testing.T) {
 	is("Bearer 0123456789abcdef", "")
 	is("Bearer fedcba9876543210fedc", "token:ops")
 
+	write("tokens", []byte("\ufeffops fedcba9876543210fedc\n")) // as some editors begin a file
+	is("Bearer fedcba9876543210fedc", "token:ops")
+
 	// There may be many.
 	many := []byte("ops fedcba9876543210fedc\n")
 	for i := range 2000 {

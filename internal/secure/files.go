@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -86,8 +87,11 @@ func (t TLS) read(field string) (*material, error) {
 		m.pool = x509.NewCertPool()
 		if text := file("ca", t.CA); text != nil {
 			all, err := certificates(text)
-			if err != nil {
+			switch {
+			case err != nil:
 				wrong("ca", fmt.Errorf("%s: %w", t.CA, err))
+			case !slices.ContainsFunc(all, authority):
+				wrong("ca", fmt.Errorf("%s: none of its %d certificates is of an authority", t.CA, len(all)))
 			}
 			for _, c := range all {
 				m.pool.AddCert(c)
@@ -133,6 +137,12 @@ func certificates(text []byte) (all []*x509.Certificate, err error) {
 		return nil, errors.New("it holds no certificate")
 	}
 	return all, nil
+}
+
+// authority reports whether a certificate can have signed one that is shown:
+// another, or itself. Those of version 1 do not say.
+func authority(c *x509.Certificate) bool {
+	return c.IsCA || c.Version < 3 || bytes.Equal(c.RawIssuer, c.RawSubject)
 }
 
 // current returns what the files hold, or held when they were last good.

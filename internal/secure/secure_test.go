@@ -155,8 +155,9 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 		"of authorities, malformed": func() error {
 			return two(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("no certificate")}))
 		},
-		"gone":                  func() error { return os.Remove(me.Cert) },
-		"of an authority, gone": func() error { return os.Rename(a.CA, a.CA+".away") },
+		"of an authority, of none": func() error { return os.WriteFile(a.CA, good, 0o600) },
+		"gone":                     func() error { return os.Remove(me.Cert) },
+		"of an authority, gone":    func() error { return os.Rename(a.CA, a.CA+".away") },
 	} {
 		log.Reset()
 		must(t, spoil())
@@ -236,7 +237,9 @@ func TestSecretsAreReadAgain(t *testing.T) {
 	is("alpha7", false)
 	write("")
 	is("alpha7", true)
-	write("two two")
+	write("\ufeff")
+	is("alpha7", false) // the same is told once
+	write("\ufefftwo two\r\n") // as some editors write it
 	is("two two", false)
 	must(t, os.Remove(file))
 	is("two two", true)

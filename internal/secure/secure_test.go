@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -238,7 +239,7 @@ func TestSecretsAreReadAgain(t *testing.T) {
 	write("")
 	is("alpha7", true)
 	write("\ufeff")
-	is("alpha7", false) // the same is told once
+	is("alpha7", false)        // the same is told once
 	write("\ufefftwo two\r\n") // as some editors write it
 	is("two two", false)
 	must(t, os.Remove(file))
@@ -247,6 +248,59 @@ func TestSecretsAreReadAgain(t *testing.T) {
 	is("two two", true)
 	write("three")
 	is("three", false)
+}
+
+// A certificate that the other side would refuse does not replace one that is
+// good; it does where that has ended, too.
+func TestCertificatesThatAreRefusedReplaceNone(t *testing.T) {
+	a := authority.New(t)
+	of := a.Issue("server", "127.0.0.1")
+	f, err := secure.Open(of, "unfit", slog.New(slog.DiscardHandler))
+	must(t, err)
+	how, err := f.Server(tls.RequireAndVerifyClientCert)
+	must(t, err)
+	addr, me := serve(t, how), open(t, a.Issue("me"), nil)
+	is := func(what, fault string) {
+		t.Helper()
+		if got := secure.Faults()["unfit"]; (got == "") != (fault == "") || !strings.Contains(got, fault) {
+			t.Errorf("%s: the fault is %q, want one of %q", what, got, fault)
+		}
+		if _, err := ask(t, me, addr); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	is("good", "")
+	for what, c := range map[string]struct {
+		change func(*x509.Certificate)
+		fault  string
+	}{
+		"ended":      {func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }, "it ended on"},
+		"to begin":   {func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Minute) }, "it begins on"},
+		"a client's": {func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth} }, "not for a server"},
+	} {
+		a.IssueWith("server", c.change, "127.0.0.1")
+		is(what, c.fault)
+		a.IssueWith("server", func(c *x509.Certificate) { c.ExtKeyUsage = nil }, "127.0.0.1")
+		is("after one that "+what, "")
+	}
+
+	// What only calls others may be a client's.
+	mine := a.Issue("mine")
+	caller, err := secure.Open(mine, "unfit", slog.New(slog.DiscardHandler))
+	must(t, err)
+	a.IssueWith("mine", func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth} })
+	is("a caller's", "")
+	runtime.KeepAlive(caller)
+
+	// Of two that are refused the newer is taken: its time may come.
+	a.IssueUntil("server", time.Now().Add(-2*time.Hour), "127.0.0.1")
+	first, err := secure.Open(of, "ended", slog.New(slog.DiscardHandler))
+	must(t, err)
+	a.IssueUntil("server", time.Now().Add(-time.Minute), "127.0.0.1")
+	if fault := secure.Faults()["ended"]; fault != "" {
+		t.Errorf("the last one has ended, too, and the newer has the fault %q", fault)
+	}
+	runtime.KeepAlive(first)
 }
 
 // A pipe in place of a file has nobody wait for who would write to it: it is a

@@ -59,10 +59,16 @@ func (a *Authority) Issue(name string, hosts ...string) secure.TLS {
 // IssueUntil is Issue with the time at which the certificate ends.
 func (a *Authority) IssueUntil(name string, until time.Time, hosts ...string) secure.TLS {
 	a.t.Helper()
+	return a.IssueWith(name, func(c *x509.Certificate) { c.NotAfter = until }, hosts...)
+}
+
+// IssueWith is Issue with a change of the certificate before it is signed.
+func (a *Authority) IssueWith(name string, change func(*x509.Certificate), hosts ...string) secure.TLS {
+	a.t.Helper()
 	serial, err := rand.Int(rand.Reader, big.NewInt(1<<62))
 	a.must(err)
 	c := &x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: until,
+		SerialNumber: serial, Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	for _, h := range hosts {
@@ -74,6 +80,7 @@ func (a *Authority) IssueUntil(name string, until time.Time, hosts ...string) se
 			c.DNSNames = append(c.DNSNames, h)
 		}
 	}
+	change(c)
 	key := a.newKey()
 	der, err := x509.CreateCertificate(rand.Reader, c, a.cert, &key.PublicKey, a.key)
 	a.must(err)

@@ -113,7 +113,9 @@ func TestEveryRoleAtEveryDoor(t *testing.T) {
 		}
 	}
 	a := authority.New(t)
-	p := opened(t, everybody)
+	withProbes := everybody
+	withProbes.Probes = true
+	p := opened(t, withProbes)
 	certificate := a.Issue("server", "127.0.0.1")
 	how := a.Server(certificate, true)
 	how.ClientAuth, how.NextProtos = tls.VerifyClientCertIfGiven, []string{"h2", "http/1.1"}
@@ -165,6 +167,44 @@ func TestEveryRoleAtEveryDoor(t *testing.T) {
 			}
 			if served != strings.Contains(may, letter) {
 				t.Errorf("%s at %s is served: %v; served should be %s", letter, call, served, may)
+			}
+		}
+	}
+}
+
+// Probes are for who shows a certificate, of whatever name, or a token, unless the
+// configuration says that they are for anybody; by plain text nobody could.
+func TestProbesNeedACertificate(t *testing.T) {
+	tokens := filepath.Join(t.TempDir(), "tokens")
+	must(t, os.WriteFile(tokens, []byte("app 0123456789abcdef\n"), 0o600))
+	c := Config{Identities: map[string][]Role{"token:app": {Caller}}, Tokens: tokens}
+	closed := opened(t, c)
+	c.Probes = true
+	nothing := &tls.ConnectionState{}
+	shown := &tls.ConnectionState{PeerCertificates: []*x509.Certificate{{}}, VerifiedChains: [][]*x509.Certificate{{}}}
+	for what, a := range map[string]struct {
+		policy *Policy
+		conn   *tls.ConnectionState
+		token  string
+		want   int
+	}{
+		"nothing":                    {closed, nothing, "", http.StatusForbidden},
+		"a certificate":              {closed, shown, "", http.StatusOK},
+		"a token":                    {closed, nothing, "Bearer 0123456789abcdef", http.StatusOK},
+		"another token":              {closed, nothing, "Bearer 0123456789abcdeF", http.StatusForbidden},
+		"nothing, by plain text":     {closed, nil, "", http.StatusOK},
+		"nothing, and probes are on": {opened(t, c), nothing, "", http.StatusOK},
+	} {
+		for _, path := range []string{"/livez", "/readyz", "/metrics"} {
+			r := httptest.NewRequest("GET", path, nil)
+			r.TLS = a.conn
+			if r.Header.Set("authorization", a.token); a.token == "" {
+				r.Header.Del("authorization")
+			}
+			w := httptest.NewRecorder()
+			a.policy.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})).ServeHTTP(w, r)
+			if w.Code != a.want || a.want != http.StatusOK && a.token == "" && !strings.Contains(w.Body.String(), "authorization.probes") {
+				t.Errorf("%s at %s is answered %d %s, want %d", what, path, w.Code, w.Body, a.want)
 			}
 		}
 	}

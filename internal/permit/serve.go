@@ -1,6 +1,7 @@
 package permit
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -61,7 +62,7 @@ func (p *Policy) enter(ctx context.Context, conn *tls.ConnectionState, authoriza
 	}
 	who, err := p.Identify(conn, authorization)
 	if err == nil {
-		err = p.Allow(who, call)
+		err = cmp.Or(p.Allow(who, call), p.allowProbe(who, conn, call))
 	}
 	if err != nil {
 		reason := door.Forbidden

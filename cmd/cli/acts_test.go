@@ -457,14 +457,14 @@ func TestDryCommandsChangeNothing(t *testing.T) {
 	r.done("node drain node-1 --moves-per-node 1 --apply --yes")
 	r.done("cluster pause")
 	r.dry("cluster cancel", "", "")
-	for _, line := range []string{"cluster resume", "cluster cancel --apply --yes", "cluster page-keys --rotate --apply --yes", "trace --viewer member:9"} {
+	for _, line := range []string{"cluster resume", "cluster cancel --apply --yes", "cluster page-keys --rotate --apply --yes", "trace --viewer member:9", "trace --viewer member:9 --off"} {
 		r.done(line)
 	}
 	if _, err := r.run("node restart node-1 --exec false --override millrace --apply --yes"); err == nil {
 		t.Error("a command that fails restarts a node")
 	}
 	out := r.shows("cluster history")
-	for _, want := range []string{"resize +all partitions +epoch", `drain +\[node-1\] +epoch`, "pause +plan .* running +paused", "resume +plan ", "cancel +plan .* cancelling", "rotate +secret pages +the first +from 20", `trace +viewer "member:9"`, "restart +node-1 +start [0-9]+ +FAILED: the command that restarts node-1: exit status 1"} {
+	for _, want := range []string{"resize +all partitions +epoch", `drain +\[node-1\] +epoch`, "pause +plan .* running +paused", "resume +plan ", "cancel +plan .* cancelling", "rotate +secret pages +the first +from 20", `trace +viewer "member:9" +not traced +traced for 10m`, `trace +viewer "member:9" +traced, if it was +not traced`, "restart +node-1 +start [0-9]+ +FAILED: the command that restarts node-1: exit status 1"} {
 		if !regexp.MustCompile(regexp.QuoteMeta(clusters.Who()) + " +" + want).MatchString(out) {
 			t.Errorf("the history lacks %q:\n%s", want, out)
 		}

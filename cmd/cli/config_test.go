@@ -319,7 +319,7 @@ connect:
   etcd: {tls: {ca: %[5]s, cert: %[5]s, key: %[6]s}, username: me, password_file: %[4]s/password}
 `, empty, dir, dir, dir, good.CA, good.Key)))
 	for _, want := range []string{
-		"line 7, column 7: tls.ca: " + empty + " holds no certificate;", "tls.cert: open " + dir + "/none.pem", "tls.key: open " + dir + "/none.key",
+		"line 7, column 7: tls.ca: " + empty + ": it holds no certificate;", "tls.cert: open " + dir + "/none.pem", "tls.key: open " + dir + "/none.key",
 		"authorization.tokens: stat " + dir + "/tokens", "connect.kafka.tls.ca: open " + dir + "/kafka.pem", "connect.kafka.sasl.password_file: " + empty + " is empty",
 		"connect.etcd.tls.cert: ", "connect.etcd.password_file: stat " + dir + "/password", ": 8 faults\n",
 	} {

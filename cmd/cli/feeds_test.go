@@ -105,9 +105,30 @@ func TestFeedDefinitionCommands(t *testing.T) {
 	wants("a private feed", out, err, "requests for the built-in recent and home are refused")
 	out, err = define("name: home\nmodel: home\nprivate: true\n")
 	wants("a private feed in place of a built-in", out, err, "requests for the built-in recent are refused")
-	for _, name := range []string{"closed", "home"} {
-		_, err = on("drop", name, "--apply", "--yes")
-		wants("drop", "", err, "")
+	const opens = "no feed closes the built-in home and recent then: requests for them "
+	out, err = on("drop", "closed", "--apply", "--yes")
+	if wants("a drop of one of two private feeds", out, err, ""); strings.Contains(out, "no feed closes") {
+		t.Errorf("another private feed stays: %q", out)
+	}
+	out, err = on("drop", "home")
+	wants("a drop of the last private feed, that is dry", out, err, "no feed closes the built-in recent then: requests for them would be answered again, whoever asks")
+	_, err = on("drop", "home", "--apply", "--yes")
+	wants("drop", "", err, "")
+	for range 2 { // to what was before, and to what is public
+		_, err = define("name: closed\nmodel: home\n")
+		wants("a public feed", "", err, "")
+		_, err = define("name: closed\nmodel: home\nprivate: true\n")
+		wants("a private feed", "", err, "")
+		out, err = on("rollback", "closed", "--apply", "--yes")
+		wants("a rollback from the last private feed", out, err, opens+"would be answered again")
+	}
+	_, err = define("name: closed\nmodel: home\nprivate: true\n")
+	wants("a private feed", "", err, "")
+	out, err = define("name: closed\nmodel: home\nlimit: 9\n")
+	wants("a definition in place of the last private feed", out, err, opens+"are answered again")
+	out, err = on("drop", "closed", "--apply", "--yes")
+	if wants("a drop of a public feed", out, err, ""); strings.Contains(out, "no feed closes") {
+		t.Errorf("it closed nothing: %q", out)
 	}
 	out, err = define("name: open\nmodel: home\n")
 	if wants("a feed that closes nothing", out, err, ""); strings.Contains(out, "refused") {

@@ -26,6 +26,9 @@ const (
 	// Patience is how long one may go on of which more is known only by a request,
 	// and that sends none: a client opens its connections before it has questions.
 	Patience = 2 * time.Minute
+	// toldWithin is how long one may go on of who has its share of the port
+	// already: until it has asked, and has read that it is refused.
+	toldWithin = time.Second
 )
 
 const refusalBody = `{"type":"urn:millrace:overloaded","title":"overloaded","status":503,"detail":"too many connections","reason":"OVERLOADED","way_out":"use connections again, and try again after a second"}`
@@ -47,7 +50,8 @@ type Config struct {
 // Door is a listener that takes so many connections of another at a time, at
 // most half of them of one address, and at most an eighth of one address of
 // which no request was let in yet. These are hung up on when that takes too
-// long. One identity, from however many addresses, has at most half of them, too.
+// long. One identity, from however many addresses, has at most half of them, too:
+// what it has beyond that ends once it is told so, and only a few wait to be told.
 //
 // Who serves it says by [Conn.Let] that a request was let in, and of whom.
 type Door struct {
@@ -59,12 +63,16 @@ type Door struct {
 		sync.Mutex
 		all   int
 		peers map[netip.Addr]*count
-		names map[string]int // of which something was let in, by who
+		names map[string]*held // by who
 	}
 }
 
 // count is how many connections an address has.
 type count struct{ all, waiting int }
+
+// held is how many connections an identity has: of which something was let in,
+// and that are only to be told that they are too many.
+type held struct{ let, told int }
 
 // fewConns is below which an address or an identity is not bounded more than all
 // are.
@@ -76,7 +84,7 @@ func New(l net.Listener, c Config) *Door {
 		c.Conns = DefaultConns
 	}
 	d := &Door{Listener: l, cfg: c, share: max(c.Conns/2, fewConns), waiting: max(c.Conns/8, fewConns)}
-	d.mu.peers, d.mu.names = map[netip.Addr]*count{}, map[string]int{}
+	d.mu.peers, d.mu.names = map[netip.Addr]*count{}, map[string]*held{}
 	c.Told.of(c.Port)
 	return d
 }
@@ -151,13 +159,14 @@ type Conn struct {
 
 	let    atomic.Bool // a request of it was let in; set under the door's lock
 	who    string      // of whom, if it is known; under the door's lock
+	told   bool        // it is one too many of who, and ends; under the door's lock
 	closed bool        // under the door's lock
 }
 
 // Let notes that a request of the connection is let in, of whom, "" of nobody who
-// is known: it may stay. It reports false, and the connection may not, where who
-// has its share of the port already; it counts for who was let in first. A nil
-// Conn is one that came through no door.
+// is known: it may stay. It reports false, and the connection ends in a moment,
+// where who has its share of the port already; it counts for who was let in first.
+// A nil Conn is one that came through no door.
 func (c *Conn) Let(who string) bool {
 	if c == nil || c.let.Load() {
 		return true
@@ -168,16 +177,39 @@ func (c *Conn) Let(who string) bool {
 	switch {
 	case c.let.Load() || c.closed:
 		return true
-	case who != "" && d.mu.names[who] >= d.share:
+	case c.told:
 		return false
 	case who != "":
-		d.mu.names[who]++
+		n := d.mu.names[who]
+		if n == nil {
+			n = new(held)
+			d.mu.names[who] = n
+		}
+		if n.let >= d.share {
+			c.end(who, n)
+			return false
+		}
+		n.let++
 	}
 	c.late.Stop()
 	c.who = who
 	c.let.Store(true)
 	d.mu.peers[c.peer].waiting--
 	return true
+}
+
+// end has the connection end that is one too many of who, under the door's lock:
+// when there was time to tell it, or now, if many are to be told. They would
+// else take the places of those of whom nothing is known yet.
+func (c *Conn) end(who string, n *held) {
+	c.told = true
+	if n.told >= c.of.share/8 {
+		c.late.Reset(0)
+		return
+	}
+	c.who = who
+	n.told++
+	c.late.Reset(toldWithin)
 }
 
 // Share is how many connections of its door one identity has at most.
@@ -193,10 +225,13 @@ func (c *Conn) Speaks() {
 
 // expire ends a connection of which no request was let in.
 func (c *Conn) expire() {
-	if !c.let.Load() && c.leave() {
-		c.Refused(Late, nil)
-		_ = c.Conn.Close()
+	if c.let.Load() || !c.leave() {
+		return
 	}
+	if !c.told { // else why it ends is told already
+		c.Refused(Late, nil)
+	}
+	_ = c.Conn.Close()
 }
 
 // Close implements net.Conn.
@@ -221,8 +256,13 @@ func (c *Conn) leave() bool {
 	if n.all--; !c.let.Load() {
 		n.waiting--
 	}
-	if c.who != "" {
-		if d.mu.names[c.who]--; d.mu.names[c.who] == 0 {
+	if who := d.mu.names[c.who]; who != nil {
+		if c.told {
+			who.told--
+		} else {
+			who.let--
+		}
+		if *who == (held{}) {
 			delete(d.mu.names, c.who)
 		}
 	}

@@ -193,6 +193,10 @@ func TestAnIdentityHasItsShare(t *testing.T) {
 		}
 		_ = app[0].Close()
 		_ = app[0].Close()
+		if late.Let("app") {
+			t.Error("one that is told that it ends is let in")
+		}
+		late = come(606)
 		if !late.Let("app") || come(603).Let("app") {
 			t.Error("one has left, and not one is let in")
 		}
@@ -204,6 +208,50 @@ func TestAnIdentityHasItsShare(t *testing.T) {
 		_ = late.Close()
 		if again := come(605); !again.Let("app") {
 			t.Error("another has left, and nobody is let in")
+		}
+	})
+}
+
+// One that has its share and goes on connecting, from however many addresses, is
+// told so and hung up on: it takes nothing from others but for a few connections
+// that wait to be told.
+func TestWhoHasItsShareFillsNoPort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const share, few = 512, 64
+		var log lockedLog
+		told, count := told(&log)
+		p := opened(t, Config{Port: "grpc", Conns: 2 * share, Told: told})
+		come := func(i int) *Conn {
+			p.dial(fmt.Sprintf("10.0.0.%d", i%20))
+			synctest.Wait()
+			return Of(<-p.accepted)
+		}
+		for i := range share {
+			come(i).Let("app")
+		}
+		var late []*Conn
+		for i := range 4 * share {
+			c := come(i)
+			if c.Let("app") {
+				t.Fatalf("connection %d beyond the share is let in", i)
+			}
+			late = append(late, c)
+		}
+		synctest.Wait()
+		d := late[0].of
+		if d.mu.all != share+few {
+			t.Errorf("the port has %d connections, want %d of the share and %d that are being told", d.mu.all, share, few)
+		}
+		time.Sleep(toldWithin)
+		synctest.Wait()
+		if d.mu.all != share || *d.mu.names["app"] != (held{let: share}) {
+			t.Errorf("the port has %d connections after a moment, of the identity %+v", d.mu.all, *d.mu.names["app"])
+		}
+		if n := count("grpc", Late); n != 0 {
+			t.Errorf("%v of those that were told are counted as late", n)
+		}
+		if !come(50).Let("other") {
+			t.Error("another is not let in")
 		}
 	})
 }

@@ -358,7 +358,7 @@ func (c *Cluster) startBroker(run context.Context, metrics *prometheus.Registry)
 	b.RegisterGRPC(server)
 
 	var everybody *permit.Policy // may do everything
-	metrics.MustRegister(admin.FileFaults())
+	metrics.MustRegister(admin.FileFaults(), admin.Certificates())
 	told := door.NewRefusals(c.cfg.Log, metrics)
 	serve := func(port string, addr *string, listen, refusal string, f func(net.Listener) error) error {
 		l, err := grpctune.Listen(listen)

@@ -292,6 +292,9 @@ func TestAnIdentityHasItsShare(t *testing.T) {
 				if resp.StatusCode == http.StatusOK {
 					return "answered"
 				}
+				if !resp.Close {
+					t.Error("HTTP: who is refused is not told that the connection ends")
+				}
 				return resp.Status + " " + string(text)
 			}, func() error { transport.CloseIdleConnections(); return nil }
 		}
@@ -311,6 +314,11 @@ func TestAnIdentityHasItsShare(t *testing.T) {
 			other, endOther := by("ops")
 			if got := other(); got != "answered" {
 				t.Errorf("%s: another is told %s", port, got)
+			}
+			time.Sleep(2 * time.Second) // much less than a stranger's connection lasts
+			synctest.Wait()
+			if port == "grpc" && rpc.ended() != 1 {
+				t.Errorf("%d connections have ended, want the one that was told", rpc.ended())
 			}
 			must(t, ends[0]())
 			synctest.Wait()

@@ -69,7 +69,7 @@ type Policy struct {
 	callers    map[string]Rights
 	tokens     *tokens
 	jwt        *verifier
-	probes     bool
+	probes     bool // who shows nothing may ask what is for anybody
 }
 
 const field = "authorization"
@@ -244,6 +244,16 @@ func (p *Policy) Allow(i Identity, call string) error {
 		has = "has no role"
 	}
 	return refused(fmt.Sprintf("%s %s, and %s is for %v", i, has, call, may), fmt.Sprintf("give it a role in %s.identities, or call with another certificate or token", field))
+}
+
+// allowProbe refuses what is for anybody to who has shown nothing by TLS, unless
+// that is so by the configuration: where callers may have tokens, the port asks
+// nobody for a certificate.
+func (p *Policy) allowProbe(i Identity, conn *tls.ConnectionState, call string) error {
+	if p.probes || conn == nil || len(conn.VerifiedChains) > 0 || i.Name != "" || !slices.Equal(RolesFor(call), anybody) {
+		return nil
+	}
+	return refused(fmt.Sprintf("%s is for who shows a certificate or a token", call), fmt.Sprintf("show one of them, or say %s.probes: true", field))
 }
 
 func refused(detail, wayOut string) error {

@@ -183,6 +183,44 @@ func everyRoleAtEveryDoor(t *testing.T, probes bool) {
 	}
 }
 
+// Probes are for who shows a certificate, of whatever name, or a token, unless the
+// configuration says that they are for anybody; by plain text nobody could.
+func TestProbesNeedACertificate(t *testing.T) {
+	tokens := filepath.Join(t.TempDir(), "tokens")
+	must(t, os.WriteFile(tokens, []byte("app 0123456789abcdef\n"), 0o600))
+	c := Config{Identities: map[string][]Role{"token:app": {Caller}}, Tokens: tokens}
+	closed := opened(t, c)
+	c.Probes = true
+	nothing := &tls.ConnectionState{}
+	shown := &tls.ConnectionState{PeerCertificates: []*x509.Certificate{{}}, VerifiedChains: [][]*x509.Certificate{{}}}
+	for what, a := range map[string]struct {
+		policy *Policy
+		conn   *tls.ConnectionState
+		token  string
+		want   int
+	}{
+		"nothing":                    {closed, nothing, "", http.StatusForbidden},
+		"a certificate":              {closed, shown, "", http.StatusOK},
+		"a token":                    {closed, nothing, "Bearer 0123456789abcdef", http.StatusOK},
+		"another token":              {closed, nothing, "Bearer 0123456789abcdeF", http.StatusForbidden},
+		"nothing, by plain text":     {closed, nil, "", http.StatusOK},
+		"nothing, and probes are on": {opened(t, c), nothing, "", http.StatusOK},
+	} {
+		for _, path := range []string{"/livez", "/readyz", "/metrics"} {
+			r := httptest.NewRequest("GET", path, nil)
+			r.TLS = a.conn
+			if r.Header.Set("authorization", a.token); a.token == "" {
+				r.Header.Del("authorization")
+			}
+			w := httptest.NewRecorder()
+			a.policy.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})).ServeHTTP(w, r)
+			if w.Code != a.want || a.want != http.StatusOK && a.token == "" && !strings.Contains(w.Body.String(), "authorization.probes") {
+				t.Errorf("%s at %s is answered %d %s, want %d", what, path, w.Code, w.Body, a.want)
+			}
+		}
+	}
+}
+
 // wrapped is a listener whose connections hide that they have TLS, as those of a
 // broker do.
 type wrapped struct{ net.Listener }
@@ -277,6 +315,9 @@ func TestTokens(t *testing.T) {
 	} {
 		is("Bearer "+first.sign(bad), "")
 	}
+	for ago, want := range map[time.Duration]string{50 * time.Second: "jwt:ops", 70 * time.Second: ""} { // docs/secured.md: a minute
+		is("Bearer "+first.sign(with(func(c *jwt.Claims) { c.Expiry = jwt.NewNumericDate(time.Now().Add(-ago)) })), want)
+	}
 	none := "eyJhbGciOiJub25lIn0." + strings.Split(good, ".")[1] + "." // alg none
 	is("Bearer "+none, "")
 
@@ -294,6 +335,9 @@ func TestTokens(t *testing.T) {
 	is("Bearer fedcba9876543210fedc", "token:ops")
 	write("tokens", []byte("ops fedcba9876543210fedc\n"))
 	is("Bearer 0123456789abcdef", "")
+	is("Bearer fedcba9876543210fedc", "token:ops")
+
+	write("tokens", []byte("\ufeffops fedcba9876543210fedc\n")) // as some editors begin a file
 	is("Bearer fedcba9876543210fedc", "token:ops")
 
 	// There may be many.
@@ -375,7 +419,7 @@ func TestTokens(t *testing.T) {
 	is("Bearer "+namesake.sign(claims), "jwt:ops")
 	is("Bearer "+second.sign(claims), "")
 	is("Bearer "+signer{t, second.key, "1"}.sign(claims), "")
-	is("Bearer "+signer{t, first.key, ""}.sign(claims), "")
+	is("Bearer "+signer{t, first.key, ""}.sign(claims), "jwt:ops") // it names none: each is tried
 	if f, n := fault("jwt.jwks"), strings.Count(log.String(), "passed over"); f != "" || n != 1 {
 		t.Errorf("fault %q, told %d times: %s", f, n, &log)
 	}
@@ -393,6 +437,57 @@ func TestTokens(t *testing.T) {
 	}
 	if p, err := c.Open(slog.New(slog.DiscardHandler)); err != nil {
 		t.Errorf("a role does not start with empty files: %v, %v", p, err)
+	}
+}
+
+// A key needs no name, and a token need not name one: each is tried that may be
+// meant, up to a number. One of another algorithm or for another use is not.
+func TestKeysWithoutNames(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "keys")
+	ours, other := newSigner(t, ""), newSigner(t, "2")
+	claims := jwt.Claims{Subject: "ops", Issuer: "https://login", Audience: jwt.Audience{"millrace"}, Expiry: jwt.NewNumericDate(time.Now().Add(time.Hour))}
+	named := signer{t, ours.key, "1"}
+	with := func(s signer, more string) string {
+		return strings.Replace(strings.TrimSuffix(strings.TrimPrefix(string(keySet(t, s)), `{"keys":[`), "]}"), "{", "{"+more, 1)
+	}
+	var many []string
+	for range maxTries {
+		many = append(many, with(newSigner(t, ""), ""))
+	}
+	for what, c := range map[string]struct {
+		keys  []string
+		token signer
+		taken bool
+		fault string
+	}{
+		"neither has a name":                    {[]string{with(ours, "")}, ours, true, ""},
+		"among others":                          {[]string{with(other, ""), with(newSigner(t, ""), ""), with(ours, "")}, ours, true, ""},
+		"the key has no name":                   {[]string{with(ours, "")}, named, true, ""},
+		"the token names none":                  {[]string{with(other, ""), with(named, "")}, ours, true, ""},
+		"of another name":                       {[]string{with(other, "")}, named, false, ""},
+		"the key is of another name":            {[]string{with(signer{t, ours.key, "2"}, "")}, named, false, ""},
+		"signed by another":                     {[]string{with(ours, "")}, newSigner(t, ""), false, ""},
+		"too many could be it":                  {append(many, with(ours, "")), ours, false, ""},
+		"of its algorithm":                      {[]string{with(named, `"alg":"ES256",`)}, named, true, ""},
+		"of another algorithm":                  {[]string{with(named, `"alg":"ES384",`)}, named, false, ""},
+		"to verify":                             {[]string{with(named, `"use":"sig","key_ops":["verify"],`)}, named, true, ""},
+		"of an algorithm for encryption":        {[]string{with(named, `"alg":"ECDH-ES",`)}, named, false, "ECDH-ES"},
+		"of an algorithm of shared keys":        {[]string{with(named, `"alg":"HS256",`)}, named, false, "HS256"},
+		"for encryption":                        {[]string{with(named, `"key_ops":["encrypt","wrapKey"],`)}, named, false, "encrypt"},
+		"for a use that is not known":           {[]string{with(named, `"use":"other",`)}, named, false, "other"},
+		"for encryption, beside one that is it": {[]string{with(other, `"key_ops":["encrypt"],`), with(named, "")}, named, true, ""},
+	} {
+		must(t, os.WriteFile(file, fmt.Appendf(nil, `{"keys":[%s]}`, strings.Join(c.keys, ",")), 0o600))
+		p, err := Config{Identities: map[string][]Role{"jwt:ops": {Operator}}, JWT: JWT{JWKS: file, Issuer: "https://login", Audience: "millrace"}}.Open(slog.New(slog.DiscardHandler))
+		if c.fault != "" || err != nil {
+			if c.fault == "" || err == nil || !strings.Contains(err.Error(), c.fault) {
+				t.Errorf("%s: the set has the fault %v, want one of %q", what, err, c.fault)
+			}
+			continue
+		}
+		if who, err := p.Identify(nil, "Bearer "+c.token.sign(claims)); (err == nil) != c.taken {
+			t.Errorf("%s: %q, %v", what, who.Name, err)
+		}
 	}
 }
 

@@ -1,8 +1,10 @@
 package permit
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -60,7 +62,7 @@ func (p *Policy) enter(ctx context.Context, conn *tls.ConnectionState, authoriza
 	}
 	who, err := p.Identify(conn, authorization)
 	if err == nil {
-		err = p.Allow(who, call)
+		err = cmp.Or(p.Allow(who, call), p.allowProbe(who, conn, call))
 	}
 	if err == nil && who.Name == "" && conn != nil && !p.probes { // the port lets in who shows no certificate, for the sake of tokens
 		err = refused(fmt.Sprintf("%s shows no certificate and no token, and %s needs one", who, call), "show one, or say "+field+".probes: true for all who reach the port")
@@ -99,6 +101,10 @@ func (p *Policy) Handler(next http.Handler) http.Handler {
 		}
 		ctx, err := p.enter(r.Context(), r.TLS, r.Header.Get("authorization"), r.URL.Path, nil)
 		if err != nil {
+			var e *millrace.Error
+			if errors.As(err, &e) && e.Reason == millrace.ReasonOverloaded { // its connection is one too many
+				w.Header().Set("Connection", "close")
+			}
 			rpcerr.WriteProblem(w, err)
 			return
 		}
@@ -162,7 +168,7 @@ func (s handshaken) shown(h handshake) {
 	who := s.policy.certified(h.tls)
 	switch {
 	case who.is(s.work):
-		h.conn.Let(who.Name) // who has its share already is told so when it asks
+		h.conn.Let(who.Name) // who has its share already has a moment to ask, and is told so
 	case h.tls != nil && s.policy.byToken():
 		h.conn.Speaks()
 	}

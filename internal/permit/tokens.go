@@ -2,6 +2,10 @@ package permit
 
 import (
 	"cmp"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rsa"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -174,6 +178,8 @@ func parseKey(raw json.RawMessage) (k jose.JSONWebKey, over string, err error) {
 		Kind   string          `json:"kty"`
 		Curve  string          `json:"crv"`
 		Use    string          `json:"use"`
+		Signs  string          `json:"alg"`
+		Does   []string        `json:"key_ops"`
 		Secret json.RawMessage `json:"d"`
 		Shared json.RawMessage `json:"k"`
 	}
@@ -184,8 +190,15 @@ func parseKey(raw json.RawMessage) (k jose.JSONWebKey, over string, err error) {
 		return k, "", fmt.Errorf("the key %q is secret: whoever reads the file could sign", is.ID)
 	}
 	k.KeyID = is.ID
-	if is.Use == "enc" {
+	switch {
+	case is.Use == "enc":
 		return k, "it is for encryption", nil
+	case is.Use != "" && is.Use != "sig":
+		return k, fmt.Sprintf("it is for the use %.40q", is.Use), nil
+	case is.Does != nil && !slices.Contains(is.Does, "verify"):
+		return k, fmt.Sprintf("it is for %.100q", is.Does), nil
+	case is.Signs != "" && !slices.Contains(algorithms, jose.SignatureAlgorithm(is.Signs)):
+		return k, fmt.Sprintf("the algorithm %.40q signs no tokens that are taken", is.Signs), nil
 	}
 	if is.Kind == "EC" && !slices.Contains([]string{"P-256", "P-384", "P-521"}, is.Curve) {
 		return k, fmt.Sprintf("the curve %.40q is not known", is.Curve), nil
@@ -204,6 +217,44 @@ func parseKey(raw json.RawMessage) (k jose.JSONWebKey, over string, err error) {
 // maxTokenBytes bounds a token before it is parsed.
 const maxTokenBytes = 8 << 10
 
+// maxTries bounds how many keys are tried for a token: each takes a processor's
+// time, and whoever reaches the port may send any.
+const maxTries = 16
+
+// candidates returns the keys that may have signed a token: those of the name and
+// algorithm that it says. A key without a name may be any, and so may any be that
+// of a token that names none.
+func candidates(set *jose.JSONWebKeySet, of jose.Header) (keys []jose.JSONWebKey, err error) {
+	for _, k := range set.Keys {
+		if (of.KeyID == "" || k.KeyID == "" || k.KeyID == of.KeyID) && signs(k, jose.SignatureAlgorithm(of.Algorithm)) {
+			keys = append(keys, k)
+		}
+	}
+	switch {
+	case len(keys) == 0:
+		return nil, fmt.Errorf("no key of the set is named %.100q and signs by %s", of.KeyID, of.Algorithm)
+	case len(keys) > maxTries:
+		return nil, fmt.Errorf("%d keys of the set may be that of %.100q, and %d are tried at most", len(keys), of.KeyID, maxTries)
+	}
+	return keys, nil
+}
+
+// signs reports whether a key is for an algorithm.
+func signs(k jose.JSONWebKey, by jose.SignatureAlgorithm) bool {
+	if k.Algorithm != "" && k.Algorithm != string(by) {
+		return false
+	}
+	switch key := k.Key.(type) {
+	case *rsa.PublicKey:
+		return strings.HasPrefix(string(by), "RS") || strings.HasPrefix(string(by), "PS")
+	case *ecdsa.PublicKey:
+		return key.Curve == map[jose.SignatureAlgorithm]elliptic.Curve{jose.ES256: elliptic.P256(), jose.ES384: elliptic.P384(), jose.ES512: elliptic.P521()}[by]
+	case ed25519.PublicKey:
+		return by == jose.EdDSA
+	}
+	return false
+}
+
 // name returns the subject of a token that is signed, of the issuer, for the
 // audience, and has not ended.
 func (v *verifier) name(token string) (string, error) {
@@ -218,12 +269,11 @@ func (v *verifier) name(token string) (string, error) {
 		return "", bad(err)
 	}
 	var claims jwt.Claims
-	id := signed.Headers[0].KeyID
-	keys := v.keys.current().Key(id)
-	if id == "" || len(keys) == 0 {
-		return "", bad(jose.ErrJWKSKidNotFound)
+	keys, err := candidates(v.keys.current(), signed.Headers[0])
+	if err != nil {
+		return "", bad(err)
 	}
-	for _, k := range keys { // several may have one name
+	for _, k := range keys {
 		if err = signed.Claims(k.Key, &claims); err == nil {
 			break
 		}

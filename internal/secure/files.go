@@ -11,8 +11,10 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/millrace/millrace"
@@ -24,6 +26,8 @@ type Files struct {
 	tls   TLS
 	field string
 	log   *slog.Logger
+
+	serves atomic.Bool // the certificate is shown to callers
 
 	mu struct {
 		sync.Mutex
@@ -76,7 +80,7 @@ func (t TLS) read(field string) (*material, error) {
 		errs = append(errs, &millrace.Error{Reason: millrace.ReasonInvalid, Field: field + "." + key, Detail: err.Error(), WayOut: "name a PEM file that this process can read"})
 	}
 	file := func(key, name string) []byte {
-		pem, err := os.ReadFile(name)
+		pem, err := readFile(name)
 		if err != nil {
 			wrong(key, err)
 		}
@@ -86,8 +90,11 @@ func (t TLS) read(field string) (*material, error) {
 		m.pool = x509.NewCertPool()
 		if text := file("ca", t.CA); text != nil {
 			all, err := certificates(text)
-			if err != nil {
+			switch {
+			case err != nil:
 				wrong("ca", fmt.Errorf("%s: %w", t.CA, err))
+			case !slices.ContainsFunc(all, authority):
+				wrong("ca", fmt.Errorf("%s: none of its %d certificates is of an authority", t.CA, len(all)))
 			}
 			for _, c := range all {
 				m.pool.AddCert(c)
@@ -135,6 +142,12 @@ func certificates(text []byte) (all []*x509.Certificate, err error) {
 	return all, nil
 }
 
+// authority reports whether a certificate can have signed one that is shown:
+// another, or itself. Those of version 1 do not say.
+func authority(c *x509.Certificate) bool {
+	return c.IsCA || c.Version < 3 || bytes.Equal(c.RawIssuer, c.RawSubject)
+}
+
 // current returns what the files hold, or held when they were last good.
 func (f *Files) current() *material {
 	f.mu.Lock()
@@ -147,6 +160,9 @@ func (f *Files) current() *material {
 	if err == nil {
 		next, err = f.tls.read(f.field)
 	}
+	if err == nil && f.unfit(f.mu.good) == nil {
+		err = f.unfit(next)
+	}
 	was := f.mu.fault
 	f.mu.fault = textOf(err)
 	if err != nil {
@@ -158,6 +174,26 @@ func (f *Files) current() *material {
 	f.mu.good, f.mu.stamps = next, stamps
 	f.log.Info("certificates were read again", "field", f.field)
 	return next
+}
+
+// unfit says why the other side would refuse the certificate, if there is one.
+func (f *Files) unfit(m *material) error {
+	if m.pair == nil {
+		return nil
+	}
+	var why string
+	switch c, now := m.pair.Leaf, time.Now(); {
+	case now.After(c.NotAfter):
+		why = "it ended on " + c.NotAfter.Format(time.RFC3339)
+	case now.Before(c.NotBefore):
+		why = "it begins on " + c.NotBefore.Format(time.RFC3339)
+	case f.serves.Load() && len(c.ExtKeyUsage)+len(c.UnknownExtKeyUsage) > 0 &&
+		!slices.Contains(c.ExtKeyUsage, x509.ExtKeyUsageServerAuth) && !slices.Contains(c.ExtKeyUsage, x509.ExtKeyUsageAny):
+		why = "it is not for a server, by its extended key usage"
+	default:
+		return nil
+	}
+	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: f.field + ".cert", Detail: fmt.Sprintf("%s: the other side would refuse it: %s", f.tls.Cert, why), WayOut: "put one there that is valid now"}
 }
 
 // look implements watched.
@@ -208,6 +244,7 @@ func (f *Files) Server(auth tls.ClientAuthType) (*tls.Config, error) {
 	if f.tls.Cert == "" || f.tls.CA == SystemCA {
 		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: f.field, Detail: "a port needs a certificate, its key, and the CA of its callers", WayOut: "name cert, key and ca, PEM files each"}
 	}
+	f.serves.Store(true)
 	config := func() *tls.Config {
 		m := f.current()
 		return &tls.Config{

@@ -78,8 +78,8 @@ const (
 	maxTextBytes = 1 << 20
 )
 
-// OpenSource reads the secret in a file. Space around it does not count. field
-// is the key of the configuration that names the file.
+// OpenSource reads the secret in a file. Space around it, and a byte order mark
+// before it, do not count. field is the key of the configuration that names the file.
 func OpenSource(file, field string, log *slog.Logger) (*Source, error) {
 	if log == nil {
 		log = slog.Default()
@@ -117,11 +117,11 @@ func (s *Source) read() error {
 	if n := stamp[0].Size(); n > most {
 		return fmt.Errorf("%s has %d bytes, and may have %d", s.file, n, most)
 	}
-	text, err := os.ReadFile(s.file)
+	text, err := readFile(s.file)
 	if err != nil {
 		return err
 	}
-	secret := strings.TrimSpace(string(text))
+	secret := strings.TrimSpace(strings.TrimPrefix(string(text), "\ufeff")) // some editors begin a file with it
 	switch {
 	case s.check == nil && secret == "":
 		return fmt.Errorf("%s is empty", s.file)

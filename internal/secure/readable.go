@@ -1,9 +1,37 @@
 package secure
 
 import (
+	"errors"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"syscall"
 )
+
+// readFile reads a regular file. What else has its name could have the reader wait
+// for ever, as a pipe does that nobody writes to, and with it every handshake.
+func readFile(name string) ([]byte, error) {
+	regular := func(info os.FileInfo, err error) error {
+		if err == nil && !info.Mode().IsRegular() {
+			err = fmt.Errorf("%s is no regular file: its mode is %s", name, info.Mode())
+		}
+		return err
+	}
+	if err := regular(os.Stat(name)); err != nil { // to open some devices does something
+		return nil, err
+	}
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe may have come since
+	if err != nil {
+		return nil, err
+	}
+	err = regular(f.Stat())
+	var text []byte
+	if err == nil {
+		text, err = io.ReadAll(f)
+	}
+	return text, errors.Join(err, f.Close())
+}
 
 // ReadableByAll reports whether every user of the machine can read a file: its mode lets
 // them, and so do those of all directories above it. It is false where that cannot be found

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 	"weak"
 
 	"github.com/millrace/millrace"
@@ -46,12 +47,10 @@ func watch[T any, P interface {
 	})
 }
 
-// Faults returns what is wrong with files that have changed and cannot be used,
-// so that what they held before stays: by the keys of the configuration that name
-// them. It looks at all of them, whether anybody shakes hands by them or not.
-func Faults() map[string]string {
+// inUse is what the process has open that something uses.
+func inUse() (all []watched) {
 	opened.Lock()
-	var all []watched
+	defer opened.Unlock()
 	opened.all = slices.DeleteFunc(opened.all, func(use func() watched) bool {
 		x := use()
 		if x != nil {
@@ -59,9 +58,38 @@ func Faults() map[string]string {
 		}
 		return x == nil
 	})
-	opened.Unlock()
+	return all
+}
+
+// Life is from when until when a certificate is valid.
+type Life struct{ Begins, Ends time.Time }
+
+// Lives returns the lives of the certificates that the process shows, by the keys of
+// the configuration that name them: of several of one key, of that which ends first.
+func Lives() map[string]Life {
+	lives := map[string]Life{}
+	for _, x := range inUse() {
+		f, ok := x.(*Files)
+		if !ok {
+			continue
+		}
+		m := f.current()
+		if m.pair == nil {
+			continue
+		}
+		if was, ok := lives[f.field]; !ok || m.pair.Leaf.NotAfter.Before(was.Ends) {
+			lives[f.field] = Life{m.pair.Leaf.NotBefore, m.pair.Leaf.NotAfter}
+		}
+	}
+	return lives
+}
+
+// Faults returns what is wrong with files that have changed and cannot be used,
+// so that what they held before stays: by the keys of the configuration that name
+// them. It looks at all of them, whether anybody shakes hands by them or not.
+func Faults() map[string]string {
 	faults := map[string]string{}
-	for _, x := range all {
+	for _, x := range inUse() {
 		field, fault := x.look()
 		switch was := faults[field]; {
 		case fault == "" || strings.Contains(was, fault):

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -154,8 +156,9 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 		"of authorities, malformed": func() error {
 			return two(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("no certificate")}))
 		},
-		"gone":                  func() error { return os.Remove(me.Cert) },
-		"of an authority, gone": func() error { return os.Rename(a.CA, a.CA+".away") },
+		"of an authority, of none": func() error { return os.WriteFile(a.CA, good, 0o600) },
+		"gone":                     func() error { return os.Remove(me.Cert) },
+		"of an authority, gone":    func() error { return os.Rename(a.CA, a.CA+".away") },
 	} {
 		log.Reset()
 		must(t, spoil())
@@ -235,7 +238,9 @@ func TestSecretsAreReadAgain(t *testing.T) {
 	is("alpha7", false)
 	write("")
 	is("alpha7", true)
-	write("two two")
+	write("\ufeff")
+	is("alpha7", false)        // the same is told once
+	write("\ufefftwo two\r\n") // as some editors write it
 	is("two two", false)
 	must(t, os.Remove(file))
 	is("two two", true)
@@ -243,6 +248,107 @@ func TestSecretsAreReadAgain(t *testing.T) {
 	is("two two", true)
 	write("three")
 	is("three", false)
+}
+
+// A certificate that the other side would refuse does not replace one that is
+// good; it does where that has ended, too.
+func TestCertificatesThatAreRefusedReplaceNone(t *testing.T) {
+	a := authority.New(t)
+	of := a.Issue("server", "127.0.0.1")
+	f, err := secure.Open(of, "unfit", slog.New(slog.DiscardHandler))
+	must(t, err)
+	how, err := f.Server(tls.RequireAndVerifyClientCert)
+	must(t, err)
+	addr, me := serve(t, how), open(t, a.Issue("me"), nil)
+	is := func(what, fault string) {
+		t.Helper()
+		if got := secure.Faults()["unfit"]; (got == "") != (fault == "") || !strings.Contains(got, fault) {
+			t.Errorf("%s: the fault is %q, want one of %q", what, got, fault)
+		}
+		if _, err := ask(t, me, addr); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	is("good", "")
+	for what, c := range map[string]struct {
+		change func(*x509.Certificate)
+		fault  string
+	}{
+		"ended":      {func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }, "it ended on"},
+		"to begin":   {func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Minute) }, "it begins on"},
+		"a client's": {func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth} }, "not for a server"},
+	} {
+		a.IssueWith("server", c.change, "127.0.0.1")
+		is(what, c.fault)
+		a.IssueWith("server", func(c *x509.Certificate) { c.ExtKeyUsage = nil }, "127.0.0.1")
+		is("after one that "+what, "")
+	}
+
+	// What only calls others may be a client's.
+	mine := a.Issue("mine")
+	caller, err := secure.Open(mine, "unfit", slog.New(slog.DiscardHandler))
+	must(t, err)
+	a.IssueWith("mine", func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth} })
+	is("a caller's", "")
+	runtime.KeepAlive(caller)
+
+	// Of two that are refused the newer is taken: its time may come.
+	a.IssueUntil("server", time.Now().Add(-2*time.Hour), "127.0.0.1")
+	first, err := secure.Open(of, "ended", slog.New(slog.DiscardHandler))
+	must(t, err)
+	a.IssueUntil("server", time.Now().Add(-time.Minute), "127.0.0.1")
+	if fault := secure.Faults()["ended"]; fault != "" {
+		t.Errorf("the last one has ended, too, and the newer has the fault %q", fault)
+	}
+	runtime.KeepAlive(first)
+}
+
+// A pipe in place of a file has nobody wait for who would write to it: it is a
+// fault, and the last good stays, until a file is back.
+func TestPipesAreNoFiles(t *testing.T) {
+	a := authority.New(t)
+	me := a.Issue("me")
+	f, err := secure.Open(me, "pipes", slog.New(slog.DiscardHandler))
+	must(t, err)
+	file := filepath.Join(t.TempDir(), "password")
+	must(t, os.WriteFile(file, []byte("alpha7"), 0o600))
+	s, err := secure.OpenSource(file, "piped", slog.New(slog.DiscardHandler))
+	must(t, err)
+	soon := func(what string, look func() string) string {
+		t.Helper()
+		got := make(chan string, 1)
+		go func() { got <- look() }()
+		select {
+		case x := <-got:
+			return x
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%s: it is waited for", what)
+			return ""
+		}
+	}
+	for _, name := range []string{me.CA, me.Cert, me.Key, file} {
+		key := "pipes"
+		if name == file {
+			key = "piped"
+		}
+		fault := func() string { return secure.Faults()[key] }
+		must(t, os.Rename(name, name+".away"))
+		must(t, syscall.Mkfifo(name, 0o600))
+		if got := soon(name, fault); !strings.Contains(got, name+" is no regular file") {
+			t.Errorf("a pipe has the fault %q", got)
+		}
+		soon(name, func() string { f.Client(); return "" })
+		if got := soon(name, s.Current); got != "alpha7" {
+			t.Errorf("the password is %q", got)
+		}
+		must(t, os.Rename(name+".away", name))
+		if got := soon(name, fault); got != "" {
+			t.Errorf("a file is back, and the fault is %q", got)
+		}
+	}
+	if _, err := secure.OpenSource(os.DevNull, "piped", nil); err == nil || !strings.Contains(err.Error(), "no regular file") {
+		t.Errorf("a device is opened: %v", err)
+	}
 }
 
 // Files that are spoiled are told without a handshake or a login, and so is that

@@ -165,7 +165,7 @@ func newRole(ctx context.Context, c *Common, ready func() error, leave func()) (
 	r.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "millrace_build_info", Help: "1, with the version of the process and of Go.", ConstLabels: prometheus.Labels{"version": version.Here(), "goversion": runtime.Version()},
 	}, func() float64 { return 1 }))
-	r.metrics.MustRegister(admin.FileFaults())
+	r.metrics.MustRegister(admin.FileFaults(), admin.Certificates())
 	r.told = door.NewRefusals(slog.Default(), r.metrics)
 	told := ctx
 	last, end := context.WithCancel(context.WithoutCancel(told))

@@ -121,6 +121,7 @@ func defineFeed(ctx context.Context, w io.Writer, s *feedStore, path string, ser
 	}
 	defer done()
 	var d feeds.Defined
+	var opens []string
 	altered := ""
 	err = s.Keeping(ctx, func(ctx context.Context) error {
 		f, err := feeds.Parse(file)
@@ -128,6 +129,9 @@ func defineFeed(ctx context.Context, w io.Writer, s *feedStore, path string, ser
 			return err
 		}
 		if err := s.Keeps(ctx, leans.Change{Feed: f.Name, To: &f}); err != nil {
+			return err
+		}
+		if opens, err = s.opens(ctx, f.Name, &f); err != nil {
 			return err
 		}
 		altered, err = s.Alters(ctx, f.Name, &f, serve)
@@ -153,6 +157,7 @@ func defineFeed(ctx context.Context, w io.Writer, s *feedStore, path string, ser
 	if len(d.Closes) > 0 {
 		fmt.Fprintf(w, "while it is defined, requests for the built-in %s are refused as FORBIDDEN, whoever asks: they would show what it drops\n", strings.Join(d.Closes, " and "))
 	}
+	tellOpens(w, opens, "are")
 	for _, id := range d.Unheard {
 		fmt.Fprintf(w, "index node %s could not be asked whether it takes the filter\n", id)
 	}
@@ -380,6 +385,11 @@ func (s *feedStore) showRollback(ctx context.Context, w io.Writer, name string, 
 		return v, err
 	}
 	d := s.Read(ctx, v)
+	opens, err := s.opens(ctx, name, &d.Feed)
+	if err != nil {
+		return v, err
+	}
+	tellOpens(w, opens, "would be")
 	checks, done, err := s.Checks(ctx)
 	if err != nil {
 		return v, err
@@ -446,6 +456,11 @@ func dropFeed(ctx context.Context, w io.Writer, s *feedStore, name string, serve
 	if err := s.showDrop(ctx, w, name, covers); err != nil {
 		return err
 	}
+	opens, err := s.opens(ctx, name, nil)
+	if err != nil {
+		return err
+	}
+	tellOpens(w, opens, "would be")
 	leans.TellAltered(w, altered)
 	if ok, err := meant(); !ok {
 		return err

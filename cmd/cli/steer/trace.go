@@ -33,14 +33,18 @@ made, as with "explain". It ends by itself.`,
 			return err
 		}
 		defer func() { err = errors.Join(err, cl.Close()) }()
+		on := fmt.Sprintf("viewer %.100q", viewer)
 		if off {
+			if err := cl.Note(c.Context(), audit.Entry{Act: "trace", On: on, Before: "traced, if it was", After: "not traced"}); err != nil {
+				return err
+			}
 			if err := brokers.Untrace(c.Context(), cl, viewer); err != nil {
 				return err
 			}
 			fmt.Fprintf(c.OutOrStdout(), "%s is not traced\n", viewer)
 			return clusters.TellHeard(c.Context(), c.OutOrStdout(), cl)
 		}
-		if err := cl.Note(c.Context(), audit.Entry{Act: "trace", On: fmt.Sprintf("viewer %.100q", viewer), Before: "not traced", After: "traced for " + d.String()}); err != nil {
+		if err := cl.Note(c.Context(), audit.Entry{Act: "trace", On: on, Before: "not traced", After: "traced for " + d.String()}); err != nil {
 			return err
 		}
 		until, err := brokers.Trace(c.Context(), cl, viewer, d)

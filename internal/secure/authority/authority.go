@@ -85,8 +85,14 @@ func (a *Authority) Issue(name string, hosts ...string) secure.TLS {
 // IssueUntil is Issue with the time at which the certificate ends.
 func (a *Authority) IssueUntil(name string, until time.Time, hosts ...string) secure.TLS {
 	a.t.Helper()
+	return a.IssueWith(name, func(c *x509.Certificate) { c.NotAfter = until }, hosts...)
+}
+
+// IssueWith is Issue with a change of the certificate before it is signed.
+func (a *Authority) IssueWith(name string, change func(*x509.Certificate), hosts ...string) secure.TLS {
+	a.t.Helper()
 	c := &x509.Certificate{
-		SerialNumber: a.serial(), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: until,
+		SerialNumber: a.serial(), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	for _, h := range hosts {
@@ -98,6 +104,7 @@ func (a *Authority) IssueUntil(name string, until time.Time, hosts ...string) se
 			c.DNSNames = append(c.DNSNames, h)
 		}
 	}
+	change(c)
 	key := a.newKey()
 	der, err := x509.CreateCertificate(rand.Reader, c, a.cert, &key.PublicKey, a.key)
 	a.must(err)

@@ -390,6 +390,24 @@ parameters: {weights: {age_h: 1, likes: 1, kind: {a: 1}}}
 	}
 }
 
+// A score that is none is told with the features that are none.
+func TestAScoreThatIsNoneNamesItsFeatures(t *testing.T) {
+	m, err := relevance.Parse(SpecFile, []byte(`name: none
+version: "1"
+schemas: [millrace.Activity]
+features: {likes: record.likes, ratio: record.likes / record.shares}
+scorer: linear
+parameters: {weights: {likes: 1, ratio: 1}}
+`), relevance.ShippedSchemas())
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := Golden{Record: map[string]any{}, Features: map[string]any{"likes": 1.0}}
+	if err := row.Complete(m, relevance.ShippedSchemas()); err == nil || err.Error() != "the score is NaN: feature ratio is missing" {
+		t.Errorf("%v", err)
+	}
+}
+
 // sealed makes a pack of files without a look at them.
 func sealed(files map[string]string) (*Pack, error) {
 	return sealedBy(files, relevance.ShippedSchemas())

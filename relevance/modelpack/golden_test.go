@@ -408,6 +408,32 @@ parameters: {weights: {likes: 1, ratio: 1}}
 	}
 }
 
+// A schema of objects that a spec names and reads nothing of is as one of the entity is:
+// rows may have values of it.
+func TestObjectsThatNothingReads(t *testing.T) {
+	m, err := relevance.Parse(SpecFile, []byte(`name: unread
+version: "1"
+schemas: [millrace.Activity]
+entity: millrace.Features
+object: millrace.Features
+features: {likes: record.likes}
+scorer: linear
+parameters: {weights: {likes: 1}}
+`), relevance.ShippedSchemas())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for object, want := range map[string]string{`{"embedding":[1]}`: "", `{"embeding":[1]}`: "did you mean embedding?"} {
+		rows, err := ReadGolden("golden", []byte(`{"record":{"likes":2},"entity":{"embedding":[1]},"object":`+object+`}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := rows[0].Complete(m, relevance.ShippedSchemas()); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", object, err)
+		}
+	}
+}
+
 // sealed makes a pack of files without a look at them.
 func sealed(files map[string]string) (*Pack, error) {
 	return sealedBy(files, relevance.ShippedSchemas())

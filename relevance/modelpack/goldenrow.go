@@ -216,11 +216,11 @@ func (x *explainer) goldenObject(s *relevance.Scorer, values map[string]any, sch
 		return nil
 	}
 	known := records{schemas[x.Spec().Object]}
-	if known.Layout == nil || s.ObjectLayout() == nil {
-		return errors.New("object: the spec reads no features of what records are about")
+	if known.Layout == nil {
+		return errors.New("object: the spec names no schema of the features of what records are about")
 	}
 	features, err := known.golden("", values, "object", as)
-	if err != nil {
+	if err != nil || s.ObjectLayout() == nil { // nothing reads them, as may be with those of the entity
 		return err
 	}
 	objects := relevance.NewObjects(s.ObjectLayout())

@@ -256,7 +256,7 @@ func (x *explainer) goldenRecord(row *Golden, schemas relevance.Schemas, as read
 			if row.AsOf == nil && readsInstant(of.Tree) {
 				fault = fmt.Errorf("%w; the row has no as_of, so that it is as of the record's own time", fault)
 			}
-			return fault
+			return x.taken(row, schemas, fault)
 		}
 	}
 	if row.Score != nil && !(off(got.Score, *row.Score) <= scoreTolerance(x.Model)) {

@@ -434,6 +434,47 @@ parameters: {weights: {likes: 1}}
 	}
 }
 
+// A row that was written by a former schema and does not say so is told which one it was
+// read by.
+func TestRowsOfAFormerSchemaAreToldWhichWasTaken(t *testing.T) {
+	avsc := func(of string) *schemas.Schema {
+		s, err := schemas.Parse([]byte(`{"type":"record","name":"Item","namespace":"shop","fields":[
+	 {"name":"id","type":"string","millrace":"id"},{"name":"who","type":"string","millrace":"entity"},{"name":"kind","type":"string","millrace":"type"},
+	 {"name":"at","type":{"type":"long","logicalType":"timestamp-millis"},"millrace":"time"},{"name":"fl","type":"` + of + `"}]}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	old, now := avsc("float"), avsc("double")
+	f, err := schemas.FamilyOf(old, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := relevance.ShippedSchemas()
+	known["shop.Item"] = relevance.Records{Layout: f.Layout(), Family: f}
+	m, err := relevance.Parse(SpecFile, []byte(`name: item
+version: "1"
+schemas: [shop.Item]
+features: {fl: record.fl}
+scorer: linear
+parameters: {weights: {fl: 1}}
+`), known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := Golden{Record: map[string]any{"fl": 73.98}, Features: map[string]any{"fl": 73.9800033569336}}
+	check := func() error { return newExplainer(m).goldenRecord(&row, known, typed, map[string]bool{}) }
+	want := fmt.Sprintf("it was read by shop.Item@%s, the newest that has its fields: a record of another says so, as \"schema\": \"shop.Item@%s\"", now.Fingerprint(), old.Fingerprint())
+	if err := check(); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %s", err, want)
+	}
+	row.Schema = fmt.Sprintf("shop.Item@%s", old.Fingerprint())
+	if err := check(); err != nil {
+		t.Errorf("as the message says: %v", err)
+	}
+}
+
 // sealed makes a pack of files without a look at them.
 func sealed(files map[string]string) (*Pack, error) {
 	return sealedBy(files, relevance.ShippedSchemas())

@@ -64,7 +64,7 @@ func Assign(ctx context.Context, cl *cluster.Client, a topology.Assignment, lost
 // Idle refuses what may not be done while a plan is under way: an assignment past it.
 func (s *Steered) Idle() error {
 	if p := s.Plan; p != nil && !p.Status.Ended() {
-		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "plan", Detail: fmt.Sprintf("plan %s (%s) is %s, and would go on from another assignment", p.ID, p.Kind, p.Status), WayOut: "cancel it first: millrace cluster cancel"}
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "plan", Detail: fmt.Sprintf("plan %s (%s) is %s, and would go on from another assignment", p.ID, p.Kind, p.Status.words()), WayOut: "cancel it first: millrace cluster cancel"}
 	}
 	return nil
 }
@@ -95,7 +95,7 @@ func (s *Steered) takes(o Order) error {
 		ok = ok || st == p.Status
 	}
 	if !ok {
-		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "plan", Detail: fmt.Sprintf("plan %s is %s, and there is nothing to %s", p.ID, p.Status, o), WayOut: "see: millrace cluster status"}
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "plan", Detail: fmt.Sprintf("plan %s is %s, and there is nothing to %s", p.ID, p.Status.words(), o), WayOut: "see: millrace cluster status"}
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/coordinator/plan"
 	"github.com/millrace/millrace/internal/cluster/keyspace"
 	"github.com/millrace/millrace/internal/cluster/members"
 	"github.com/millrace/millrace/internal/cluster/steering"
@@ -837,6 +838,48 @@ func TestWhoAPlanLeadsToIsGivenUpByHand(t *testing.T) {
 	}
 	if _, err := Propose(s, nil, Request{Kind: Repair, Nodes: []millrace.NodeID{"n4"}, By: "me"}, w.now); err == nil {
 		t.Error("a node is given up that is not heard of")
+	}
+}
+
+// A rollback to a node that is gone for good ends: what it cannot be given back stays
+// where it is.
+func TestARollbackEndsWithoutWhoIsGone(t *testing.T) {
+	w := newWorld(rand.New(rand.NewPCG(1, 1)), 2, 2)
+	base := Layout(w.a.Replicas)
+	base = base.clone()
+	w.add("n2")
+	goal, err := topology.Spread([]millrace.NodeID{"n0", "n2"}, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.a.Replicas = goal.Replicas
+	delete(w.alive, "n1")
+	w.ready["n2"], w.disk["n2"] = topology.All(), topology.All()
+	p := &Plan{ID: "p", Kind: Add, Status: Done, Wanted: 2, BaseWanted: 2, Base: base, Marks: map[millrace.NodeID]Mark{"n2": {}}}
+	s := &Steered{State: &steering.State{Assignment: w.a, Map: w.evidence().nodes}, Plan: p, Intent: Intent{Nodes: map[millrace.NodeID]Mark{"n2": {Added: true}}}}
+	if err := s.order(Rollback, w.evidence(), "me"); err != nil || p.left() != 720 {
+		t.Fatalf("%d moves are left: %v", p.left(), err)
+	}
+	pr, err := Propose(s, nil, Request{Kind: Repair, Nodes: []millrace.NodeID{"n1"}, By: "me"}, w.now)
+	if err != nil || pr.Err() != nil || pr.Goal.names("n1") || !pr.Goal.names("n2") || pr.Why != "n1 is given up" || !slices.ContainsFunc(pr.After.Nodes, func(n plan.NodeBalance) bool { return n.ID == "n2" && n.Replicas == 720 }) {
+		t.Errorf("n1 is not given up: %v, %+v", err, pr)
+	}
+	pr, err = Propose(s, nil, Request{Kind: Add, Nodes: []millrace.NodeID{"n2"}, By: "me"}, w.now)
+	if err == nil {
+		err = pr.Err()
+	}
+	if err == nil || !strings.Contains(err.Error(), "plan p (add) is rolling back: wait for its end, or cancel it;") {
+		t.Errorf("another plan: %v", err)
+	}
+	e := w.evidence()
+	e.givenUp["n1"] = true
+	c := &Coordinator{}
+	if err := c.repair(s, e); err != nil {
+		t.Fatal(err)
+	}
+	p.advance(&w.a, e, &pace{})
+	if p.Status != RolledBack || w.a.Hosted("n2") != topology.All() || w.a.Hosted("n0") != topology.All() {
+		t.Errorf("%s, %d moves are left", p.Status, p.left())
 	}
 }
 

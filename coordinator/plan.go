@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/millrace/millrace"
@@ -52,6 +53,9 @@ const (
 
 // Ended reports whether nothing is left to be done.
 func (s Status) Ended() bool { return s == Done || s == Cancelled || s == RolledBack }
+
+// words is a status in a sentence.
+func (s Status) words() string { return strings.ReplaceAll(string(s), "_", " ") }
 
 // MoveState is where a move is. What comes between, restoring, catching up and
 // warming, the new replica tells itself.

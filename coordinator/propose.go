@@ -52,7 +52,8 @@ type Check struct {
 
 // Proposal is a plan that nobody has begun.
 type Proposal struct {
-	Plan          *Plan
+	Plan          *Plan  // of a repair that gives one another end, that one
+	Why           string // what is wanted
 	Before, After plan.Balance
 	Checks        []Check
 	Goal          Layout
@@ -197,7 +198,7 @@ func Propose(s *Steered, stats map[millrace.NodeID]members.NodeStats, r Request,
 	if s.Assignment.Epoch == 0 {
 		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "cluster", Detail: "the cluster has no assignment yet", WayOut: "make the first one: millrace cluster assign"}
 	}
-	pr := &Proposal{intent: s.Intent.clone(), bytes: bytesOf(stats)}
+	pr := &Proposal{Why: r.why(), intent: s.Intent.clone(), bytes: bytesOf(stats)}
 	wanted := cmp.Or(r.Replicas, s.Map.Wanted())
 	from := Layout(s.Assignment.Replicas)
 	if s.joins(r) {
@@ -217,7 +218,11 @@ func Propose(s *Steered, stats map[millrace.NodeID]members.NodeStats, r Request,
 				e.givenUp[id] = true
 			}
 		}
-		made, err = marked.solve(e, wanted, from, assignedOrAdded, noGain)
+		if s.joins(r) {
+			made, err = marked.repaired(e, wanted, from)
+		} else {
+			made, err = marked.solve(e, wanted, from, assignedOrAdded, noGain)
+		}
 	case Add:
 		if err := pr.mark(s, r, now); err != nil {
 			return nil, err
@@ -325,11 +330,11 @@ func (pr *Proposal) check(s *Steered, e *evidence, r Request, made *plan.Plan) {
 		lossy = Warn
 	}
 	if p := s.Plan; s.joins(r) {
-		say(Warn, "plan %s (%s) is %s, and goes on to another end, without them", p.ID, p.Kind, p.Status)
+		say(Warn, "plan %s (%s) is %s, and goes on to another end, without them", p.ID, p.Kind, p.Status.words())
 	} else if p != nil && p.Status == Paused {
 		say(Fault, "plan %s (%s) is paused: resume it, cancel it or roll it back", p.ID, p.Kind)
 	} else if p != nil && !p.Status.Ended() {
-		say(Fault, "plan %s (%s) is %s: wait for its end, or cancel it or roll it back", p.ID, p.Kind, p.Status)
+		say(Fault, "plan %s (%s) is %s: wait for its end%s", p.ID, p.Kind, p.Status.words(), s.ways())
 	} else {
 		say(Pass, "no other plan is under way")
 	}
@@ -391,6 +396,20 @@ func (pr *Proposal) check(s *Steered, e *evidence, r Request, made *plan.Plan) {
 	for _, n := range made.Notes {
 		say(Warn, "%s", n)
 	}
+}
+
+// ways says what a plan that is under way may be told instead of waiting for its end.
+func (s *Steered) ways() string {
+	ways := ""
+	for _, o := range []struct {
+		order Order
+		words string
+	}{{Cancel, "cancel it"}, {Rollback, "roll it back"}} {
+		if s.takes(o.order) == nil {
+			ways += ", or " + o.words
+		}
+	}
+	return ways
 }
 
 // lost says which nodes that host anything are given up, and so not waited for.

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/coordinator/plan"
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/partition"
 )
@@ -39,13 +40,17 @@ func (c *Coordinator) repair(s *Steered, e *evidence) error {
 	if under {
 		wanted = s.Plan.Wanted
 	}
-	made, err := s.solve(e, wanted, now, assignedOrAdded, noGain)
+	made, err := s.repaired(e, wanted, now)
 	if err != nil {
 		return err
 	}
 	goal := Layout(made.Goal)
 	if !goal.differs(&now) {
-		return fmt.Errorf("%s is gone for good, and no other node can take what it hosted: %s", strings.Join(dead, ", "), strings.Join(made.Warnings, "; "))
+		wayOut := ""
+		if under {
+			wayOut = fmt.Sprintf("; plan %s (%s) waits for that: add a node once it is cancelled (millrace cluster cancel), or bring the lost one back", s.Plan.ID, s.Plan.Kind)
+		}
+		return fmt.Errorf("%s is gone for good, and no other node can take what it hosted: %s%s", strings.Join(dead, ", "), strings.Join(made.Warnings, "; "), wayOut)
 	}
 	why := fmt.Sprintf("%s gone for longer than %s", strings.Join(dead, ", "), c.cfg.Grace)
 	if !under {
@@ -54,6 +59,35 @@ func (c *Coordinator) repair(s *Steered, e *evidence) error {
 	s.Plan.retarget(&s.Assignment, &goal, e)
 	s.Plan.note(e.now, "%s: its replicas are made elsewhere, %d moves are left", why, s.Plan.left())
 	return nil
+}
+
+// repaired makes the plan that gives to others what now gives to nodes that are given up.
+// What a rollback cannot give back to those, nor to any other node that now names, stays
+// where it is.
+func (s *Steered) repaired(e *evidence, wanted int, now Layout) (plan.Plan, error) {
+	made, err := s.solve(e, wanted, now, assignedOrAdded, noGain)
+	if err != nil || s.Plan == nil || s.Plan.Status != RollingBack {
+		return made, err
+	}
+	goal, stays := Layout(made.Goal), false
+	goal = goal.clone()
+	for p := range partition.Count {
+		for i, lost := range goal[p] {
+			if !e.givenUp[lost] {
+				continue
+			}
+			for _, id := range s.Assignment.Replicas[p] {
+				if s.Map.Alive(id) && !s.Intent.Nodes[id].Draining && !slices.Contains(goal[p], id) {
+					goal[p][i], stays = id, true
+					break
+				}
+			}
+		}
+	}
+	if !stays {
+		return made, nil
+	}
+	return s.solve(e, wanted, goal, assignedOrAdded, noGain)
 }
 
 // givenUp returns the nodes that are gone and are not waited for: by what people said of

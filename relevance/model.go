@@ -229,6 +229,12 @@ func viewerValue(viewer *millrace.Viewer, v plan.Var) (any, error) {
 	case []string:
 		got = plan.Strings
 	}
+	if list, is := x.([]string); is && len(list) == 0 && v.Kind == plan.Numbers {
+		return []float64{}, nil // JSON does not say of what an empty list is
+	}
+	if list, is := x.([]float64); is && len(list) == 0 && v.Kind == plan.Strings {
+		return []string{}, nil
+	}
 	if got != v.Kind {
 		return nil, &millrace.Error{
 			Reason: millrace.ReasonInvalid,

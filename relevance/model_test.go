@@ -171,6 +171,31 @@ func TestViewerOfAnotherTypeIsRefused(t *testing.T) {
 	}
 }
 
+// An empty list is one of numbers and of strings: JSON does not say of what it is.
+func TestAnEmptyListIsOfAnyKind(t *testing.T) {
+	m, err := Parse("spec.yaml", []byte(`name: lists
+version: "1"
+schemas: [millrace.Activity]
+viewer: {w: list(double), words: list(string)}
+features: {near: "viewer.w[0] * record.likes", known: "record.verb in viewer.words"}
+scorer: linear
+parameters: {weights: {near: 1, known: 1}}
+`), ShippedSchemas())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, empty := range []any{[]string{}, []float64{}, []string(nil)} {
+		for _, m := range []*Model{m, m.Interpreted()} {
+			rows := activities(t, ShippedSchemas()["millrace.Activity"].Layout, map[string]any{"verb": "post", "likes": 2})
+			got := score(t, m, rows, &millrace.Viewer{Attributes: map[string]any{"w": empty, "words": empty}}, 0)
+			none := score(t, m, rows, &millrace.Viewer{Attributes: map[string]any{"w": []float64{}, "words": []string{}}}, 0)
+			if math.Float64bits(got[0]) != math.Float64bits(none[0]) {
+				t.Errorf("%T: %v, want %v", empty, got, none)
+			}
+		}
+	}
+}
+
 func TestScoreDoesNotAllocate(t *testing.T) {
 	rows := activities(t, ShippedSchemas()["millrace.Activity"].Layout, slices.Repeat([]map[string]any{{"verb": "a long content type", "likes": 2}}, 100)...)
 	for _, m := range []*Model{builtinModel(t, "home"), builtinModel(t, "home").Interpreted()} {

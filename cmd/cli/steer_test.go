@@ -153,6 +153,35 @@ func TestTheTimeOfARestartBeginsWhenTheCommandHasEnded(t *testing.T) {
 	}
 }
 
+// A replica that was out of service before a restart is so after it, which is told before,
+// and nobody waits for it.
+func TestARestartWaitsForWhatServedBefore(t *testing.T) {
+	t.Parallel()
+	c := startClinic(t)
+	second := c.ok()
+	out := topology.Report{State: "quarantined", Reason: topology.ByOperatorReason, Detail: "doubt", Since: time.Unix(1e9, 0)}
+	out.Partitions.Add(644)
+	rest := topology.All()
+	rest.Remove(644)
+	say := func(m *members.Membership) {
+		m.SetReady(rest)
+		m.SetReports([]topology.Report{out})
+	}
+	say(c.nodes["node-2"])
+	w, err := c.one.Watch(c.ctx)
+	c.must(err)
+	clitest.WaitFor(c.ctx, t, "node-1 to hear of it", func() bool { return len(w.Current().Reports("node-2")) == 1 })
+	said, err := c.at("node-2 restarts", func() {
+		c.must(c.nodes["node-2"].Leave(c.ctx))
+		m, err := members.Join(c.ctx, second, topology.Node{ID: "node-2", Addr: "node-2:7070", Start: 2})
+		c.must(err)
+		say(m)
+	}, "node", "restart", "node-2", "--exec", "true", "--timeout", "8s", "--apply", "--yes")
+	if err != nil || !strings.Contains(said, "720 partitions; 1 of them are quarantined and are not waited for: 644\n") || !strings.Contains(said, "node-2 is whole again after") {
+		t.Errorf("%v\n%s", err, said)
+	}
+}
+
 // The history tells of a restart after which the node was not whole again.
 func TestARestartThatFailsIsNoted(t *testing.T) {
 	t.Parallel()

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -50,8 +51,8 @@ import (
 // port of the loopback interface.
 type Config struct {
 	Dir      string   // of everything kept
-	Nodes    int      // index nodes; default 3
-	Replicas int      // of each partition; default 2, at most Nodes
+	Nodes    int      // index nodes, node-1 and so on; 0: those that Dir has, 3 if it has none
+	Replicas int      // of each partition of a new cluster; default 2, at most as many as nodes
 	Content  []string // topics of content records; default "activity"
 	Features []string // topics of feature records; default "entity-features"
 
@@ -82,8 +83,6 @@ type Config struct {
 }
 
 func (c *Config) defaults() {
-	c.Nodes = cmp.Or(c.Nodes, 3)
-	c.Replicas = min(cmp.Or(c.Replicas, 2), c.Nodes)
 	c.Content = c.prefixed(c.Content, "activity")
 	c.Features = c.prefixed(c.Features, "entity-features")
 	c.Name = cmp.Or(c.Name, "millrace")
@@ -116,6 +115,7 @@ type Cluster struct {
 	Kafka, Etcd, HTTP, GRPC, Admin string
 
 	cfg     Config
+	ids     []millrace.NodeID // of Nodes
 	topics  kafka.Topics
 	client  *cluster.Client
 	maps    *cluster.Watcher
@@ -159,8 +159,8 @@ func (c *Cluster) start(ctx, run context.Context) error {
 	metrics := prometheus.NewRegistry()
 	c.metrics = metrics
 	metrics.MustRegister(c.client)
-	for i := range c.cfg.Nodes {
-		if err := c.startNode(run, i, metrics); err != nil {
+	for _, id := range c.ids {
+		if err := c.startNode(run, id, metrics); err != nil {
 			return err
 		}
 	}
@@ -240,34 +240,54 @@ func (c *Cluster) startEtcd(ctx, run context.Context) error {
 	if c.maps, err = c.client.Watch(run); err != nil {
 		return err
 	}
-	if c.maps.Current().Epoch() > 0 {
-		return nil
+	m := c.maps.Current()
+	if c.ids, err = c.nodeIDs(m); err != nil || m.Epoch() > 0 {
+		return err
 	}
-	first, err := topology.Spread(c.nodeIDs(), c.cfg.Replicas)
+	first, err := topology.Spread(c.ids, min(cmp.Or(c.cfg.Replicas, 2), len(c.ids)))
 	if err != nil {
 		return err
 	}
 	if c.cfg.Assign != nil {
-		first = c.cfg.Assign(c.nodeIDs())
+		first = c.cfg.Assign(c.ids)
 	}
 	first.AllowUnknown = true // the nodes start after this
 	return steering.Assign(ctx, c.client, first)
 }
 
-func (c *Cluster) nodeIDs() []millrace.NodeID {
-	ids := make([]millrace.NodeID, c.cfg.Nodes)
+// nodeIDs returns which nodes are to run. Those of a directory that is not new are those
+// that its cluster's assignment names: others of them may be processes of their own, and
+// have their directories elsewhere.
+func (c *Cluster) nodeIDs(m *topology.Map) ([]millrace.NodeID, error) {
+	a := m.Assignment()
+	var own []millrace.NodeID
+	for _, id := range a.Nodes() {
+		if _, err := os.Stat(c.nodeDir(id)); err == nil {
+			own = append(own, id)
+		}
+	}
+	if c.cfg.Nodes == 0 && len(own) > 0 {
+		return own, nil
+	}
+	ids := make([]millrace.NodeID, cmp.Or(c.cfg.Nodes, 3))
 	for i := range ids {
 		ids[i] = millrace.NodeID(fmt.Sprintf("node-%d", i+1))
 	}
-	return ids
+	for _, id := range own {
+		if !slices.Contains(ids, id) {
+			return nil, fmt.Errorf("%s has the data of index node %s, which the cluster's assignment names, and %d index nodes are asked for: start as many as it has, which is what is done if no number is given, and take away with millrace node remove those that you do not want", c.cfg.Dir, id, c.cfg.Nodes)
+		}
+	}
+	return ids, nil
 }
 
-func (c *Cluster) startNode(run context.Context, i int, metrics prometheus.Registerer) error {
-	id := c.nodeIDs()[i]
+func (c *Cluster) nodeDir(id millrace.NodeID) string { return filepath.Join(c.cfg.Dir, string(id)) }
+
+func (c *Cluster) startNode(run context.Context, id millrace.NodeID, metrics prometheus.Registerer) error {
 	cfg := indexnode.Config{
-		ID: id, Dir: filepath.Join(c.cfg.Dir, string(id)), Brokers: kafka.At(c.Kafka), Topics: c.topics, Cluster: c.client,
+		ID: id, Dir: c.nodeDir(id), Brokers: kafka.At(c.Kafka), Topics: c.topics, Cluster: c.client,
 		Store:   store.Options{MaxDirtyBytes: 16 << 20, CacheBytes: 16 << 20}, // several nodes share this process's memory
-		Cache:   cache.Config{Memory: max(cache.DefaultMemory()/c.cfg.Nodes, cache.LeastMemory)},
+		Cache:   cache.Config{Memory: max(cache.DefaultMemory()/len(c.ids), cache.LeastMemory)},
 		Metrics: prometheus.WrapRegistererWith(prometheus.Labels{"node": string(id)}, metrics), Log: c.cfg.Log,
 	}
 	if c.cfg.Node != nil {
@@ -394,16 +414,20 @@ func (c *Cluster) partitionGroup() string { return c.cfg.TopicPrefix + "partitio
 // Ready reports what the cluster is still waiting for, or nil.
 func (c *Cluster) Ready() error {
 	for i, n := range c.Nodes {
-		if err := n.Ready(); err != nil {
-			return fmt.Errorf("%s: %w", c.nodeIDs()[i], err)
+		err := n.Ready()
+		if errors.Is(err, indexnode.ErrUnassigned) { // it has nothing to wait for
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", c.ids[i], err)
 		}
 		if !n.Proven() {
-			return fmt.Errorf("%s: it is not known yet whether the partitioner has brought what came in to the log", c.nodeIDs()[i])
+			return fmt.Errorf("%s: it is not known yet whether the partitioner has brought what came in to the log", c.ids[i])
 		}
 	}
 	m := c.maps.Current()
 	var served topology.Set
-	for _, id := range c.nodeIDs() {
+	for _, id := range c.ids {
 		hosted, ready := m.Hosted(id), m.Ready(id)
 		if missing := hosted.Minus(ready); missing.Len() > 0 {
 			return fmt.Errorf("%s: %d partitions are not announced as ready", id, missing.Len())
@@ -510,10 +534,10 @@ func (c *Cluster) applied(ctx context.Context, look *kafka.Inspector) error {
 			return err
 		}
 		for i, n := range c.Nodes {
-			hosted := m.Hosted(c.nodeIDs()[i])
+			hosted := m.Hosted(c.ids[i])
 			for p := range hosted.All() {
 				if at := n.Applied(p)[stream]; at < ends[p] {
-					return fmt.Errorf("%s: %s/%d is at %d of %d", c.nodeIDs()[i], topic, p, at, ends[p])
+					return fmt.Errorf("%s: %s/%d is at %d of %d", c.ids[i], topic, p, at, ends[p])
 				}
 			}
 		}

@@ -119,7 +119,7 @@ func askWithFaults(t *testing.T, c *Cluster, truth *oracle.Feed, faults *faults,
 	for i := range n {
 		q := draw.Draw(r)
 		q.Entities = atMost(q.Entities, long)
-		down := faults.draw(r, c.nodeIDs())
+		down := faults.draw(r, c.ids)
 		lost := func(p millrace.Partition) bool {
 			for _, id := range m.Replicas(p) {
 				if !down[id] {

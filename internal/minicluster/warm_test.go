@@ -61,7 +61,7 @@ func TestAMoveHandsTheCacheOver(t *testing.T) {
 	served := func(node int) func() error {
 		return func() error {
 			m := c.maps.Current()
-			id := c.nodeIDs()[node]
+			id := c.ids[node]
 			all := topology.All()
 			if ready := m.Ready(id); m.Hosted(id) != all || ready != all {
 				return fmt.Errorf("%s serves %d partitions", id, ready.Len())
@@ -85,7 +85,7 @@ func TestAMoveHandsTheCacheOver(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	both, err := topology.Spread(c.nodeIDs(), 2)
+	both, err := topology.Spread(c.ids, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +96,7 @@ func TestAMoveHandsTheCacheOver(t *testing.T) {
 	if c.cache(t, 1)["warmed_total"] == 0 {
 		t.Error("nothing was handed over")
 	}
-	assign(on(1)(c.nodeIDs()))
+	assign(on(1)(c.ids))
 	if err := c.wait(ctx, func() error {
 		if replicas := c.maps.Current().Replicas(0); len(replicas) > 1 {
 			return fmt.Errorf("partition 0 is on %v", replicas)
@@ -127,7 +127,7 @@ func (c *Cluster) cache(t *testing.T, node int) map[string]float64 {
 		name, is := strings.CutPrefix(f.GetName(), "millrace_cache_")
 		for _, m := range f.GetMetric() {
 			ofNode := slices.ContainsFunc(m.GetLabel(), func(l *dto.LabelPair) bool {
-				return l.GetName() == "node" && l.GetValue() == string(c.nodeIDs()[node])
+				return l.GetName() == "node" && l.GetValue() == string(c.ids[node])
 			})
 			if is && ofNode {
 				said[name] = m.GetCounter().GetValue() + m.GetGauge().GetValue() // it is one of them

@@ -256,7 +256,7 @@ func (x *explainer) goldenRecord(row *Golden, schemas relevance.Schemas, as read
 			if row.AsOf == nil && readsInstant(of.Tree) {
 				fault = fmt.Errorf("%w; the row has no as_of, so that it is as of the record's own time", fault)
 			}
-			return fault
+			return x.taken(row, schemas, fault)
 		}
 	}
 	if row.Score != nil && !(off(got.Score, *row.Score) <= scoreTolerance(x.Model)) {
@@ -325,9 +325,27 @@ func (g *Golden) Complete(m *relevance.Model, schemas relevance.Schemas) error {
 		g.Score = &got.Score
 	}
 	if !hasValue(*g.Score) {
-		return fmt.Errorf("the score is %v", *g.Score)
+		return fmt.Errorf("the score is %v%s", *g.Score, noNumber(got.Features))
 	}
 	return nil
+}
+
+// noNumber names the features that are no finite number, the first ten.
+func noNumber(of []relevance.Explained) string {
+	var names []string
+	for _, f := range of {
+		if x, ok := f.Value.(float64); ok && !hasValue(x) {
+			names = append(names, fmt.Sprintf("%s is %s", f.Name, featureText(x)))
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	more := ""
+	if n := len(names) - 10; n > 0 {
+		more = fmt.Sprintf(", and %d more", n)
+	}
+	return ": feature " + strings.Join(names[:min(len(names), 10)], ", ") + more
 }
 
 // written are the features of a row as JSON has them.

@@ -390,6 +390,91 @@ parameters: {weights: {age_h: 1, likes: 1, kind: {a: 1}}}
 	}
 }
 
+// A score that is none is told with the features that are none.
+func TestAScoreThatIsNoneNamesItsFeatures(t *testing.T) {
+	m, err := relevance.Parse(SpecFile, []byte(`name: none
+version: "1"
+schemas: [millrace.Activity]
+features: {likes: record.likes, ratio: record.likes / record.shares}
+scorer: linear
+parameters: {weights: {likes: 1, ratio: 1}}
+`), relevance.ShippedSchemas())
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := Golden{Record: map[string]any{}, Features: map[string]any{"likes": 1.0}}
+	if err := row.Complete(m, relevance.ShippedSchemas()); err == nil || err.Error() != "the score is NaN: feature ratio is missing" {
+		t.Errorf("%v", err)
+	}
+}
+
+// A schema of objects that a spec names and reads nothing of is as one of the entity is:
+// rows may have values of it.
+func TestObjectsThatNothingReads(t *testing.T) {
+	m, err := relevance.Parse(SpecFile, []byte(`name: unread
+version: "1"
+schemas: [millrace.Activity]
+entity: millrace.Features
+object: millrace.Features
+features: {likes: record.likes}
+scorer: linear
+parameters: {weights: {likes: 1}}
+`), relevance.ShippedSchemas())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for object, want := range map[string]string{`{"embedding":[1]}`: "", `{"embeding":[1]}`: "did you mean embedding?"} {
+		rows, err := ReadGolden("golden", []byte(`{"record":{"likes":2},"entity":{"embedding":[1]},"object":`+object+`}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := rows[0].Complete(m, relevance.ShippedSchemas()); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", object, err)
+		}
+	}
+}
+
+// A row that was written by a former schema and does not say so is told which one it was
+// read by.
+func TestRowsOfAFormerSchemaAreToldWhichWasTaken(t *testing.T) {
+	avsc := func(of string) *schemas.Schema {
+		s, err := schemas.Parse([]byte(`{"type":"record","name":"Item","namespace":"shop","fields":[
+	 {"name":"id","type":"string","millrace":"id"},{"name":"who","type":"string","millrace":"entity"},{"name":"kind","type":"string","millrace":"type"},
+	 {"name":"at","type":{"type":"long","logicalType":"timestamp-millis"},"millrace":"time"},{"name":"fl","type":"` + of + `"}]}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	old, now := avsc("float"), avsc("double")
+	f, err := schemas.FamilyOf(old, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := relevance.ShippedSchemas()
+	known["shop.Item"] = relevance.Records{Layout: f.Layout(), Family: f}
+	m, err := relevance.Parse(SpecFile, []byte(`name: item
+version: "1"
+schemas: [shop.Item]
+features: {fl: record.fl}
+scorer: linear
+parameters: {weights: {fl: 1}}
+`), known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := Golden{Record: map[string]any{"fl": 73.98}, Features: map[string]any{"fl": 73.9800033569336}}
+	check := func() error { return newExplainer(m).goldenRecord(&row, known, typed, map[string]bool{}) }
+	want := fmt.Sprintf("it was read by shop.Item@%s, the newest that has its fields: a record of another says so, as \"schema\": \"shop.Item@%s\"", now.Fingerprint(), old.Fingerprint())
+	if err := check(); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %s", err, want)
+	}
+	row.Schema = fmt.Sprintf("shop.Item@%s", old.Fingerprint())
+	if err := check(); err != nil {
+		t.Errorf("as the message says: %v", err)
+	}
+}
+
 // sealed makes a pack of files without a look at them.
 func sealed(files map[string]string) (*Pack, error) {
 	return sealedBy(files, relevance.ShippedSchemas())

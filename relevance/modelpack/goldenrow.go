@@ -123,6 +123,26 @@ func (x *explainer) whichSchema(row *Golden, fault error) error {
 	return fmt.Errorf("%w\nthe row names no schema, so that its record is of %s, the first that the spec names: a record of another says so, as \"schema\": %q", fault, all[0], all[1])
 }
 
+// taken adds to the fault of a record which of several schemas of its name it was read by,
+// where the row leaves that open.
+func (x *explainer) taken(row *Golden, all relevance.Schemas, fault error) error {
+	known, writer, err := x.goldenSchema(row.Schema, all)
+	if err != nil || writer != "" || known.Family == nil || len(known.Family.Schemas()) < 2 {
+		return fault
+	}
+	s, _, err := known.written("", row.Record, "record")
+	if err != nil {
+		return fault
+	}
+	var others []string
+	for _, o := range known.Family.Schemas() {
+		if o != s {
+			others = append(others, fmt.Sprintf("%s@%s", known.Family.Name(), o.Fingerprint()))
+		}
+	}
+	return fmt.Errorf("%w\nthe row does not say which schema wrote its record, so that it was read by %s@%s, the newest that has its fields: a record of another says so, as \"schema\": %q (others: %s)", fault, known.Family.Name(), s.Fingerprint(), others[len(others)-1], strings.Join(others, ", "))
+}
+
 // goldenSchema returns what a row's schema names, and the fingerprint of the one
 // that wrote the record, or "".
 func (x *explainer) goldenSchema(of string, all relevance.Schemas) (known records, writer string, err error) {
@@ -216,11 +236,11 @@ func (x *explainer) goldenObject(s *relevance.Scorer, values map[string]any, sch
 		return nil
 	}
 	known := records{schemas[x.Spec().Object]}
-	if known.Layout == nil || s.ObjectLayout() == nil {
-		return errors.New("object: the spec reads no features of what records are about")
+	if known.Layout == nil {
+		return errors.New("object: the spec names no schema of the features of what records are about")
 	}
 	features, err := known.golden("", values, "object", as)
-	if err != nil {
+	if err != nil || s.ObjectLayout() == nil { // nothing reads them, as may be with those of the entity
 		return err
 	}
 	objects := relevance.NewObjects(s.ObjectLayout())

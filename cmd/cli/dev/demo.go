@@ -138,7 +138,7 @@ func miniFlags(c *cobra.Command, dir string) *minicluster.Config {
 	var cfg minicluster.Config
 	f := c.Flags()
 	f.StringVar(&cfg.Dir, "data", dir, "directory of everything kept")
-	f.IntVar(&cfg.Nodes, "nodes", 3, "index nodes, when the directory is new")
+	f.IntVar(&cfg.Nodes, "nodes", 0, "index nodes; 0: those that the directory has, 3 when it is new. More than it has host nothing until they are added")
 	f.IntVar(&cfg.Replicas, "replicas", 2, "replicas of each partition, when the directory is new")
 	f.StringVar(&cfg.HTTPAddr, "http", "127.0.0.1:8080", "listen here for JSON")
 	f.StringVar(&cfg.GRPCAddr, "grpc", "127.0.0.1:9090", "listen here for gRPC")

@@ -95,6 +95,9 @@ func modelAmong(name string, snapshot *registry.Snapshot) (*relevance.Model, *mo
 		return m, nil, err
 	case info.IsDir() && !isThere(filepath.Join(name, modelpack.ManifestFile)):
 		m, err := relevance.ParseFile(os.DirFS(name), modelpack.SpecFile, known)
+		if err != nil && plainName(name) {
+			err = fmt.Errorf("%w; that is of the directory %s here, which goes before a model of that name", err, name)
+		}
 		return m, nil, err
 	}
 	p, err := modelpack.Open(name)
@@ -106,7 +109,12 @@ func modelAmong(name string, snapshot *registry.Snapshot) (*relevance.Model, *mo
 }
 
 // isName reports whether nothing but a model can be meant.
-func isName(name string) bool { return plainName(name) && !isThere(name) }
+func isName(name string) bool {
+	if info, err := os.Stat(name); err == nil && info.IsDir() {
+		return plainName(name) && !isThere(filepath.Join(name, modelpack.ManifestFile)) && !isThere(filepath.Join(name, modelpack.SpecFile))
+	}
+	return plainName(name) && !isThere(name)
+}
 
 // plainName reports whether a model may have the name; a file may, too.
 func plainName(name string) bool { return !strings.ContainsAny(name, "./") }

@@ -36,3 +36,23 @@ func TestSealOverTheSchemasOfAName(t *testing.T) {
 		t.Errorf("%v: %s", err, out.String())
 	}
 }
+
+// A directory goes before a model of that name where it is a model's, and what is wrong
+// with it is said to be of it; any other directory stands in nobody's way.
+func TestADirectoryOfAModelsName(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if err := os.MkdirAll("recency", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := showModel(&out, new(display.Form), "recency", nil); err != nil || !strings.HasPrefix(out.String(), "recency ") {
+		t.Errorf("%v: %s", err, out.String())
+	}
+	spec := "name: recency\nversion: \"1\"\nschemas: [shop.Unknown]\nfeatures: {likes: record.likes}\nscorer: linear\nparameters: {weights: {likes: 1}}\n"
+	if err := os.WriteFile(filepath.Join("recency", "spec.yaml"), []byte(spec), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := showModel(&out, new(display.Form), "recency", nil); err == nil || !strings.HasSuffix(err.Error(), "that is of the directory recency here, which goes before a model of that name") {
+		t.Errorf("%v", err)
+	}
+}

@@ -46,7 +46,7 @@ func (s *source) open(ctx context.Context, name string) (*opened, error) {
 		return s.served(ctx, name)
 	}
 	o := &opened{from: "of " + name}
-	if isThere(name) && plainName(name) {
+	if plainName(name) && !isName(name) {
 		o.from = "of " + name + " in this directory, whatever serves under that name"
 	}
 	var pack *modelpack.Pack

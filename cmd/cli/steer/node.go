@@ -283,8 +283,9 @@ func (r *restarting) run(c *cobra.Command, which func(*coordinator.Steered) ([]m
 	for i, id := range ids {
 		n, _ := s.Map.Node(id)
 		hosted := s.Map.Hosted(id)
-		step := shownRestart{Node: id, Addr: n.Addr, Zone: n.Zone, Partitions: hosted.Len(), State: "planned"}
-		if err := r.Output.Write(w, step, step.text("%d. %s (%s, zone %q): %d partitions\n", i+1, id, n.Addr, n.Zone, hosted.Len())); err != nil {
+		out := quarantined(s.Map, id)
+		step := shownRestart{Node: id, Addr: n.Addr, Zone: n.Zone, Partitions: hosted.Len(), NotAwaited: out.Len(), State: "planned"}
+		if err := r.Output.Write(w, step, step.text("%d. %s (%s, zone %q): %d partitions%s\n", i+1, id, n.Addr, n.Zone, hosted.Len(), notAwaited(out))); err != nil {
 			return err
 		}
 	}
@@ -350,7 +351,7 @@ func (r *restarting) restartAlone(told context.Context, w io.Writer, cl *cluster
 		return false, fmt.Errorf("%s is not restarted: %w", id, err)
 	}
 	m := watch.Current()
-	hosted := m.Hosted(id)
+	hosted, out := m.Hosted(id), quarantined(m, id)
 	n, ok := m.Node(id)
 	if !ok { // one that hosts something may be brought back
 		n, ok = m.Past(id)
@@ -358,7 +359,7 @@ func (r *restarting) restartAlone(told context.Context, w io.Writer, cl *cluster
 	if !ok || !m.Alive(id) && hosted.Len() == 0 {
 		return false, fmt.Errorf("%s is left out: %w", id, errLeft)
 	}
-	step := shownRestart{Node: id, Addr: n.Addr, Zone: n.Zone, Partitions: hosted.Len(), State: "restarts"}
+	step := shownRestart{Node: id, Addr: n.Addr, Zone: n.Zone, Partitions: hosted.Len(), NotAwaited: out.Len(), State: "restarts"}
 	if err := r.Output.Write(w, step, step.text("%s restarts\n", id)); err != nil {
 		return false, err
 	}
@@ -372,7 +373,7 @@ func (r *restarting) restartAlone(told context.Context, w io.Writer, cl *cluster
 		if err := r.Output.Write(w, step, step.text("%s: the command has ended; waiting until it is whole again\n", id)); err != nil {
 			return err
 		}
-		err := r.await(told, watch, func(m *topology.Map) error { return whole(m, id, n.Start) })
+		err := r.await(told, watch, func(m *topology.Map) error { return whole(m, id, n.Start, out) })
 		if err != nil && told.Err() != nil {
 			restarted, err = interrupted(id, err)
 			return err
@@ -412,8 +413,9 @@ type shownRestart struct {
 	Addr       string          `json:"addr"`
 	Zone       string          `json:"zone"`
 	Partitions int             `json:"partitions"`
-	State      string          `json:"state"`   // planned, restarts, waits, whole; or left_out
-	Seconds    float64         `json:"seconds"` // from the command's end until it was whole
+	NotAwaited int             `json:"not_awaited,omitempty"` // of these, those that were quarantined before
+	State      string          `json:"state"`                 // planned, restarts, waits, whole; or left_out
+	Seconds    float64         `json:"seconds"`               // from the command's end until it was whole
 }
 
 // text writes a step for people.
@@ -452,16 +454,43 @@ func spared(m *topology.Map, id millrace.NodeID) error {
 	return nil
 }
 
+// quarantined returns what a node has been told to take out of service, or has itself: it
+// stays so when the node is restarted.
+func quarantined(m *topology.Map, id millrace.NodeID) (out topology.Set) {
+	if !m.Alive(id) {
+		return out
+	}
+	for _, r := range m.Reports(id) {
+		if r.State == quarantinedState && !r.Warning {
+			out = out.Or(r.Partitions)
+		}
+	}
+	return out.And(m.Hosted(id))
+}
+
+// quarantinedState is the state of a replica that is out of service.
+const quarantinedState = "quarantined"
+
+// notAwaited says which partitions a restart does not wait for.
+func notAwaited(out topology.Set) string {
+	if out.Len() == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; %d of them are quarantined and are not waited for: %s", out.Len(), &out)
+}
+
 var errBefore = errors.New("the process that ran before is still registered")
 
 // whole reports why a node does not serve all that it hosts, by a process that
-// started after the one whose count of starts is given.
-func whole(m *topology.Map, id millrace.NodeID, before int64) error {
+// started after the one whose count of starts is given. out are those that it did not
+// serve before, and that no restart brings back.
+func whole(m *topology.Map, id millrace.NodeID, before int64, out topology.Set) error {
 	n, _ := m.Node(id)
 	ready := m.Ready(id)
 	missing := m.Hosted(id)
 	missing = missing.Minus(ready)
 	missing = missing.Or(m.Lag(id).Behind)
+	missing = missing.Minus(out)
 	switch {
 	case !m.Alive(id):
 		return errors.New("it is not registered")

@@ -216,7 +216,7 @@ type shownProposal struct {
 }
 
 func showProposal(w io.Writer, p *coordinator.Proposal, output *display.Form) error {
-	out := shownProposal{Kind: p.Plan.Kind, Why: p.Plan.Why, Wanted: p.Plan.Wanted, Moves: display.List(p.Plan.Moves), Nodes: display.List(p.Nodes()), Checks: display.List(p.Checks)}
+	out := shownProposal{Kind: p.Plan.Kind, Why: p.Why, Wanted: p.Plan.Wanted, Moves: display.List(slices.DeleteFunc(slices.Clone(p.Plan.Moves), func(m coordinator.Move) bool { return m.State == coordinator.Moved })), Nodes: display.List(p.Nodes()), Checks: display.List(p.Checks)}
 	for _, m := range out.Moves {
 		out.Bytes += m.Bytes
 	}

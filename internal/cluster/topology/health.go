@@ -56,7 +56,7 @@ func (m *Map) Health(seen map[millrace.NodeID]time.Time) Health {
 		switch {
 		case m.alive[id]:
 			ready := m.ready[id]
-			n.Node, n.State, n.Ready, n.Lag, n.Reports = now, NodeAlive, n.Hosts.And(ready), m.lag[id], m.reports[id]
+			n.Node, n.State, n.Ready, n.Lag, n.Reports = now, NodeAlive, n.Hosts.And(ready), m.lag[id], n.told(m.reports[id])
 		case ok:
 			n.Node, n.State, n.Seen = now, NodeGone, seen[id]
 		case known || !seen[id].IsZero():
@@ -206,8 +206,26 @@ func (n *NodeHealth) faults() (faults []string) {
 	return faults
 }
 
-// readyState is the state of a replica that answers.
-const readyState = "ready"
+// The states of a replica that answers, and of one that does until brokers have heard
+// that the partition is assigned elsewhere.
+const (
+	readyState    = "ready"
+	drainingState = "draining"
+)
+
+// told returns what a node reports but for what has moved away from it and is no fault
+// of its: whether others serve that is judged by the assignment.
+func (n *NodeHealth) told(all []Report) (told []Report) {
+	for _, r := range all {
+		if r.State == drainingState {
+			if r.Partitions = r.Partitions.And(n.Hosts); r.Partitions.Len() == 0 {
+				continue
+			}
+		}
+		told = append(told, r)
+	}
+	return told
+}
 
 // describe says a report in words.
 func (n *NodeHealth) describe(r Report) string {

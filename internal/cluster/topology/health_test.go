@@ -88,6 +88,9 @@ func TestHealthIsJudgedByTheAssignment(t *testing.T) {
 	for _, id := range []string{"n0", "n1", "n2", "n3"} {
 		all["nodes/"+id], all["ready/"+id] = node(id), own(millrace.NodeID(id))
 	}
+	moved := Report{State: "draining", Reason: "moved", Partitions: All(), Since: time.Unix(2e9, 0)}
+	moved.Partitions = moved.Partitions.Minus(a.Hosted("n0")) // others host it, and serve it
+	all["state/n0"] = EncodeReports([]Report{moved})
 	if h := healthOf(t, a, all); len(h.Faults()) != 0 || h.Unserved.Len()+h.Below.Len() != 0 {
 		t.Errorf("all is well, but %q", h.Faults())
 	}

@@ -12,6 +12,9 @@ import (
 // known again after a restart.
 const operatorText = "an operator has quarantined it"
 
+// releaseText ends it: no other quarantine ends so.
+const releaseText = "; millrace partition release has it made anew"
+
 // MayQuarantine reports why an operator cannot take a replica out, or nil.
 func (r *Replica) MayQuarantine() error {
 	if s := r.State(); s.Answers() || s == CatchingUp {
@@ -33,7 +36,7 @@ func (all *Replicas) Quarantine(p millrace.Partition, why string) error {
 	if err := r.MayQuarantine(); err != nil {
 		return err
 	}
-	cause := operatorText + ": " + why
+	cause := operatorText + ": " + why + releaseText
 	if !all.Condemn(p, Why{ByOperator, cause}) {
 		return r.notToQuarantine() // as it has become meanwhile
 	}

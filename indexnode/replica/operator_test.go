@@ -47,6 +47,9 @@ func TestAnOperatorsQuarantineIsKept(t *testing.T) {
 		if r.State() != Quarantined || why.Reason != ByOperator || !strings.Contains(why.Detail, "it ranks oddly") {
 			t.Errorf("%s it is %s: %+v", when, r.State(), why)
 		}
+		if strings.Contains(why.Detail, "corrupt") || strings.Contains(why.Detail, "restore") || !strings.Contains(why.Detail, "millrace partition release") {
+			t.Errorf("%s it says %q, and the way out is to release it", when, why.Detail)
+		}
 		if answering, _, _ := w.replicas.Answering(time.Now()); answering.Has(partHere) || r.Holds() || r.State().Missing() != "quarantined" {
 			t.Errorf("%s it answers", when)
 		}

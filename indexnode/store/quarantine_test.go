@@ -88,7 +88,7 @@ func TestARestoreThatBreaksOffKeepsTheCause(t *testing.T) {
 			t.Fatal(err)
 		}
 		crashed := openMem(t, Options{FS: fs.CrashClone(vfs.CrashCloneCfg{})})
-		if err := crashed.Quarantined(3); err == nil || !strings.Contains(err.Error(), "partition 3 is quarantined: "+want+";") {
+		if err := crashed.Quarantined(3); !errors.Is(err, ErrCorrupt) || err.Error() != "store: partition 3 is quarantined: "+want {
 			t.Errorf("after a crash it is quarantined for %v", err)
 		}
 		if err := errors.Join(s.Close(), crashed.Close()); err != nil {

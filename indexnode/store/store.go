@@ -172,9 +172,10 @@ type Newest struct {
 // that what is stored is wrong, the second that it could not be read or written
 // now.
 var (
-	// ErrCorrupt is a partition whose stored state cannot be right. The
-	// partition is quarantined: every call for it fails so until
-	// [Store.DropPartition] or [Store.Restore]. Others go on.
+	// ErrCorrupt is a partition whose stored state cannot be right, or of which
+	// somebody said so by [Store.Quarantine]. The partition is quarantined: every
+	// call for it fails so, and says for what cause, until [Store.DropPartition]
+	// or [Store.Restore]. Others go on.
 	ErrCorrupt = errors.New("store: corrupt")
 	// ErrFailed is a call that failed on this machine, such as by EIO. It
 	// says nothing about what is stored, and the same call may succeed later.
@@ -231,6 +232,18 @@ func whole(err error) error {
 	return here(err)
 }
 
-func corrupt(p millrace.Partition, cause error) error {
-	return fmt.Errorf("%w: partition %d is quarantined: %w; restore a good copy, or drop it and replay the log", ErrCorrupt, p, cause)
+// quarantined is why every call for a partition fails. Of the causes some are no
+// damage, an operator's word among them, and each has a way out of its own, so that
+// who gave the cause says it, and not the store.
+type quarantined struct {
+	partition millrace.Partition
+	cause     error
 }
+
+func (q quarantined) Error() string {
+	return fmt.Sprintf("store: partition %d is quarantined: %v", q.partition, q.cause)
+}
+
+func (q quarantined) Unwrap() []error { return []error{ErrCorrupt, q.cause} }
+
+func corrupt(p millrace.Partition, cause error) error { return quarantined{p, cause} }

@@ -52,8 +52,12 @@ func TestAssignRefusesMistakes(t *testing.T) {
 	check(t, err)
 	n1 := join(t, c, topology.Node{ID: "n1", Addr: "a:1"})
 	registered(t, n1)
-	if err := steering.Assign(ctx, c, first); !errors.Is(err, topology.ErrUnknownOwner) || !strings.Contains(err.Error(), `"nodel"`) {
+	err = steering.Assign(ctx, c, first)
+	if !errors.Is(err, topology.ErrUnknownOwner) || !strings.Contains(err.Error(), `"nodel"`) {
 		t.Fatalf("a misspelt node: %v", err)
+	}
+	if strings.Contains(err.Error(), "allow_unknown") { // the way out of a command is its flag
+		t.Errorf("it names a field of the document: %v", err)
 	}
 	if _, ok, err := steering.Assigned(ctx, c); ok || err != nil {
 		t.Fatalf("it was assigned, %v", err)

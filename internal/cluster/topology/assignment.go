@@ -17,7 +17,7 @@ import (
 var (
 	ErrShrink = errors.New("cluster: the map shrinks by more than a fifth without allow_shrink")
 	// ErrUnknownOwner refuses owners that have never registered.
-	ErrUnknownOwner = errors.New("cluster: the map names nodes that have never registered without allow_unknown")
+	ErrUnknownOwner = errors.New("cluster: the map names nodes that have never registered")
 )
 
 // Assignment says which nodes host a replica of each partition. It is one

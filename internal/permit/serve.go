@@ -64,9 +64,6 @@ func (p *Policy) enter(ctx context.Context, conn *tls.ConnectionState, authoriza
 	if err == nil {
 		err = cmp.Or(p.Allow(who, call), p.allowProbe(who, conn, call))
 	}
-	if err == nil && who.Name == "" && conn != nil && !p.probes { // the port lets in who shows no certificate, for the sake of tokens
-		err = refused(fmt.Sprintf("%s shows no certificate and no token, and %s needs one", who, call), "show one, or say "+field+".probes: true for all who reach the port")
-	}
 	if err != nil {
 		reason := door.Forbidden
 		if who.Name == "" {

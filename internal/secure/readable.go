@@ -12,20 +12,25 @@ import (
 // readFile reads a regular file. What else has its name could have the reader wait
 // for ever, as a pipe does that nobody writes to, and with it every handshake.
 func readFile(name string) ([]byte, error) {
-	regular := func(info os.FileInfo, err error) error {
-		if err == nil && !info.Mode().IsRegular() {
-			err = fmt.Errorf("%s is no regular file: its mode is %s", name, info.Mode())
+	regular := func(info os.FileInfo) error {
+		if !info.Mode().IsRegular() {
+			return fmt.Errorf("%s is no regular file: its mode is %s", name, info.Mode())
 		}
-		return err
+		return nil
 	}
-	if err := regular(os.Stat(name)); err != nil { // to open some devices does something
-		return nil, err
+	if info, err := os.Stat(name); err == nil { // to open some devices does something
+		if err := regular(info); err != nil {
+			return nil, err
+		}
 	}
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe may have come since
 	if err != nil {
 		return nil, err
 	}
-	err = regular(f.Stat())
+	info, err := f.Stat()
+	if err == nil {
+		err = regular(info)
+	}
 	var text []byte
 	if err == nil {
 		text, err = io.ReadAll(f)

@@ -61,55 +61,64 @@ func (x *explainer) scorer(l layouts, viewer *millrace.Viewer, asOf millrace.Tim
 	return s, err
 }
 
+// question is what a row asks: a record, of whom, for whom, and when.
+type question struct {
+	rows    *column.Slab
+	entity  *column.Slab // nil where nothing is known
+	layouts layouts
+	viewer  *millrace.Viewer
+	asOf    millrace.Time
+}
+
+// question reads all that a row says, but for the object.
+func (x *explainer) question(row *Golden, schemas relevance.Schemas, as reading) (q question, err error) {
+	if row.Record == nil {
+		return q, errors.New("the row has no record")
+	}
+	known, writer, err := x.goldenSchema(row.Schema, schemas)
+	if err != nil {
+		return q, err
+	}
+	if q.rows, err = known.golden(writer, row.Record, "record", as); err != nil {
+		return q, x.whichSchema(row, err)
+	}
+	q.layouts = layouts{q.rows.Layout(), schemas[x.Spec().Entity].Layout}
+	if at := q.rows.Layout().Time(); at >= 0 {
+		q.asOf = millrace.Time(int64(q.rows.Word(at, 0)))
+	}
+	if row.AsOf != nil {
+		if q.asOf, err = goldenTime(row.AsOf); err != nil {
+			return q, fmt.Errorf("as_of: %w", err)
+		}
+	}
+	if row.Entity != nil {
+		if q.layouts.entity == nil {
+			return q, errors.New("entity: the spec names no schema of the entity's features")
+		}
+		if q.entity, err = (records{schemas[x.Spec().Entity]}).golden("", row.Entity, "entity", as); err != nil {
+			return q, err
+		}
+	}
+	q.viewer, err = goldenViewer(row.Viewer)
+	return q, err
+}
+
 // explain scores a row's record. Features are in the order of the spec, and
 // have no contributions of trees, which for a hundred rows of a large forest take
 // longer than all the rest.
 func (x *explainer) explain(row *Golden, schemas relevance.Schemas, as reading) (e relevance.Explanation, err error) {
-	if row.Record == nil {
-		return e, errors.New("the row has no record")
-	}
-	known, writer, err := x.goldenSchema(row.Schema, schemas)
+	q, err := x.question(row, schemas, as)
 	if err != nil {
 		return e, err
 	}
-	rows, err := known.golden(writer, row.Record, "record", as)
-	if err != nil {
-		return e, x.whichSchema(row, err)
-	}
-	layout := rows.Layout()
-	asOf := millrace.Time(0)
-	if at := layout.Time(); at >= 0 {
-		asOf = millrace.Time(int64(rows.Word(at, 0)))
-	}
-	if row.AsOf != nil {
-		t, err := goldenTime(row.AsOf)
-		if err != nil {
-			return e, fmt.Errorf("as_of: %w", err)
-		}
-		asOf = t
-	}
-	entityLayout := schemas[x.Spec().Entity].Layout
-	var entity *column.Slab
-	if row.Entity != nil {
-		if entityLayout == nil {
-			return e, errors.New("entity: the spec names no schema of the entity's features")
-		}
-		if entity, err = (records{schemas[x.Spec().Entity]}).golden("", row.Entity, "entity", as); err != nil {
-			return e, err
-		}
-	}
-	viewer, err := goldenViewer(row.Viewer)
-	if err != nil {
-		return e, err
-	}
-	s, err := x.scorer(layouts{rows.Layout(), entityLayout}, viewer, asOf)
+	s, err := x.scorer(q.layouts, q.viewer, q.asOf)
 	if err != nil {
 		return e, err
 	}
 	if err := x.goldenObject(s, row.Object, schemas, as); err != nil {
 		return e, err
 	}
-	e, _ = s.Features(rows, 0, entity)
+	e, _ = s.Features(q.rows, 0, q.entity)
 	return inOrder(x.Model, e), nil
 }
 
@@ -235,20 +244,42 @@ func (x *explainer) goldenObject(s *relevance.Scorer, values map[string]any, sch
 	if values == nil {
 		return nil
 	}
+	objects, err := x.objects(s, []Golden{{Object: values}}, schemas, as)
+	if err == nil && objects != nil {
+		s.SetObjects(objects.Slab())
+	}
+	return err
+}
+
+// objects are the features of what the records of rows are about, a row each.
+func (x *explainer) objects(s *relevance.Scorer, rows []Golden, schemas relevance.Schemas, as reading) (*relevance.Objects, error) {
 	known := records{schemas[x.Spec().Object]}
 	if known.Layout == nil {
-		return errors.New("object: the spec names no schema of the features of what records are about")
+		return nil, errors.New("object: the spec names no schema of the features of what records are about")
 	}
-	features, err := known.golden("", values, "object", as)
-	if err != nil || s.ObjectLayout() == nil { // nothing reads them, as may be with those of the entity
-		return err
+	var objects *relevance.Objects // nil where nothing reads them, as may be with those of the entity
+	if l := s.ObjectLayout(); l != nil {
+		objects = relevance.NewObjects(l)
 	}
-	objects := relevance.NewObjects(s.ObjectLayout())
-	if err := objects.Add(features, 0); err != nil {
-		return err
+	for i := range rows {
+		if rows[i].Object == nil {
+			if objects != nil {
+				objects.AddNone()
+			}
+			continue
+		}
+		features, err := known.golden("", rows[i].Object, "object", as)
+		if err != nil {
+			return nil, err
+		}
+		if objects == nil {
+			continue
+		}
+		if err := objects.Add(features, 0); err != nil {
+			return nil, err
+		}
 	}
-	s.SetObjects(objects.Slab())
-	return nil
+	return objects, nil
 }
 
 // goldenSlab is one row of values by column. Fields that no value is given for

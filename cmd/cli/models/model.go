@@ -3,22 +3,23 @@
 package models
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
 
-	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/cmd/cli/schemafiles"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/modelpack"
-	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/schemas/registry"
 )
 
@@ -60,6 +61,10 @@ lets the one serve that served before.`,
 		}),
 		&cobra.Command{
 			Use: "bench PACK|SPEC.yaml|NAME", Short: "What scoring a record costs, as it serves here and interpreted", Args: cobra.ExactArgs(1),
+			Long: `Scores the golden rows of a pack, or those beside a spec, over and over: their
+records, for their viewers and entities. Where none has a record it makes up
+records of the spec's schemas and a viewer who has all that the spec reads; so
+lists have 32 items, whatever yours have. It says which of the two it scored.`,
 			RunE: func(c *cobra.Command, args []string) error { return benchModel(c.OutOrStdout(), args[0], avsc) },
 		},
 	)
@@ -281,55 +286,66 @@ func diffModels(w io.Writer, output *display.Form, before, after string, avsc []
 const benchRows = 1024
 
 func benchModel(w io.Writer, name string, avsc []string) error {
-	m, _, err := openModel(name, avsc)
+	snapshot, err := schemafiles.Snapshot(avsc)
 	if err != nil {
 		return err
 	}
-	rows, err := benchSlab()
+	m, pack, err := modelAmong(name, snapshot)
 	if err != nil {
 		return err
 	}
-	sel := make([]int32, rows.Len())
-	for i := range sel {
-		sel[i] = int32(i)
+	known := relevance.SchemasOf(snapshot)
+	rows, err := goldenBeside(name, pack)
+	if err != nil {
+		return err
 	}
-	out := make([]float64, len(sel))
+	rows = slices.DeleteFunc(rows, func(g modelpack.Golden) bool { return g.Record == nil })
+	told := fmt.Sprintf("records of %d golden rows, for their viewers", len(rows))
+	if len(rows) == 0 {
+		rows, known = modelpack.MadeUp(m, known)
+		told = "made-up records, with every field filled, for a viewer who has all that the spec reads"
+	}
 	for _, as := range []*relevance.Model{m, m.Interpreted()} {
-		s, err := as.Bind(rows.Layout(), nil, &millrace.Viewer{ID: "bench"}, millrace.Time(1_700_000_000_000))
+		load, err := modelpack.NewWorkload(as, rows, known, benchRows)
 		if err != nil {
 			return err
 		}
+		if as == m {
+			fmt.Fprintf(w, "%d at a time, %s\n", load.Records, told)
+		}
+		load.Score() // which takes the memory that later ones have
 		r := testing.Benchmark(func(b *testing.B) {
 			for b.Loop() {
-				s.Score(rows, sel, nil, out)
+				load.Score()
 			}
 		})
-		fmt.Fprintf(w, "%-12s %8.1f ns a record, %d allocations\n", s.Execution(), float64(r.NsPerOp())/float64(len(sel)), r.AllocsPerOp())
-		if s.Execution() == "interpreted" {
+		fmt.Fprintf(w, "%-12s %8.1f ns a record, %d allocations\n", load.Execution(), float64(r.NsPerOp())/float64(load.Records), r.AllocsPerOp())
+		if load.Execution() == "interpreted" {
 			break
 		}
 	}
 	return nil
 }
 
-// benchSlab is activities with a spread of values.
-func benchSlab() (*column.Slab, error) {
-	s := schemas.Activity()
-	d, err := schemas.NewDecoder(s, s)
-	if err != nil {
+// goldenBeside returns the golden rows of a pack, or those in the directory of a spec,
+// if there are any.
+func goldenBeside(name string, pack *modelpack.Pack) ([]modelpack.Golden, error) {
+	if pack != nil {
+		return pack.GoldenRows()
+	}
+	if isName(name) {
+		return nil, nil
+	}
+	dir := name
+	if strings.HasSuffix(name, ".yaml") {
+		dir = filepath.Dir(name)
+	}
+	file := filepath.Join(dir, modelpack.GoldenFile)
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	} else if err != nil {
 		return nil, err
 	}
-	a := column.New(s.Layout(), benchRows, 0).Append()
-	for i := range benchRows {
-		line := fmt.Appendf(nil, `{"id":"post:%d","actor":"member:1","verb":%q,"created_at":%d,"language":%q,"country":%q,"likes":%d,"comments":%d,"shares":%d,"impressions":%d,"features":[0.5,%d]}`,
-			i, []string{"post", "like", "comment"}[i%3], 1_699_000_000_000+int64(i)*977_000, []string{"en", "de", ""}[i%3], []string{"India", "Peru"}[i%2], i%17, i%5, i%3, i*7, i%9)
-		body, err := s.EncodeJSON(line)
-		if err != nil {
-			return nil, err
-		}
-		if err := d.Append(a, body); err != nil {
-			return nil, err
-		}
-	}
-	return a.Slab(), nil
+	return modelpack.ReadGolden(file, text)
 }

@@ -2,12 +2,17 @@ package models
 
 import (
 	"bytes"
+	"flag"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/cmd/cli/schemafiles"
+	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/modelpack"
 )
 
 // TestSealOverTheSchemasOfAName: a model that reads fields which only one of two
@@ -54,5 +59,64 @@ func TestADirectoryOfAModelsName(t *testing.T) {
 	}
 	if err := showModel(&out, new(display.Form), "recency", nil); err == nil || !strings.HasSuffix(err.Error(), "that is of the directory recency here, which goes before a model of that name") {
 		t.Errorf("%v", err)
+	}
+}
+
+// A benchmark scores the records that the model is for: of a schema of one's own, with
+// what the viewer has, and not what folds to a constant.
+func TestBenchScoresWhatTheModelIsFor(t *testing.T) {
+	const own = `{"type":"record","name":"team.Item","fields":[{"name":"id","type":"string","millrace":"id"},{"name":"who","type":"string","millrace":"entity"},{"name":"kind","type":"string","millrace":"type"},{"name":"at","type":{"type":"long","logicalType":"timestamp-millis"},"millrace":"time"},{"name":"emb","type":{"type":"array","items":"double"},"default":[]}]}`
+	dir := t.TempDir()
+	avsc, golden := filepath.Join(dir, "item.avsc"), filepath.Join(dir, "golden.ndjson")
+	for path, text := range map[string]string{
+		avsc:                            own,
+		filepath.Join(dir, "spec.yaml"): "name: near\nversion: \"1\"\nschemas: [team.Item]\nviewer: {emb: list(double)}\nfeatures: {near: \"dot(record.emb, viewer.emb)\"}\nscorer: linear\nparameters: {weights: {near: 1}}\n",
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := flag.Set("test.benchtime", "2x"); err != nil {
+		t.Fatal(err)
+	}
+	snapshot, err := schemafiles.Snapshot([]string{avsc})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, _, err := modelAmong(dir, snapshot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, known := modelpack.MadeUp(m, relevance.SchemasOf(snapshot))
+	load, err := modelpack.NewWorkload(m, rows, known, benchRows)
+	if err != nil {
+		t.Fatal(err)
+	}
+	load.Score()
+	for _, x := range load.Scores() {
+		if math.IsNaN(x) || x == 0 {
+			t.Fatalf("a made-up record scores %v", x)
+		}
+	}
+	var out bytes.Buffer
+	if err := benchModel(&out, dir, []string{avsc}); err != nil || !strings.Contains(out.String(), "made-up records") || !strings.Contains(out.String(), "interpreted") {
+		t.Errorf("%v: %s", err, out.String())
+	}
+	if err := os.WriteFile(golden, []byte(`{"record":{"emb":[1,2]},"viewer":{"emb":[3,4]}}`+"\n"+`{"record":{"emb":[5]},"viewer":{"emb":[6]}}`+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out.Reset()
+	if err := benchModel(&out, dir, []string{avsc}); err != nil || !strings.Contains(out.String(), "1024 at a time, records of 2 golden rows") {
+		t.Errorf("%v: %s", err, out.String())
+	}
+	if rows, err = goldenBeside(dir, nil); err != nil {
+		t.Fatal(err)
+	}
+	if load, err = modelpack.NewWorkload(m, rows, relevance.SchemasOf(snapshot), benchRows); err != nil {
+		t.Fatal(err)
+	}
+	load.Score()
+	if s := load.Scores(); s[0] != 11 || s[len(s)-1] != 30 {
+		t.Errorf("the rows score %v and %v", s[0], s[len(s)-1])
 	}
 }

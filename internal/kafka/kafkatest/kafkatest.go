@@ -24,6 +24,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kversion"
 
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/wait"
 )
 
 // Cluster is a Kafka with topics for a test, of which Content and the topics of
@@ -234,7 +235,7 @@ func write(t *testing.T, k Cluster, r *kgo.Record, more ...kgo.Opt) {
 }
 
 // Begin begins a transaction with entries, one in each of these partitions, and returns
-// what ends it.
+// what ends it, and waits for its markers: Kafka writes them by itself a moment later.
 func Begin(t *testing.T, k Cluster, topic string, values map[int32][]byte) (end func(kgo.TransactionEndTry)) {
 	t.Helper()
 	// By later protocols franz-go may abort instead of committing; see inTransaction.
@@ -242,11 +243,26 @@ func Begin(t *testing.T, k Cluster, topic string, values map[int32][]byte) (end 
 	Must(t, err)
 	t.Cleanup(cl.Close)
 	Must(t, cl.BeginTransaction())
+	written := map[int32]int64{}
 	for p, value := range values {
-		Must(t, cl.ProduceSync(Deadline(t), &kgo.Record{Topic: topic, Partition: p, Key: []byte("key"), Value: value}).FirstErr())
+		r := &kgo.Record{Topic: topic, Partition: p, Key: []byte("key"), Value: value}
+		Must(t, cl.ProduceSync(Deadline(t), r).FirstErr())
+		written[p] = r.Offset
 	}
 	return func(commit kgo.TransactionEndTry) {
 		t.Helper()
-		Must(t, cl.EndTransaction(Deadline(t), commit))
+		ctx := Deadline(t)
+		Must(t, cl.EndTransaction(ctx, commit))
+		admin := Admin(t, k.Brokers)
+		for p, at := range written {
+			for {
+				stable, err := admin.ListCommittedOffsets(ctx, topic)
+				Must(t, err)
+				if end, ok := stable.Lookup(topic, p); ok && end.Offset > at {
+					break
+				}
+				Must(t, wait.For(ctx, 10*time.Millisecond))
+			}
+		}
 	}
 }

@@ -100,7 +100,7 @@ func modelAmong(name string, snapshot *registry.Snapshot) (*relevance.Model, *mo
 		return m, nil, err
 	case info.IsDir() && !isThere(filepath.Join(name, modelpack.ManifestFile)):
 		m, err := relevance.ParseFile(os.DirFS(name), modelpack.SpecFile, known)
-		if err != nil && plainName(name) {
+		if _, unknown := relevance.Builtin().Get(name); err != nil && unknown == nil {
 			err = fmt.Errorf("%w; that is of the directory %s here, which goes before a model of that name", err, name)
 		}
 		return m, nil, err

@@ -239,13 +239,18 @@ func TestWhoHasItsShareFillsNoPort(t *testing.T) {
 		}
 		synctest.Wait()
 		d := late[0].of
-		if d.mu.all != share+few {
-			t.Errorf("the port has %d connections, want %d of the share and %d that are being told", d.mu.all, share, few)
+		has := func() (all int, app held) {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			return d.mu.all, *d.mu.names["app"]
+		}
+		if all, _ := has(); all != share+few {
+			t.Errorf("the port has %d connections, want %d of the share and %d that are being told", all, share, few)
 		}
 		time.Sleep(toldWithin)
 		synctest.Wait()
-		if d.mu.all != share || *d.mu.names["app"] != (held{let: share}) {
-			t.Errorf("the port has %d connections after a moment, of the identity %+v", d.mu.all, *d.mu.names["app"])
+		if all, app := has(); all != share || app != (held{let: share}) {
+			t.Errorf("the port has %d connections after a moment, of the identity %+v", all, app)
 		}
 		if n := count("grpc", Late); n != 0 {
 			t.Errorf("%v of those that were told are counted as late", n)

@@ -40,7 +40,7 @@ func TestFaultAlerts(t *testing.T) {
 		t.Skip("takes minutes: run make outages")
 	}
 	if _, err := exec.LookPath("prometheus"); err != nil {
-		t.Skip("needs prometheus, of Debian's package of that name")
+		t.Fatal("needs prometheus, of Debian's package of that name")
 	}
 	c := startFaultCluster(t, 3, loadLines())
 	coordinator := clitest.FreeAddr(t)

@@ -26,7 +26,7 @@ func newStand(t testing.TB, bytes int) *stand {
 		err = syscall.Mprotect(mem[size:], syscall.PROT_NONE)
 	}
 	if err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = syscall.Munmap(mem) })
 	return &stand{mem[:size], size}

@@ -2,6 +2,7 @@ package backups
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -65,8 +66,9 @@ func TestRestoresRestBesideBackups(t *testing.T) {
 // that of a bucket that was slow, and no longer than there are questions.
 func TestRestoresRestAsLongAsTheyTook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		asks := true
-		k := &Keeper{pacer: newPacer(func() bool { return asks })}
+		var asks atomic.Bool
+		asks.Store(true)
+		k := &Keeper{pacer: newPacer(asks.Load)}
 		for took, want := range map[time.Duration]time.Duration{100 * time.Millisecond: 300 * time.Millisecond, 1500 * time.Millisecond: 4500 * time.Millisecond, time.Hour: longestRestored} {
 			began := time.Now()
 			k.Rest(t.Context(), took)
@@ -74,13 +76,13 @@ func TestRestoresRestAsLongAsTheyTook(t *testing.T) {
 				t.Errorf("after a restore of %v it rests %v, and not %v", took, got, want)
 			}
 		}
-		time.AfterFunc(2*longestRest, func() { asks = false })
+		time.AfterFunc(2*longestRest, func() { asks.Store(false) })
 		began := time.Now()
 		k.Rest(t.Context(), time.Hour)
 		if got := time.Since(began); got > 2*longestRest+busyFor+longestRest {
 			t.Errorf("it rests %v, of which nobody asks most of the time", got)
 		}
-		asks = true
+		asks.Store(true)
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(longestRest/2, cancel)
 		began = time.Now()

@@ -147,9 +147,7 @@ func TestCutKilledAtAnyOperation(t *testing.T) {
 			at = operations - int64(i/2)
 		}
 		o := base.clone()
-		if _, err := cut(t.Context(), impatient(killed(o, at, i%4 < 2, func(string) {})), "nightly", []byte("tail")); err == nil && at < operations-1 {
-			t.Errorf("killed at %d of %d: no error", at, operations)
-		}
+		_, failed := cut(t.Context(), impatient(killed(o, at, i%4 < 2, func(string) {})), "nightly", []byte("tail"))
 		check := func(when string) (cuts int) {
 			r, err := impatient(o).Verify(t.Context(), DepthMeta, func(d *Damage) {
 				if d.Kind != Extra {
@@ -162,6 +160,10 @@ func TestCutKilledAtAnyOperation(t *testing.T) {
 			return len(r.Cuts)
 		}
 		counted := check("then")
+		// How many operations there are varies: a hold is renewed as time goes by.
+		if failed == nil && counted == 0 {
+			t.Errorf("killed at %d of %d: no error, and no cut", at, operations)
+		}
 		_, err := cut(t.Context(), impatient(o), "nightly", []byte("other tail"))
 		if (err != nil) != (counted == 1) {
 			t.Errorf("killed at %d of %d, %d cuts: the next try: %v", at, operations, counted, err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -30,22 +31,52 @@ const offsetsTopic = "__consumer_offsets"
 // succeed takes the transactional id over from whoever had it before.
 func (s *Session) succeed(ctx context.Context, cfg SessionConfig) error {
 	adm := kadm.NewClient(s.s.Client())
-	name := cfg.Group + "/" + cfg.Instance
-	before, err := decided(ctx, adm, name)
-	if err != nil {
+	h := hanging{adm: adm, name: cfg.Group + "/" + cfg.Instance, topics: append([]string{offsetsTopic}, cfg.Outputs...), log: cfg.Log}
+	if err := h.endAsDecided(ctx); err != nil {
 		return err
-	}
-	h := hanging{adm: adm, topics: append([]string{offsetsTopic}, cfg.Outputs...), log: cfg.Log}
-	if before.State == "CompleteCommit" || before.State == "CompleteAbort" {
-		if err := h.end(ctx, before.ProducerID, before.State == "CompleteCommit"); err != nil {
-			return err
-		}
 	}
 	id, _, err := s.s.Client().ProducerID(ctx)
 	if err != nil {
 		return err
 	}
-	return h.end(ctx, id, false)
+	left, err := h.openOf(ctx, id)
+	if err != nil {
+		return err
+	}
+	return h.end(ctx, left, false)
+}
+
+// endAsDecided ends what hangs of the last transaction, if that has ended. Whoever had
+// the id may live and begin the next one meanwhile, which is then open and does not
+// hang: so nothing was begun between two looks at what has ended, and what is open
+// was open before the second.
+func (h hanging) endAsDecided(ctx context.Context) error {
+	for {
+		last, err := decided(ctx, h.adm, h.name)
+		if err != nil || last.State != "CompleteCommit" && last.State != "CompleteAbort" {
+			return err
+		}
+		before, err := h.openOf(ctx, last.ProducerID)
+		if err != nil || len(before) == 0 {
+			return err
+		}
+		again, err := decided(ctx, h.adm, h.name)
+		if err != nil {
+			return err
+		}
+		if again.State != last.State || again.ProducerID != last.ProducerID || again.ProducerEpoch != last.ProducerEpoch {
+			continue
+		}
+		after, err := h.openOf(ctx, last.ProducerID)
+		if err != nil {
+			return err
+		}
+		return h.end(ctx, slices.DeleteFunc(after, func(p kadm.DescribedProducer) bool {
+			return !slices.ContainsFunc(before, func(b kadm.DescribedProducer) bool {
+				return b.Topic == p.Topic && b.Partition == p.Partition && b.CurrentTxnStartOffset == p.CurrentTxnStartOffset
+			})
+		}), last.State == "CompleteCommit")
+	}
 }
 
 // decided returns what became of the last transaction under a transactional
@@ -79,25 +110,25 @@ func decided(ctx context.Context, adm *kadm.Client, name string) (t kadm.Describ
 // hanging ends transactions that hang in topics.
 type hanging struct {
 	adm    *kadm.Client
+	name   string // the transactional id, of who succeeds to one
 	topics []string
 	log    *slog.Logger // nil = silent
 }
 
-// end writes the end of every transaction of a producer that is open in the
-// topics. None of them may be ongoing.
-func (h hanging) end(ctx context.Context, producer int64, commit bool) error {
-	all, err := h.open(ctx)
-	if err != nil {
-		return err
-	}
+// end writes the end of transactions, none of which may be ongoing.
+func (h hanging) end(ctx context.Context, all []kadm.DescribedProducer, commit bool) error {
 	for _, p := range all {
-		if p.ProducerID == producer {
-			if err := h.mark(ctx, p, commit); err != nil {
-				return err
-			}
+		if err := h.mark(ctx, p, commit); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// openOf returns the transactions of a producer that are open in the topics.
+func (h hanging) openOf(ctx context.Context, producer int64) ([]kadm.DescribedProducer, error) {
+	open, err := h.open(ctx)
+	return slices.DeleteFunc(open, func(p kadm.DescribedProducer) bool { return p.ProducerID != producer }), err
 }
 
 // open returns the transactions that are open in the topics.

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace/millrace"
@@ -107,6 +108,59 @@ func TestWaiting(t *testing.T) {
 }
 
 func TestSessionSucceedsItself(t *testing.T) { testSucceeds(t, kafkatest.Fake(t)) }
+
+// What a living predecessor has open when its name is taken does not hang, also where
+// its last transaction was committed: it is aborted.
+func TestASuccessorCommitsNothingOfALivingPredecessor(t *testing.T) {
+	c, k := kafkatest.Controlled(t)
+	ctx := kafkatest.Deadline(t)
+	older, err := kgo.NewClient(kgo.SeedBrokers(kafkatest.Addrs(k.Brokers)...), kgo.TransactionalID(k.Content+"/one"), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	kafkatest.Must(t, err)
+	defer older.Close()
+	begin := func(value string) error {
+		if err := older.BeginTransaction(); err != nil {
+			return err
+		}
+		return older.ProduceSync(ctx, &kgo.Record{Topic: k.Topics.Timeline, Partition: 3, Value: []byte(value)}).FirstErr()
+	}
+	kafkatest.Must(t, begin("committed"))
+	kafkatest.Must(t, older.EndTransaction(ctx, kgo.TryCommit))
+	id, epoch, err := older.ProducerID(ctx)
+	kafkatest.Must(t, err)
+	var began error
+	c.ControlKey(int16(kmsg.DescribeTransactions), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		c.SleepControl(func() { began = begin("open") })
+		state := kmsg.NewDescribeTransactionsResponseTransactionState() // as it was just before
+		state.TransactionalID, state.State, state.ProducerID, state.ProducerEpoch = k.Content+"/one", "CompleteCommit", id, epoch
+		said := r.ResponseKind().(*kmsg.DescribeTransactionsResponse)
+		said.TransactionStates = append(said.TransactionStates, state)
+		return said, nil, true
+	})
+	s, err := OpenSession(ctx, SessionConfig{Brokers: k.Brokers, Group: k.Content, Instance: "one", Topics: []string{k.Content}, Outputs: []string{k.Topics.Timeline}})
+	kafkatest.Must(t, err)
+	defer s.Close()
+	kafkatest.Must(t, began)
+	ends, err := kafkatest.Admin(t, k.Brokers).ListCommittedOffsets(ctx, k.Topics.Timeline)
+	kafkatest.Must(t, err)
+	end, _ := ends.Lookup(k.Topics.Timeline, 3)
+	reader, err := kgo.NewClient(kgo.SeedBrokers(kafkatest.Addrs(k.Brokers)...), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(),
+		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{k.Topics.Timeline: {3: kgo.NewOffset().At(0)}}))
+	kafkatest.Must(t, err)
+	defer reader.Close()
+	var got []string
+	for next := int64(0); next < end.Offset; {
+		polled := reader.PollFetches(ctx)
+		kafkatest.Must(t, polled.Err())
+		polled.EachRecord(func(r *kgo.Record) {
+			if next = r.Offset + 1; !r.Attrs.IsControl() {
+				got = append(got, string(r.Value))
+			}
+		})
+	}
+	if end.Offset < 4 || !slices.Equal(got, []string{"committed"}) {
+		t.Errorf("of %d offsets, two records and how their transactions ended, %q are read", end.Offset, got)
+	}
+}
 
 // A successor under the same instance name must get past the transaction its
 // predecessor left open, take its input again, and not wait for timeouts.

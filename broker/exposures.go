@@ -271,7 +271,8 @@ func (b *Broker) exposed(q *question) *exposure.Record {
 	return r
 }
 
-// inForce leaves out the variants of experiments whose weights do not rank.
+// inForce leaves out the variants of experiments that the answer does not count for:
+// see [Broker.unapplied].
 func inForce(dealt []experiment.Assigned, unapplied []string) []experiment.Assigned {
 	return slices.DeleteFunc(dealt, func(x experiment.Assigned) bool { return slices.Contains(unapplied, x.Experiment) })
 }

@@ -6,8 +6,10 @@ import (
 	"go/token"
 	"io/fs"
 	"maps"
+	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -414,6 +416,50 @@ func TestUnsafeIsListed(t *testing.T) {
 	for dir := range unsafeIn {
 		if !used[dir] {
 			t.Errorf("%s does without unsafe now; take it off the list in deps_test.go", dir)
+		}
+	}
+}
+
+// In ARCHITECTURE.md every package stands in the table of packages, in the left
+// column: by its path or, behind "with", by its path below the name before that.
+// The root is "root".
+func TestArchitectureNamesPackages(t *testing.T) {
+	page, err := os.ReadFile("ARCHITECTURE.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(page), "\n## Packages\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	named := map[string]bool{".": true}
+	quoted := regexp.MustCompile("`([^`]+)`")
+	for row := range strings.Lines(section) {
+		cells := strings.Split(row, "|")
+		if len(cells) < 3 {
+			continue
+		}
+		whole, below, _ := strings.Cut(cells[1], " with ")
+		last := ""
+		for _, m := range quoted.FindAllStringSubmatch(whole, -1) {
+			last = m[1]
+			named[last] = true
+		}
+		for _, m := range quoted.FindAllStringSubmatch(below, -1) {
+			named[last+"/"+m[1]] = true
+		}
+	}
+	there := map[string]bool{}
+	for _, f := range files(t, parser.PackageClauseOnly) {
+		if !f.test && !named[f.dir] {
+			t.Errorf("ARCHITECTURE.md, Packages, does not name %s", f.dir)
+			named[f.dir] = true // once
+		}
+		for dir := f.dir; dir != "."; dir = path.Dir(dir) {
+			there[dir] = true
+		}
+	}
+	for _, dir := range slices.Sorted(maps.Keys(named)) {
+		if dir != "." && !there[dir] {
+			t.Errorf("ARCHITECTURE.md, Packages, names %s, where there is no Go", dir)
 		}
 	}
 }

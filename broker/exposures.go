@@ -210,7 +210,7 @@ func exposeFeatures(r *exposure.Record, entries []fanout.Entry) {
 // looked at: a variant may fail at once, or take longer than the control does.
 func (b *Broker) exposeRefusal(ctx context.Context, q *question, err error) {
 	var refused *millrace.Error
-	if q == nil || !errors.As(err, &refused) || !b.exposes(q) || b.ownFault(ctx, q, refused) {
+	if q == nil || !errors.As(err, &refused) || !b.exposes(q) || b.callersFault(ctx, q, refused) {
 		return
 	}
 	if r := b.exposed(q); concerns(r) {
@@ -219,12 +219,12 @@ func (b *Broker) exposeRefusal(ctx context.Context, q *question, err error) {
 	}
 }
 
-// ownFault reports whether a refusal is for what the caller asked, so that every
+// callersFault reports whether a refusal is for what the caller asked, so that every
 // variant is refused alike. Else one caller could refuse a variant to death, by
 // asking wrongly under the names of its viewers. What is wrong with a request alone
 // is refused before variants are dealt. All else counts, unless it has nothing to do
 // with what the viewer's experiments set.
-func (b *Broker) ownFault(ctx context.Context, q *question, refused *millrace.Error) bool {
+func (b *Broker) callersFault(ctx context.Context, q *question, refused *millrace.Error) bool {
 	switch field := refused.Field; refused.Reason {
 	case millrace.ReasonForbidden, millrace.ReasonPageToken, millrace.ReasonQuota:
 		return true
@@ -271,7 +271,8 @@ func (b *Broker) exposed(q *question) *exposure.Record {
 	return r
 }
 
-// inForce leaves out the variants of experiments whose weights do not rank.
+// inForce leaves out the variants of experiments that the answer does not count for:
+// see [Broker.unapplied].
 func inForce(dealt []experiment.Assigned, unapplied []string) []experiment.Assigned {
 	return slices.DeleteFunc(dealt, func(x experiment.Assigned) bool { return slices.Contains(unapplied, x.Experiment) })
 }

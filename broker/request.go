@@ -401,7 +401,7 @@ func (b *Broker) readPage(q *question, req *feedv1.GetFeedRequest, c *pagetoken.
 	case c == nil:
 		return nil
 	case c.Request != q.request:
-		return pagetoken.Refuse("it is of another request: all but page_token, limit, fields, receipt and explain must be as they were")
+		return pagetoken.Refuse("it is of another request: all but page_token, limit, fields, receipt, explain and min_coverage must be as they were")
 	case now.Sub(c.Issued.Std()) > pagetoken.Life:
 		return pagetoken.Refuse("it expired %s after %s", pagetoken.Life, c.Issued)
 	case len(c.Served) >= pagetoken.MaxServed:

@@ -139,7 +139,7 @@ func (s *Steered) order(o Order, e *evidence, by string) error {
 func (s *Steered) unmark(p *Plan, goal *Layout) {
 	for id, was := range p.Marks {
 		is := s.Intent.Nodes[id]
-		if goal != nil && is.Draining != goal.names(id) {
+		if goal != nil && is.Draining != goal.hosts(id) {
 			continue
 		}
 		was.Lost = is.Lost
@@ -151,7 +151,7 @@ func (s *Steered) unmark(p *Plan, goal *Layout) {
 		return
 	}
 	for id, m := range s.Intent.Nodes { // it did not note what there was: they host again
-		if m.Draining && cmp.Or(goal, &p.Base).names(id) {
+		if m.Draining && cmp.Or(goal, &p.Base).hosts(id) {
 			m.Draining = false
 			s.Intent.Nodes[id] = m
 		}

@@ -37,7 +37,8 @@ type Config struct {
 	DropAfter time.Duration
 	// Limits are those of repairs, and of plans that do not say.
 	Limits Limits
-	// Every is how often it looks, besides when it is told; default a second.
+	// Every is how often it looks, besides when it is told; default a second. With
+	// nothing under way it looks five times as seldom.
 	Every time.Duration
 	// Dial calls nodes, to compare replicas every CompareEvery, default a minute,
 	// below 0 never. nil: they are not compared.

@@ -442,8 +442,8 @@ func TestARepairKeepsTheRoomThatIsSpokenFor(t *testing.T) {
 				comes++
 			}
 		}
-		if now := s.Plan.goal(&w.a); comes > 200 || now.names("n0") {
-			t.Errorf("begun: %t: %d partitions are to come to n4, which has room for 200; all of the lost node's are made elsewhere: %t", begun, comes, !now.names("n0"))
+		if now := s.Plan.goal(&w.a); comes > 200 || now.hosts("n0") {
+			t.Errorf("begun: %t: %d partitions are to come to n4, which has room for 200; all of the lost node's are made elsewhere: %t", begun, comes, !now.hosts("n0"))
 		}
 	}
 }
@@ -652,8 +652,8 @@ func TestWhoIsBackGivesAwayWhatWasPlanned(t *testing.T) {
 		if err := (&Coordinator{}).repair(s, e); err != nil {
 			t.Fatal(err)
 		}
-		if now := p.goal(&w.a); now.names("n0") != alive {
-			t.Errorf("n0 is there: %t: it is to host something: %t", alive, now.names("n0"))
+		if now := p.goal(&w.a); now.hosts("n0") != alive {
+			t.Errorf("n0 is there: %t: it is to host something: %t", alive, now.hosts("n0"))
 		}
 	}
 	if len(planned) == 0 {
@@ -833,7 +833,7 @@ func TestWhoAPlanLeadsToIsGivenUpByHand(t *testing.T) {
 	delete(w.alive, "n3")
 	s := &Steered{State: &steering.State{Assignment: w.a, Map: w.evidence().nodes}, Plan: p}
 	pr, err := Propose(s, nil, Request{Kind: Repair, Nodes: []millrace.NodeID{"n3"}, By: "me"}, w.now)
-	if err != nil || pr.Err() != nil || pr.Goal.names("n3") {
+	if err != nil || pr.Err() != nil || pr.Goal.hosts("n3") {
 		t.Errorf("n3 is not given up: %v", err)
 	}
 	if _, err := Propose(s, nil, Request{Kind: Repair, Nodes: []millrace.NodeID{"n4"}, By: "me"}, w.now); err == nil {
@@ -861,7 +861,7 @@ func TestARollbackEndsWithoutWhoIsGone(t *testing.T) {
 		t.Fatalf("%d moves are left: %v", p.left(), err)
 	}
 	pr, err := Propose(s, nil, Request{Kind: Repair, Nodes: []millrace.NodeID{"n1"}, By: "me"}, w.now)
-	if err != nil || pr.Err() != nil || pr.Goal.names("n1") || !pr.Goal.names("n2") || pr.Why != "n1 is given up" || !slices.ContainsFunc(pr.After.Nodes, func(n plan.NodeBalance) bool { return n.ID == "n2" && n.Replicas == 720 }) {
+	if err != nil || pr.Err() != nil || pr.Goal.hosts("n1") || !pr.Goal.hosts("n2") || pr.Why != "n1 is given up" || !slices.ContainsFunc(pr.After.Nodes, func(n plan.NodeBalance) bool { return n.ID == "n2" && n.Replicas == 720 }) {
 		t.Errorf("n1 is not given up: %v, %+v", err, pr)
 	}
 	pr, err = Propose(s, nil, Request{Kind: Add, Nodes: []millrace.NodeID{"n2"}, By: "me"}, w.now)
@@ -1016,8 +1016,8 @@ func TestOneOfSeveralLostNodesIsGivenUp(t *testing.T) {
 	if err := pr.Err(); err != nil {
 		t.Error(err)
 	}
-	if pr.Goal.names("n0") || len(pr.Plan.Moves) != 144 {
-		t.Errorf("n0 hosts something: %t; %d moves, want 144", pr.Goal.names("n0"), len(pr.Plan.Moves))
+	if pr.Goal.hosts("n0") || len(pr.Plan.Moves) != 144 {
+		t.Errorf("n0 hosts something: %t; %d moves, want 144", pr.Goal.hosts("n0"), len(pr.Plan.Moves))
 	}
 	for _, m := range pr.Plan.Moves {
 		if m.From != "n0" || !w.alive[m.To] {
@@ -1029,8 +1029,8 @@ func TestOneOfSeveralLostNodesIsGivenUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := pr.Err(); err != nil || pr.Goal.names("n0") {
-		t.Errorf("a plan waits for n10: n0 hosts something: %t; %v", pr.Goal.names("n0"), err)
+	if err := pr.Err(); err != nil || pr.Goal.hosts("n0") {
+		t.Errorf("a plan waits for n10: n0 hosts something: %t; %v", pr.Goal.hosts("n0"), err)
 	}
 	for _, m := range pr.Plan.Moves {
 		if m.Partition != 7 && !w.alive[m.To] {
@@ -1097,8 +1097,8 @@ func TestWhatWaitsForOthersLeavesThemRoom(t *testing.T) {
 		s.Plan.advance(&s.Assignment, e, &at.pace)
 		w.a = s.Assignment
 	}
-	if now := Layout(w.a.Replicas); now.names("n0") || now.names("n1") {
-		t.Errorf("%s: n0 hosts something: %t, n1: %t", s.Plan.Status, now.names("n0"), now.names("n1"))
+	if now := Layout(w.a.Replicas); now.hosts("n0") || now.hosts("n1") {
+		t.Errorf("%s: n0 hosts something: %t, n1: %t", s.Plan.Status, now.hosts("n0"), now.hosts("n1"))
 	}
 }
 
@@ -1246,7 +1246,7 @@ func TestExplainKnowsNodesThatServeNobody(t *testing.T) {
 			t.Errorf("%s: %+v, %v; want %q", node, x.Elsewhere, err, want)
 		}
 	}
-	if made, err := s.solve(&evidence{now: w.now, nodes: s.Map}, 2, Layout(w.a.Replicas), everybody, 0); err != nil || (*Layout)(&made.Goal).names("keeper") {
+	if made, err := s.solve(&evidence{now: w.now, nodes: s.Map}, 2, Layout(w.a.Replicas), everybody, 0); err != nil || (*Layout)(&made.Goal).hosts("keeper") {
 		t.Errorf("a node that backs up is given replicas: %v", err)
 	}
 }

@@ -292,7 +292,7 @@ func (r Request) why() string {
 // mark notes in the intent what a request says of nodes.
 func (pr *Proposal) mark(s *Steered, r Request, now time.Time) error {
 	for i, id := range r.Nodes {
-		if _, ok := s.Map.Node(id); !ok && !(*Layout)(&s.Assignment.Replicas).names(id) && !(r.Kind == Repair && s.Plan.takers()[id]) {
+		if _, ok := s.Map.Node(id); !ok && !(*Layout)(&s.Assignment.Replicas).hosts(id) && !(r.Kind == Repair && s.Plan.takers()[id]) {
 			return unknownNode(s, id)
 		}
 		if r.Kind == Repair && s.Map.Alive(id) {
@@ -374,7 +374,7 @@ func (pr *Proposal) check(s *Steered, e *evidence, r Request, made *plan.Plan) {
 		}
 	}
 	for _, id := range r.Nodes {
-		if r.Kind == Drain && pr.Goal.names(id) {
+		if r.Kind == Drain && pr.Goal.hosts(id) {
 			say(Fault, "no other node may take all that %s hosts: add one, or want fewer replicas (millrace cluster apply --replicas)", id)
 		}
 	}
@@ -454,7 +454,7 @@ func (s *Steered) problem(e *evidence, wanted int, now Layout, who whom) plan.Pr
 	seen, spoken := map[millrace.NodeID]bool{}, s.spoken(e, &now)
 	for _, n := range s.Map.Nodes() {
 		m := s.Intent.Nodes[n.ID]
-		if who != everybody && !m.Added && !now.names(n.ID) {
+		if who != everybody && !m.Added && !now.hosts(n.ID) {
 			continue
 		}
 		st := e.stats[n.ID]

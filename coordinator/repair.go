@@ -25,7 +25,7 @@ func (c *Coordinator) repair(s *Steered, e *evidence) error {
 	}
 	var dead []string
 	for id := range e.givenUp {
-		if now.names(id) {
+		if now.hosts(id) {
 			dead = append(dead, string(id))
 		}
 	}
@@ -131,8 +131,8 @@ func (l *Layout) nodes() []millrace.NodeID {
 	return a.Nodes()
 }
 
-// names reports whether a node hosts anything.
-func (l *Layout) names(id millrace.NodeID) bool {
+// hosts reports whether a node hosts anything.
+func (l *Layout) hosts(id millrace.NodeID) bool {
 	for p := range partition.Count {
 		if slices.Contains(l[p], id) {
 			return true

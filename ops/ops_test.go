@@ -241,10 +241,11 @@ var (
 	tested  = regexp.MustCompile(`labels: '\{alertname="(\w+)"`)
 )
 
-// Every alert is complete, has a heading of the runbook that tells its severity,
-// and a test beside its file, and no heading or test is without an alert.
+// Every alert is complete, stands in the runbook's index, has a heading there that
+// tells its severity, and a test beside its file, and no heading or test is without an alert.
 func TestAlertsHavePagesAndTests(t *testing.T) {
 	runbook := string(read(t, "../docs/runbook.md"))
+	index, _, _ := strings.Cut(runbook, "\n## ")
 	pages := map[string]bool{}
 	for _, m := range heading.FindAllStringSubmatch(runbook, -1) {
 		pages[m[1]] = true
@@ -277,6 +278,9 @@ func TestAlertsHavePagesAndTests(t *testing.T) {
 			}
 			if !strings.Contains(runbook, "\n## "+a.Alert+"\n\nSeverity: "+a.Labels.Severity+".\n") {
 				t.Errorf("docs/runbook.md has no heading %s with the severity %s below it", a.Alert, a.Labels.Severity)
+			}
+			if !strings.Contains(index, "["+a.Alert+"](#"+strings.ToLower(a.Alert)+")") {
+				t.Errorf("docs/runbook.md does not name %s before its first heading", a.Alert)
 			}
 			if tests[a.Alert] != filepath.Base(name) {
 				t.Errorf("%s: alerts/tests/%s has no fault on which it fires", a.Alert, filepath.Base(name))

@@ -579,18 +579,18 @@ func (f *Asking) queryPart(ctx context.Context, r shardRequest, g *questions.Gro
 		needs += needs / 8 // what comes meanwhile
 		if err := f.q.Hold(2 * (needs - room)); err != nil {
 			f.refuse(err)
-			return nil, ownFault{err}
+			return nil, brokersFault{err}
 		}
 		room = needs
 	}
 	return nil, ErrTooLarge
 }
 
-// ownFault is the broker's own fault, such as that it has no room for an answer. It
+// brokersFault is the broker's own fault, such as that it has no room for an answer. It
 // says nothing of the node that was asked.
-type ownFault struct{ error }
+type brokersFault struct{ error }
 
-func (o ownFault) Unwrap() error { return o.error }
+func (o brokersFault) Unwrap() error { return o.error }
 
 // judge tells health and the hedges' delay how a call went. A call given up
 // early, or refused for the request's sake, says nothing about its node.
@@ -608,7 +608,7 @@ func (f *Asking) judge(r shardRequest, took time.Duration, err error) {
 		f.b.health.answered(id, took, took < due)
 		recent.add(took)
 		f.b.metrics.callTimes.Observe(took.Seconds())
-	case rpcerr.Refused(err), errors.As(err, new(ownFault)), IsCondemned(err), reason(context.Background(), err) == MissModel, errors.Is(err, errOlder):
+	case rpcerr.Refused(err), errors.As(err, new(brokersFault)), IsCondemned(err), reason(context.Background(), err) == MissModel, errors.Is(err, errOlder):
 	case !ended(err):
 		f.b.health.failed(id)
 		if errors.Is(err, ErrUnreachable) {

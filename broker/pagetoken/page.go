@@ -31,7 +31,7 @@ import (
 // broker can continue:
 //
 //	version  1 byte
-//	body     see cursor.encode
+//	body     see [Cursor.Encode]
 //	mac      16 bytes: HMAC-SHA-256 of what is before it, cut
 //
 // in base64 for URLs, without padding.

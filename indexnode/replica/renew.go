@@ -52,8 +52,9 @@ const (
 	// share the store's flushes, and some are read while others are flushed;
 	// large ones share only the disk and the network.
 	maxRenewing = 32
-	// maxRereading is how many corrupt partitions are read anew from the
-	// log's beginning at a time.
+	// maxRereading bounds the replicas of a node without backups that are read
+	// from the log: while so many catch up or are renewed, whatever for, no
+	// further renewal begins.
 	maxRereading = 8
 	// seekBackupFor is how long the place of the backups may stay away before
 	// a log that has its beginning will do.
@@ -501,8 +502,8 @@ func (all *Replicas) finishOne(r *Replica, w *renewal) {
 	}
 }
 
-// rereading counts the replicas that never were whole, of a node that has
-// others.
+// rereading counts the replicas that catch up or are renewed, whatever for: those
+// that are new or have just started too.
 func (all *Replicas) rereading() (n int) {
 	for p := range all.replicas {
 		r := &all.replicas[p]

@@ -25,9 +25,13 @@
 //	leader          JSON of a [Leader], leased
 //	steer/NAME      whatever NAME is, of [steering.State]
 //	docs/KIND/NAME  whatever KIND is; of [artefacts.Kind] a ledger
+//	parts/KIND/NAME/SUM/PART   the bytes of a document that is larger than a value
 //	bodies/KIND/NAME/SUM/PART  the bytes of a version of [artefacts.Kind]
 //	secrets/NAME    32 random bytes; NAME.FROM and NAME.FROM.alone are later ones, see [secrets.Generation]
 //	trace/VIEWER    for how long the viewer is traced, leased
+//	history/WHEN    JSON of an [audit.Entry]; WHEN is in nanoseconds, and made unique
+//	acting          JSON: who acts alone, leased; see [Client.Alone]
+//	remembered      JSON of [Remembered]; absent unless etcd lost something
 package cluster
 
 import (

@@ -378,6 +378,7 @@ func TestWhoWaitsForATurnBorrowsNothing(t *testing.T) {
 		default:
 			t.Errorf("it waits for more than %s", turnWithin)
 			<-n.telling
+			<-done
 		}
 	})
 }

@@ -41,3 +41,28 @@ func BenchmarkDecays(b *testing.B) {
 func BenchmarkDecay(b *testing.B) {
 	benchmark(b, func(x float64) float64 { return Decay(x, 7) })
 }
+
+// A look-up of one of 50 words in a table, and of 64 in a set.
+func BenchmarkTable(b *testing.B) {
+	var t Table
+	words := make([]float64, 50)
+	for i := range words {
+		words[i] = float64(i*i) + 0.5
+	}
+	t.SetNumbers(words)
+	for i := 0; b.Loop(); i++ {
+		sink += t.Number(words[i%50])
+	}
+}
+
+func BenchmarkSet(b *testing.B) {
+	words := make([]uint64, 200)
+	for i := range words {
+		words[i] = uint64(i*i)<<8 | 3
+	}
+	s, n := NewSet(words...), uint64(0)
+	for b.Loop() {
+		n += s.In(words[:64])
+	}
+	sink = float64(n)
+}

@@ -7,7 +7,9 @@ import (
 )
 
 // Set is words in a table. Of a small set no two words share a slot, so that a
-// look-up has no branch, which would be mispredicted for every other row.
+// look-up has no branch, which would be mispredicted for every other row. As with a
+// [Table], what words are multiplied by is drawn for each set, so that nobody can
+// choose words that share a slot.
 type Set struct {
 	table      []uint64
 	empty      uint64 // what stands in the free slots
@@ -26,7 +28,7 @@ func NewSet(words ...uint64) *Set {
 	for _, w := range words {
 		in[w] = true
 	}
-	s := &Set{multiplier: 0x9e3779b97f4a7c15, apart: len(in) <= fewWords}
+	s := &Set{multiplier: oddNumber(), apart: len(in) <= fewWords}
 	for in[s.empty] {
 		s.empty++
 	}
@@ -36,7 +38,7 @@ func NewSet(words ...uint64) *Set {
 	}
 	s.grow(max(slots, 16))
 	for tries := 1; !s.put(in); tries++ {
-		if s.multiplier += 0x3c6ef372fe94f82a; tries%16 == 0 { // still odd
+		if s.multiplier = oddNumber(); tries%16 == 0 {
 			s.grow(2 * len(s.table))
 		}
 	}

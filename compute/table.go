@@ -2,6 +2,8 @@ package compute
 
 import (
 	"math"
+	"math/bits"
+	"math/rand/v2"
 
 	"github.com/millrace/millrace/internal/column"
 )
@@ -14,9 +16,12 @@ type Table struct {
 	few     []slot  // those used, if they are few
 	used    int
 	long    map[string]float64
-	longest int       // of the keys of long, in bytes
-	dense   []float64 // of number keys 0, 1, 2, ...
-	lo, hi  float64   // of the values, but for NaN; not of a set
+	longest int // of the keys of long, in bytes
+	// multiplier is odd, and shift leaves as many bits as slots are numbered by; see home.
+	multiplier uint64
+	shift      uint8
+	dense      []float64 // of number keys 0, 1, 2, ...
+	lo, hi     float64   // of the values, but for NaN; not of a set
 }
 
 type slot struct {
@@ -80,6 +85,7 @@ func (t *Table) reset(n int, missing float64) {
 	}
 	t.slots = t.slots[:size]
 	clear(t.slots)
+	t.multiplier, t.shift = oddNumber(), uint8(64-bits.Len(uint(size-1)))
 	clear(t.long)
 	t.longest = 0
 	t.missing, t.few, t.used, t.dense = missing, t.few[:0], 0, nil
@@ -201,11 +207,15 @@ func (t *Table) contain(dst []bool, rows *column.Slab, words []uint64, sel []int
 	}
 }
 
-// home is where a key would stand: Fibonacci hashing.
+// home is where a key would stand: the high bits of its product with a number that is
+// drawn for each table. The keys may be a caller's, who could choose thousands that
+// share a slot if the number were known. Only the high bits depend on all of a key.
 func (t *Table) home(key uint64) int {
-	h := key * 0x9e3779b97f4a7c15
-	return int(h>>32) & (len(t.slots) - 1)
+	return int(key*t.multiplier>>(t.shift&63)) & (len(t.slots) - 1)
 }
+
+// oddNumber draws a number to multiply keys by.
+func oddNumber() uint64 { return rand.Uint64() | 1 }
 
 func (t *Table) get(key uint64) float64 {
 	for i := t.home(key); t.slots[i].used; i = (i + 1) & (len(t.slots) - 1) {

@@ -157,3 +157,40 @@ func TestWhoSaysNothingReadsNoPartition(t *testing.T) {
 		}
 	})
 }
+
+// full is a stream whose messages nobody takes.
+type full struct{ silent }
+
+func (s full) Send(*nodev1.ReadPartitionResponse) error {
+	<-s.ended
+	return io.ErrClosedPipe
+}
+
+// Who begins to read a partition and then takes nothing gives its place to another.
+func TestWhoTakesNothingReadsNoPartition(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &Node{wholeReads: make(chan struct{}, maxWholeReads)}
+		s := full{silent{ctx: t.Context(), ended: make(chan struct{})}}
+		told := make(chan string, 1)
+		go func() {
+			defer close(s.ended)
+			told <- fmt.Sprint(n.inPlace(s, func(_ context.Context, to nodev1.NodeService_ReadPartitionServer, begun chan<- struct{}) error {
+				close(begun)
+				return to.Send(nil)
+			}))
+		}()
+		time.Sleep(takeWithin - time.Nanosecond)
+		synctest.Wait()
+		if len(told) > 0 || len(n.wholeReads) != 1 {
+			t.Errorf("it has ended before %s: %d places are taken", takeWithin, len(n.wholeReads))
+		}
+		began := time.Now()
+		if got := <-told; !strings.Contains(got, "to be taken") || time.Since(began) > time.Nanosecond {
+			t.Errorf("%s later who takes nothing is told %s", time.Since(began), got)
+		}
+		synctest.Wait()
+		if len(n.wholeReads) != 0 {
+			t.Error("the place is still taken")
+		}
+	})
+}

@@ -87,10 +87,32 @@ const (
 	// beginWithin bounds how long a caller may take to say what it reads: it takes
 	// the place of another.
 	beginWithin = 10 * time.Second
+	// takeWithin bounds how long a message may wait for its caller to take it: who does
+	// not read on has the place of another, too.
+	takeWithin = 30 * time.Second
 )
 
 // ReadPartition implements nodev1.NodeServiceServer.
 func (n *Node) ReadPartition(stream nodev1.NodeService_ReadPartitionServer) error {
+	return n.inPlace(stream, n.readPartition)
+}
+
+// takenSoon is a stream of which late is called when a message waits for longer than
+// takeWithin.
+type takenSoon struct {
+	nodev1.NodeService_ReadPartitionServer
+	late func()
+}
+
+func (s takenSoon) Send(m *nodev1.ReadPartitionResponse) error {
+	late := time.AfterFunc(takeWithin, s.late)
+	defer late.Stop()
+	return s.NodeService_ReadPartitionServer.Send(m)
+}
+
+// inPlace reads in one of the places of who reads a partition, as long as its caller
+// begins and takes what is read.
+func (n *Node) inPlace(stream nodev1.NodeService_ReadPartitionServer, read func(context.Context, nodev1.NodeService_ReadPartitionServer, chan<- struct{}) error) error {
 	select {
 	case n.wholeReads <- struct{}{}:
 	default:
@@ -100,10 +122,17 @@ func (n *Node) ReadPartition(stream nodev1.NodeService_ReadPartitionServer) erro
 	}
 	ctx, cancel := n.whileRunning(stream.Context())
 	defer cancel()
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	soon := takenSoon{stream, func() {
+		end(&millrace.Error{
+			Reason: millrace.ReasonUnavailable, Field: "partition", Detail: fmt.Sprintf("what is read waited for more than %s to be taken", takeWithin), WayOut: "read it without a pause",
+		})
+	}}
 	done, begun := make(chan error, 1), make(chan struct{})
 	go func() { // a caller that neither reads nor writes must not keep the node from stopping
 		defer func() { <-n.wholeReads }()
-		done <- n.readPartition(ctx, stream, begun)
+		done <- read(ctx, soon, begun)
 	}()
 	late := time.NewTimer(beginWithin)
 	defer late.Stop()
@@ -119,7 +148,7 @@ func (n *Node) ReadPartition(stream nodev1.NodeService_ReadPartitionServer) erro
 				Reason: millrace.ReasonUnavailable, Field: "partition", Detail: fmt.Sprintf("what is to be read was not agreed upon within %s", beginWithin), WayOut: "name the partition, and then the offsets, without a pause",
 			})
 		case <-ctx.Done():
-			return rpcerr.Status(ctx.Err())
+			return rpcerr.Status(context.Cause(ctx))
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -71,18 +72,37 @@ func (n *Server) Hot(ctx context.Context, req *nodev1.HotRequest) (_ *nodev1.Hot
 	if req.MaxBytes > 0 {
 		room = min(room, req.MaxBytes)
 	}
+	if err := n.takeTurn(ctx); err != nil {
+		return nil, err
+	}
+	defer func() { <-n.telling }()
+	// Nothing is borrowed before: nodes that wait for their turn would hold what
+	// questions are answered in.
 	loan := n.cfg.Memory.Borrow()
 	defer loan.Return()
 	if err := loan.More(2 * room); err != nil { // here, and as it is written
 		return nil, err
 	}
+	return n.hot(ctx, wanted, room)
+}
+
+// turnWithin bounds how long a node waits until others have been told.
+const turnWithin = 5 * time.Second
+
+// takeTurn waits until no other node is told what is hot, for turnWithin at most.
+func (n *Server) takeTurn(ctx context.Context) error {
+	late := time.NewTimer(turnWithin)
+	defer late.Stop()
 	select {
 	case n.telling <- struct{}{}:
-		defer func() { <-n.telling }()
+		return nil
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return ctx.Err()
+	case <-late.C:
+		return &millrace.Error{
+			Reason: millrace.ReasonOverloaded, Field: "partitions", Detail: fmt.Sprintf("others are told what is hot, for more than %s", turnWithin), WayOut: "ask again",
+		}
 	}
-	return n.hot(ctx, wanted, room)
 }
 
 // hot returns what is hot of partitions, in so many bytes of names.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -346,4 +347,38 @@ func TestHot(t *testing.T) {
 			t.Errorf("partition %d: %v", p, err)
 		}
 	}
+}
+
+// Nodes that wait until others were told hold nothing of what questions are answered
+// in, and wait for a bounded time.
+func TestWhoWaitsForATurnBorrowsNothing(t *testing.T) {
+	n, _ := openNode(t, cache.Config{})
+	held := n.cfg.Memory.Held()
+	synctest.Test(t, func(t *testing.T) {
+		turn := n.telling
+		defer func() { n.telling = turn }()
+		n.telling = make(chan struct{}, 1) // of the bubble, whose clock goes on while it is waited for
+		n.telling <- struct{}{}
+		done := make(chan error, 1)
+		go func() {
+			_, err := n.Hot(t.Context(), &nodev1.HotRequest{Partitions: []int32{1}})
+			done <- err
+		}()
+		synctest.Wait()
+		if now := n.cfg.Memory.Held(); now != held {
+			t.Errorf("who waits has borrowed %d bytes", now-held)
+		}
+		time.Sleep(turnWithin)
+		synctest.Wait()
+		select {
+		case err := <-done:
+			if status.Code(err) != codes.ResourceExhausted {
+				t.Errorf("who has waited for %s is told %v", turnWithin, err)
+			}
+		default:
+			t.Errorf("it waits for more than %s", turnWithin)
+			<-n.telling
+			<-done
+		}
+	})
 }

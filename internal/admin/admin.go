@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -53,7 +55,7 @@ func routes(metrics prometheus.Gatherer, ready func() error, log http.Handler) m
 			}
 			w.Write([]byte("ok\n"))
 		}),
-		"GET /metrics":         promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}),
+		"GET /metrics":         promhttp.HandlerFor(metrics, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes}),
 		"/log":                 log,
 		"/debug/pprof/":        http.HandlerFunc(pprof.Index),
 		"/debug/pprof/cmdline": http.HandlerFunc(pprof.Cmdline),
@@ -74,10 +76,53 @@ func FileFaults() prometheus.Collector {
 // handler of /debug/pprof/symbol answers from memory.
 const maxBodyBytes = 64 << 10
 
+const (
+	// maxScrapes is how many read metrics at a time: each has all of them in memory
+	// until they are read.
+	maxScrapes = 4
+	// maxStreams is how many requests a connection of HTTP/2 has at a time.
+	maxStreams = 16
+	// readWithin is how long a client may take to read an answer, with the time that
+	// it takes to make it. A profile takes the time that was asked for besides,
+	// maxProfile at most.
+	readWithin = 30 * time.Second
+	maxProfile = time.Hour
+)
+
 // Serve serves h on l as [ServeBy] does. Slow clients are cut off: headers
-// within 5 s, bodies within 10.
+// within 5 s, bodies within 10, and answers that are not read within 30.
 func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
-	return ServeBy(ctx, l, &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10}, 2*time.Second)
+	return ServeBy(ctx, l, server(h, readWithin), 2*time.Second)
+}
+
+func server(h http.Handler, within time.Duration) *http.Server {
+	return &http.Server{
+		Handler: readBy(h, within), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
+	}
+}
+
+// readBy cuts a client off that has not read its answer in time. Each request sets the
+// time anew, since that of the one before stays with a connection. The server's own
+// WriteTimeout is not used: no profile could take longer.
+func readBy(h http.Handler, within time.Duration) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// Writers that know no deadline, such as those of tests, have no client to wait for.
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(within + profileTime(r)))
+		h.ServeHTTP(w, r)
+	})
+}
+
+// profileTime is how long a profile or a trace is recorded that a request asks for.
+func profileTime(r *http.Request) time.Duration {
+	if !strings.HasPrefix(r.URL.Path, "/debug/pprof/") {
+		return 0
+	}
+	seconds, err := strconv.ParseFloat(r.URL.Query().Get("seconds"), 64)
+	if err != nil || !(seconds > 0) {
+		return 30 * time.Second // as net/http/pprof has it
+	}
+	return time.Duration(min(seconds, maxProfile.Seconds()) * float64(time.Second))
 }
 
 // ServeBy has s serve on l until ctx is done, and then lets requests under way

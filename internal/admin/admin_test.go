@@ -7,11 +7,13 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/millrace/millrace/internal/permit"
 )
@@ -120,5 +122,104 @@ func TestEveryPathIsInTheTable(t *testing.T) {
 	}
 	if len(all) < 9 {
 		t.Errorf("%d paths", len(all))
+	}
+}
+
+// gathering is metrics that are gathered until they are let go.
+type gathering struct{ begun, done chan struct{} }
+
+func (g gathering) Gather() ([]*dto.MetricFamily, error) {
+	g.begun <- struct{}{}
+	<-g.done
+	return nil, nil
+}
+
+// Metrics are gathered for a few at a time; who comes beyond that is refused.
+func TestFewGatherMetricsAtATime(t *testing.T) {
+	g := gathering{make(chan struct{}), make(chan struct{})}
+	h := Handler(g, func() error { return nil }, http.NotFoundHandler())
+	scrape := func() int {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+		return w.Code
+	}
+	codes := make(chan int, maxScrapes+1)
+	for range maxScrapes {
+		go func() { codes <- scrape() }()
+		<-g.begun
+	}
+	go func() { codes <- scrape() }()
+	select {
+	case <-g.begun:
+		t.Errorf("more than %d gather metrics", maxScrapes)
+	case code := <-codes:
+		if code != http.StatusServiceUnavailable {
+			t.Errorf("one more is told %d", code)
+		}
+	}
+	close(g.done)
+}
+
+// A client that does not read its answer is cut off, one that asks for a profile only
+// behind that, and what came before on a connection does not count.
+func TestAnswersAreReadInTime(t *testing.T) {
+	const within = 100 * time.Millisecond
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	failed := make(chan error, 1)
+	s := server(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/long":
+			for {
+				if _, err := w.Write(make([]byte, 64<<10)); err != nil {
+					failed <- err
+					return
+				}
+			}
+		case "/debug/pprof/profile":
+			time.Sleep(2 * within)
+		}
+		_, _ = io.WriteString(w, "whole")
+	}), within)
+	if s.HTTP2 == nil || s.HTTP2.MaxConcurrentStreams != maxStreams {
+		t.Errorf("HTTP/2 has %+v", s.HTTP2)
+	}
+	go func() { _ = s.Serve(l) }()
+	defer s.Close()
+	for _, path := range []string{"/short", "/debug/pprof/profile?seconds=5", "/short"} { // on one connection
+		r, err := http.Get("http://" + l.Addr().String() + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text, err := io.ReadAll(r.Body); err != nil || string(text) != "whole" {
+			t.Errorf("%s: %q, %v", path, text, err)
+		}
+		r.Body.Close()
+	}
+	conn, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "GET /long HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-failed:
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Error(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("an answer that nobody reads is written on and on")
+	}
+	for url, want := range map[string]time.Duration{
+		"/metrics?seconds=9": 0, "/debug/pprof/profile": 30 * time.Second, "/debug/pprof/heap?seconds=90": 90 * time.Second,
+		"/debug/pprof/trace?seconds=0.5": time.Second / 2, "/debug/pprof/trace?seconds=NaN": 30 * time.Second, "/debug/pprof/trace?seconds=1e300": maxProfile,
+	} {
+		if got := profileTime(httptest.NewRequest("GET", url, nil)); got != want {
+			t.Errorf("%s: %s, want %s", url, got, want)
+		}
 	}
 }

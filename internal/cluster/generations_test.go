@@ -1,7 +1,10 @@
 package cluster_test
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -157,4 +160,33 @@ func TestSecretsRotate(t *testing.T) {
 	again := etcd.open(dir)
 	etcd.stop()
 	same("without etcd", again)
+}
+
+// A name in etcd that is no generation's writes nothing outside of the data directory,
+// and what comes behind it is heard.
+func TestANameInEtcdLeadsNowhere(t *testing.T) {
+	ctx, above := t.Context(), t.TempDir()
+	dir := filepath.Join(above, "data")
+	check(t, os.Mkdir(dir, 0o700))
+	etcd := startEtcd(t)
+	c := etcd.open(dir)
+	put := func(name string) {
+		t.Helper()
+		_, err := c.Etcd().Put(ctx, c.Prefix()+cluster.SecretsPrefix+name, strings.Repeat("x", secrets.Size))
+		check(t, err)
+	}
+	put("pages./../../before")
+	g, err := secrets.Watch(ctx, c, "pages")
+	check(t, err)
+	put("pages./../../behind")
+	next := secrets.Generation{From: time.Now().Add(time.Second).Truncate(time.Millisecond)}
+	check(t, secrets.Rotate(ctx, c, "pages", next, time.Now().Add(-time.Hour)))
+	await(t, "a new generation", g.Changed, func() bool {
+		return slices.ContainsFunc(g.Current(), func(a secrets.Generation) bool { return a.From.Equal(next.From) })
+	})
+	all, err := os.ReadDir(above)
+	check(t, err)
+	if len(all) != 1 {
+		t.Errorf("beside the data directory there is %v", all)
+	}
 }

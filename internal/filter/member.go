@@ -20,6 +20,48 @@ type inConstants struct {
 	texts    []string  // if x is a string
 	hasNull  bool
 	anything state // of the whole list: an error, if an element is one
+	hashed   *hashedConstants
+}
+
+// hashedConstants is a long list's elements. The list may be a caller's, of thousands,
+// and is looked through for each record. Go's maps have a seed of their own each, so
+// that nobody can choose elements that share a place.
+type hashedConstants struct {
+	same    map[uint64]struct{}
+	doubles map[float64]struct{} // and the ints that a double may be equal to
+	texts   map[string]struct{}
+	longest int // of the texts, in bytes: what is longer is not hashed
+}
+
+// fewConstants is how many elements are sooner compared one after the other.
+const fewConstants = 16
+
+// hash makes the maps of a list that is long. It is called as records come: the loops
+// of [fastIn] do without.
+func (k *inConstants) hash() {
+	if k.hashed != nil || len(k.same)+len(k.ints)+len(k.doubles)+len(k.texts) <= fewConstants {
+		return
+	}
+	k.hashed = &hashedConstants{same: setOf(k.same), doubles: setOf(k.doubles), texts: setOf(k.texts)}
+	for _, n := range k.ints {
+		k.hashed.doubles[float64(n)] = struct{}{} // as compareIntDouble has it
+	}
+	for _, t := range k.texts {
+		k.hashed.longest = max(k.hashed.longest, len(t))
+	}
+}
+
+func setOf[T comparable](all []T) map[T]struct{} {
+	set := make(map[T]struct{}, len(all))
+	for _, x := range all {
+		set[x] = struct{}{}
+	}
+	return set
+}
+
+func isIn[T comparable](set map[T]struct{}, x T) bool {
+	_, ok := set[x]
+	return ok
 }
 
 func newInConstants(x kernel, elements []*constant) *inConstants {
@@ -48,6 +90,7 @@ func newInConstants(x kernel, elements []*constant) *inConstants {
 func (k *inConstants) eval(b *batch) *vector {
 	k.begin(len(b.sel))
 	v := k.x.eval(b)
+	k.hash()
 	for i := range b.sel {
 		switch s := v.states[i]; {
 		case s.isError():
@@ -64,6 +107,9 @@ func (k *inConstants) eval(b *batch) *vector {
 }
 
 func (k *inConstants) contains(v *vector, i int) bool {
+	if h := k.hashed; h != nil {
+		return h.contain(k.x.kind(), v, i)
+	}
 	switch k.x.kind() {
 	case expr.String:
 		return slices.Contains(k.texts, v.strings[i])
@@ -77,6 +123,19 @@ func (k *inConstants) contains(v *vector, i int) bool {
 			slices.ContainsFunc(k.ints, func(n int64) bool { return compareIntDouble(n, x) == equal })
 	}
 	return slices.Contains(k.same, v.words[i])
+}
+
+// contain is contains of a long list.
+func (h *hashedConstants) contain(kind expr.Type, v *vector, i int) bool {
+	switch kind {
+	case expr.String:
+		return len(v.strings[i]) <= h.longest && isIn(h.texts, v.strings[i])
+	case expr.Int:
+		return isIn(h.same, v.words[i]) || isIn(h.doubles, float64(int64(v.words[i])))
+	case expr.Double:
+		return isIn(h.doubles, math.Float64frombits(v.words[i]))
+	}
+	return isIn(h.same, v.words[i])
 }
 
 // inColumn is the kernel of "x in list", where list is a column of the record or the entity.

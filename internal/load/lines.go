@@ -113,6 +113,12 @@ func (a *aside) write(line []byte) error {
 		if err != nil {
 			return err
 		}
+		// A file that was there before keeps its mode otherwise, and others could read it.
+		if is, err := file.Stat(); err == nil && is.Mode().IsRegular() {
+			if err := file.Chmod(0o600); err != nil {
+				return errors.Join(err, file.Close())
+			}
+		}
 		a.file, a.buf = file, bufio.NewWriter(file)
 	}
 	a.buf.Write(line) // a failure stays with the writer

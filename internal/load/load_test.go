@@ -260,3 +260,19 @@ func TestRunKeepsTheOrder(t *testing.T) {
 		last[string(x.Key)] = n
 	}
 }
+
+// The file of rejected lines is the caller's alone, also where it was there before and
+// others could read it.
+func TestRejectedLinesAreTheCallersAlone(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "rejected.ndjson")
+	must(t, os.WriteFile(name, []byte("before"), 0o644))
+	must(t, os.Chmod(name, 0o644)) // whatever the umask
+	a := &aside{name: name}
+	must(t, a.write([]byte("line")))
+	must(t, a.Close())
+	is, err := os.Stat(name)
+	must(t, err)
+	if text, err := os.ReadFile(name); err != nil || string(text) != "line\n" || is.Mode().Perm() != 0o600 {
+		t.Errorf("it is %v and has %q: %v", is.Mode(), text, err)
+	}
+}

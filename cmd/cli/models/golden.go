@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/cmd/cli/schemafiles"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/modelpack"
@@ -40,7 +41,7 @@ does: it can only tell that the spec gives what they have.`,
 			if err := CompleteGolden(c.Context(), &rows, c.ErrOrStderr(), args[0], args[1], *avsc); err != nil {
 				return err
 			}
-			if err := os.WriteFile(file, rows.Bytes(), 0o644); err != nil {
+			if err := command.WriteFile(file, rows.Bytes()); err != nil {
 				return err
 			}
 			fmt.Fprintf(c.OutOrStdout(), "%d rows are in %s, to be checked\n", bytes.Count(rows.Bytes(), []byte("\n")), file)

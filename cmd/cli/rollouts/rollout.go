@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
@@ -274,7 +273,7 @@ func (r *rollout) pull(ctx context.Context, args []string, out string) error {
 			return fmt.Errorf("%q is not the name of a file; name one with --out", out)
 		}
 	}
-	if err := os.WriteFile(out, body, 0o644); err != nil {
+	if err := command.WriteFile(out, body); err != nil {
 		return err
 	}
 	fmt.Fprintf(r.out, "%s is in %s, %d bytes\n", v, out, len(body))

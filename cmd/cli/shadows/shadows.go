@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"time"
 
@@ -126,7 +125,7 @@ func (q *query) run(ctx context.Context, w, told io.Writer, feed string) error {
 		_, err = w.Write(text.Bytes())
 		return err
 	}
-	if err := os.WriteFile(q.file, text.Bytes(), 0o644); err != nil {
+	if err := command.WriteFile(q.file, text.Bytes()); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(w, "%d shadows of feed %s are in %s\n", len(reports), feed, q.file)

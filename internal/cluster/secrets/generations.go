@@ -70,12 +70,21 @@ func Watch(ctx context.Context, c *cluster.Client, name string) (*Generations, e
 			}
 		}
 	}
+	refused := map[string]bool{} // names that were logged
 	learn := func(s *keyspace.Snapshot, err error) (news bool) {
 		if err != nil {
 			return false
 		}
 		for of, v := range s.Values {
-			if _, generation := strings.CutPrefix(of, name+"."); !generation || len(v.Data) != Size || bytes.Equal(known[of], v.Data) {
+			from, generation := strings.CutPrefix(of, name+".")
+			if !generation || len(v.Data) != Size || bytes.Equal(known[of], v.Data) {
+				continue
+			}
+			if err := keyspace.ValidID(from); err != nil { // the name becomes one of a file: it must not lead out of the directory
+				if !refused[of] {
+					refused[of] = true
+					c.Log().Warn("a generation of a secret in etcd has a name that is none, and is left out", "secret", name, "err", err)
+				}
 				continue
 			}
 			known[of], news = v.Data, true

@@ -76,6 +76,9 @@ func (all *Replicas) finishDrop(r *Replica, w *renewal) {
 		r.setCause(Why{})
 	}
 	r.gone, r.dropped, r.sought = true, true, false
+	for s := range r.applied {
+		r.applied[s].Store(0)
+	}
 	poke(all.moved)
 }
 

@@ -112,7 +112,7 @@ func (all *Replicas) begin(r *Replica) {
 		all.cfg.Host.Forget()
 	}
 	all.load(r)
-	r.gone = false
+	r.gone, r.spared = false, false
 	r.fresh.Store(nil)
 	r.through.Store(0)
 	for s := range r.marks {

@@ -319,11 +319,10 @@ func (h *hosting) announce(ctx context.Context) error {
 		if old.Len() > 0 {
 			lag.Seconds = age.Seconds()
 		}
-		h.member.SetReady(answering)
 		if worthTelling(told, lag) {
 			told = lag
-			h.member.SetLag(lag)
 		}
+		h.member.SetAnswering(answering, told)
 		reports := slices.DeleteFunc(h.node.reports(now), func(r topology.Report) bool {
 			return r.State == replica.Ready.String() && r.Reason == ""
 		})

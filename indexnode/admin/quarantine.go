@@ -57,11 +57,10 @@ func (s *Server) release(ctx context.Context, req *nodev1.ReleasePartitionReques
 	if err != nil {
 		return nil, err
 	}
-	r := s.cfg.Replicas.Of(p)
-	if err := r.MayRelease(); err != nil {
+	if err := s.cfg.Replicas.MayRelease(p); err != nil {
 		return nil, err
 	}
-	why, _ := r.Why()
+	why, _ := s.cfg.Replicas.Of(p).Why()
 	resp := &nodev1.ReleasePartitionResponse{At: s.replicaAt(p), Detail: why.Detail}
 	if !req.Apply {
 		return resp, nil

@@ -283,8 +283,7 @@ func (in *ingest) commit(r *Replica, b *backlog, next millrace.Offset) error {
 			r.clock.Store(int64(in.cfg.Store.Clock(f.Partition)))
 		}
 	} else if errors.Is(err, store.ErrRewound) {
-		in.all.stopReading(r) // before the state: what was confirmed is not so any more
-		in.all.step(r, Rewound, Why{StoreFailing, err.Error()})
+		in.all.rewind(r, Why{StoreFailing, err.Error()})
 	}
 	r.commits.Add(1)
 	r.mu.Unlock()

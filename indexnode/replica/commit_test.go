@@ -317,6 +317,98 @@ func TestANoteThatFindsTheStoreRewound(t *testing.T) {
 	}
 }
 
+// Where nobody who writes finds that the store lost what was not flushed, the
+// replica is taken out all the same, once, and read again from where the store is.
+func TestARewoundStoreIsFoundWithoutAWriter(t *testing.T) {
+	for what, c := range map[string]struct {
+		before func(f *fed, r *Replica)
+		find   func(f *fed, r *Replica)
+		want   State
+	}{
+		"ready":                       {nil, func(f *fed, _ *Replica) { f.all.takeOutRewound() }, CatchingUp},
+		"draining":                    {func(_ *fed, r *Replica) { r.state.Store(int32(Draining)) }, func(f *fed, _ *Replica) { f.all.takeOutRewound() }, Absent},
+		"stale, without a log":        {func(f *fed, r *Replica) { r.state.Store(int32(Stale)); f.all.stopReading(r) }, func(f *fed, _ *Replica) { f.all.takeOutRewound() }, CatchingUp},
+		"before it is read again":     {func(f *fed, r *Replica) { f.all.stopReading(r) }, func(f *fed, _ *Replica) { f.attach(t, partHere, offsets{}, offsets{2, 0}) }, CatchingUp},
+		"before it is here once more": {func(f *fed, r *Replica) { f.all.stopReading(r); r.state.Store(int32(Absent)) }, func(f *fed, r *Replica) { f.hosted(partHere) }, CatchingUp},
+	} {
+		t.Run(what, func(t *testing.T) {
+			var broken atomic.Bool
+			mem := vfs.NewMem()
+			must(t, newFlushed(t, mem))
+			f := newIdle(t, errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+				if broken.Load() && op.Kind.ReadOrWrite() == errorfs.OpIsRead && strings.HasSuffix(op.Path, ".sst") {
+					return syscall.EIO
+				}
+				return nil
+			})))
+			f.all.Serve(partHere, time.Now())
+			r := f.all.Of(partHere)
+			must(t, f.bringTo(t, kafka.Timeline, partHere, recordOf(1, here, postOf(t, here, "b"))))
+			f.all.takeOutRewound()
+			if r.State() != Ready || r.reading.Load()%2 == 0 || f.host.forgotten.Load() != 0 || r.Applied()[0] != 2 {
+				t.Fatalf("one that has what the store has is %s at %v", r.State(), r.Applied())
+			}
+			if c.before != nil {
+				c.before(f, r)
+			}
+			broken.Store(true)
+			var b store.Batch
+			b.PutFeatures(partHere, here, store.Features{Subject: string(here), Version: 1})
+			if _, err := f.store.Apply(&b, nil); !errors.Is(err, store.ErrRewound) {
+				t.Fatalf("the store says %v", err)
+			}
+			broken.Store(false)
+			if _, err := f.store.Origin(partHere); err == nil {
+				t.Error("it was read already")
+			}
+			c.find(f, r)
+			if r.State() != c.want || f.host.forgotten.Load() != 1 || r.Applied()[0] != 1 {
+				t.Errorf("it is %s at %v; the caches were emptied %d times", r.State(), r.Applied(), f.host.forgotten.Load())
+			}
+			if f.all.takeOutRewound(); f.host.forgotten.Load() != 1 {
+				t.Error("it is found twice")
+			}
+			if c.want == Absent {
+				return
+			}
+			if r.reading.Load()%2 == 0 {
+				f.attach(t, partHere, offsets{}, offsets{2, 0})
+			}
+			must(t, f.bringTo(t, kafka.Timeline, partHere, recordOf(1, here, postOf(t, here, "b"))))
+			if n := len(f.ids(t, partHere, here)); n != 2 || r.Applied()[0] != 2 {
+				t.Errorf("it has %d records, at %v", n, r.Applied())
+			}
+		})
+	}
+}
+
+// A commit is not taken for a store that was rewound.
+func TestACommitIsNoRewind(t *testing.T) {
+	f := newFed(t)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for n := range 500 {
+			at := millrace.Offset(n)
+			if err := f.bringTo(t, kafka.Timeline, partHere, recordOf(at, here, postOf(t, here, fmt.Sprint(n)))); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	}()
+	for {
+		f.all.takeOutRewound()
+		select {
+		case <-done:
+			if r := f.all.Of(partHere); r.State() != Ready || f.host.forgotten.Load() != 0 {
+				t.Errorf("it is %s; the caches were emptied %d times", r.State(), f.host.forgotten.Load())
+			}
+			return
+		default:
+		}
+	}
+}
+
 // newFlushed leaves a store on a disk that has one record of a partition.
 func newFlushed(t testing.TB, fs vfs.FS) error {
 	t.Helper()

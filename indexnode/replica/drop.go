@@ -26,6 +26,13 @@ func (all *Replicas) drop(ctx context.Context, now time.Time) {
 		if wanted.Has(p) || r.State() != Absent || r.renewal != nil || r.gone {
 			continue
 		}
+		if all.keptByOperator(r) {
+			if !r.spared {
+				all.cfg.Log.Warn("a partition that is assigned elsewhere is not deleted: an operator has quarantined it", "partition", p, "way_out", "millrace partition release")
+			}
+			r.spared = true
+			continue
+		}
 		w := &renewal{cancel: func() {}, done: make(chan struct{})}
 		r.renewal, all.dropping = w, r
 		all.renewals.Go(func() {
@@ -37,6 +44,17 @@ func (all *Replicas) drop(ctx context.Context, now time.Time) {
 		})
 		return
 	}
+}
+
+// keptByOperator reports whether an operator has quarantined what is here of a
+// partition, and has not released it. Somebody wants to look into it, so that it stays,
+// wherever the partition is assigned. The store hears of a quarantine after memory.
+func (all *Replicas) keptByOperator(r *Replica) bool {
+	if r.condemnedFor().Reason == ByOperator {
+		return true
+	}
+	err := all.cfg.Store.Quarantined(r.partition)
+	return err != nil && whyQuarantined(err).Reason == ByOperator
 }
 
 // delete removes everything of a partition from the caches and the disk. Of
@@ -76,6 +94,9 @@ func (all *Replicas) finishDrop(r *Replica, w *renewal) {
 		r.setCause(Why{})
 	}
 	r.gone, r.dropped, r.sought = true, true, false
+	for s := range r.applied {
+		r.applied[s].Store(0)
+	}
 	poke(all.moved)
 }
 

@@ -237,6 +237,64 @@ func TestDropAgain(t *testing.T) {
 	w.until("its quarantine is gone", func() bool { return w.store.Quarantined(partThere) == nil })
 }
 
+// What an operator has quarantined is not deleted, though it is assigned elsewhere,
+// and holds no other deletion up. It is still quarantined when it comes back, and is
+// deleted once it is released.
+func TestNoDropOfWhatAnOperatorQuarantined(t *testing.T) {
+	w := newWorld(t)
+	w.post(here)
+	w.post(there)
+	w.start(partHere, partThere)
+	w.until("both are ready", func() bool {
+		return w.is(partHere, Ready, "")() && w.is(partThere, Ready, "")() && w.count(here) == 1 && w.count(there) == 1
+	})
+	must(t, w.store.Flush())
+	must(t, w.replicas.Quarantine(partHere, "it ranks oddly"))
+	at := w.store.Applied(partHere)
+	both := setOf(partHere, partThere)
+	w.replicas.Drop(both)
+	w.want()
+	w.until("the other is deleted", w.empty(partThere))
+	w.until("it is not hosted", func() bool { return w.replicas.Of(partHere).State() == Absent })
+	looked := w.input.asked.Load()
+	w.until("it was looked at again", func() bool { return w.input.asked.Load() > looked+2 })
+	kept := func(when string) {
+		t.Helper()
+		if err := w.store.Quarantined(partHere); err == nil || whyQuarantined(err).Reason != ByOperator || w.store.Applied(partHere) != at {
+			t.Errorf("%s it is at %v, quarantined: %v", when, w.store.Applied(partHere), err)
+		}
+		if held := w.replicas.Held(); !held.Has(partHere) {
+			t.Errorf("%s it is not held", when)
+		}
+	}
+	kept("in the end")
+	w.stop()
+	w.start()
+	w.replicas.Drop(both)
+	looked = w.input.asked.Load()
+	w.until("it was looked at again", func() bool { return w.input.asked.Load() > looked+2 })
+	kept("after a restart")
+	w.replicas.Drop(topology.Set{})
+	w.want(partHere)
+	w.until("it is still quarantined", w.is(partHere, Quarantined, ByOperator))
+	must(t, w.replicas.Release(partHere))
+	w.until("it is made anew", func() bool { return w.is(partHere, Ready, "")() && w.count(here) == 1 })
+	must(t, w.replicas.Quarantine(partHere, "it ranks oddly"))
+	for range 2 { // it can be released where it is not hosted, and after a restart
+		w.replicas.Drop(both)
+		w.want()
+		w.until("it is not hosted again", func() bool { return w.replicas.Of(partHere).State() == Absent })
+		w.stop()
+		w.start()
+	}
+	if err := w.replicas.Release(partThere); err == nil {
+		t.Error("what is not here at all is released")
+	}
+	must(t, w.replicas.Release(partHere))
+	w.replicas.Drop(both)
+	w.until("it is deleted", w.empty(partHere))
+}
+
 // A replica that is condemned while it is deleted is renewed when it is assigned
 // again: the deletion does not take the cause away.
 func TestWhatIsCondemnedWhileItIsDeleted(t *testing.T) {

@@ -5,13 +5,17 @@ import (
 	"errors"
 	"strconv"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/twmb/franz-go/pkg/kadm"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -384,6 +388,38 @@ func TestDrainsEnd(t *testing.T) {
 	w.until("it is ready", w.is(partHere, Ready, ""))
 	w.want()
 	w.until("it is gone", w.is(partHere, Absent, ""))
+}
+
+// Where the store lost what was not flushed and nobody writes, the replica is read
+// again from there by itself.
+func TestAnIdleReplicaOfARewoundStoreIsReadAgain(t *testing.T) {
+	w := newWorld(t)
+	var broken atomic.Bool
+	w.disk.FS = errorfs.Wrap(w.disk.FS, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if broken.Load() && op.Kind.ReadOrWrite() == errorfs.OpIsRead && strings.HasSuffix(op.Path, ".sst") {
+			return syscall.EIO
+		}
+		return nil
+	}))
+	w.post(here)
+	w.start(partHere)
+	w.until("it is ready", func() bool { return w.is(partHere, Ready, "")() && w.count(here) == 1 })
+	must(t, w.store.Flush())
+	w.post(here)
+	w.until("the next is applied", func() bool { return w.is(partHere, Ready, "")() && w.count(here) == 2 })
+	at := w.store.Applied(partHere)
+	broken.Store(true)
+	var b store.Batch
+	b.PutFeatures(partHere, here, store.Features{Subject: string(here), Version: 1})
+	if _, err := w.store.Apply(&b, nil); !errors.Is(err, store.ErrRewound) {
+		t.Fatalf("the store says %v", err)
+	}
+	broken.Store(false)
+	w.until("it is found", func() bool { return w.host.forgotten.Load() > 0 })
+	w.until("it is ready again", w.is(partHere, Ready, ""))
+	if got := w.store.Applied(partHere); got != at || w.count(here) != 2 {
+		t.Errorf("at %v with %d records, and was at %v", got, w.count(here), at)
+	}
 }
 
 // A corrupt partition is dropped and read anew from the log, where that reaches;

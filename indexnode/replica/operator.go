@@ -44,10 +44,14 @@ func (all *Replicas) Quarantine(p millrace.Partition, why string) error {
 	return all.cfg.Store.Quarantine(p, errors.New(cause))
 }
 
-// MayRelease reports why there is nothing for an operator to release, or nil.
-func (r *Replica) MayRelease() error {
+// MayRelease reports why there is nothing for an operator to release, or nil. What is
+// assigned elsewhere by now may be released: it is deleted then, if that was ordered.
+func (all *Replicas) MayRelease(p millrace.Partition) error {
+	r := &all.replicas[p]
 	why := r.condemnedFor()
 	switch {
+	case r.State() == Absent && all.keptByOperator(r):
+		return nil
 	case r.State() != Quarantined:
 		return &millrace.Error{
 			Reason: millrace.ReasonInvalid, Field: "partition", Detail: fmt.Sprintf("the replica of partition %d is %s", r.partition, r.State()), WayOut: "release what is quarantined: millrace cluster show says what is",
@@ -66,7 +70,7 @@ func (r *Replica) MayRelease() error {
 // released durably.
 func (all *Replicas) Release(p millrace.Partition) error {
 	r := &all.replicas[p]
-	if err := r.MayRelease(); err != nil {
+	if err := all.MayRelease(p); err != nil {
 		return err
 	}
 	why := Why{Differs, differsText + ": an operator has released it, and it is made anew"}
@@ -75,7 +79,10 @@ func (all *Replicas) Release(p millrace.Partition) error {
 	}
 	r.life.Lock()
 	r.life.good = agreement{kafka.Timeline, -1}
-	r.life.cause, r.life.why = why, why
+	r.life.cause = why
+	if r.State() == Quarantined {
+		r.life.why = why
+	}
 	r.life.Unlock()
 	r.again.Store(0)
 	poke(all.changed)

@@ -182,7 +182,7 @@ func TestAnOperatorsQuarantineOutlastsARenewal(t *testing.T) {
 	w.until("both renewals have ended", func() bool { return rested() == 2 && w.is(first, Ready, "")() })
 	kept := func(when string) {
 		t.Helper()
-		if why, _ := r.Why(); r.State() != Quarantined || why.Reason != ByOperator || r.MayRelease() != nil {
+		if why, _ := r.Why(); r.State() != Quarantined || why.Reason != ByOperator || w.replicas.MayRelease(waits) != nil {
 			t.Errorf("%s it is %s: %+v", when, r.State(), why)
 		}
 	}
@@ -202,7 +202,7 @@ func TestNoRenewalEndsAnOperatorsQuarantine(t *testing.T) {
 	r := f.all.Of(partHere)
 	f.all.Condemn(partHere, Why{ByOperator, "so"})
 	f.all.finishOne(r, &renewal{})
-	if why, _ := r.Why(); r.State() != Quarantined || why.Reason != ByOperator || r.MayRelease() != nil {
-		t.Errorf("it is %s: %+v, and may not be released: %v", r.State(), why, r.MayRelease())
+	if why, _ := r.Why(); r.State() != Quarantined || why.Reason != ByOperator || f.all.MayRelease(partHere) != nil {
+		t.Errorf("it is %s: %+v, and may not be released: %v", r.State(), why, f.all.MayRelease(partHere))
 	}
 }

@@ -41,6 +41,7 @@ func (all *Replicas) reconcile(ctx context.Context) error {
 		attached := all.attach(ctx)
 		if now := time.Now(); now.Sub(confirmed) >= every || all.firstProof() {
 			all.condemnDamaged()
+			all.takeOutRewound()
 			all.judgeInput()
 			all.lookBack(ctx)
 			all.confirm(ctx, all.read())
@@ -107,8 +108,11 @@ func (all *Replicas) begin(r *Replica) {
 		all.step(r, Resumed, Why{Behind, "assigned again"})
 		return
 	}
+	if all.isRewound(r) { // while it was not here, and what it had then may be cached
+		all.cfg.Host.Forget()
+	}
 	all.load(r)
-	r.gone = false
+	r.gone, r.spared = false, false
 	r.fresh.Store(nil)
 	r.through.Store(0)
 	for s := range r.marks {
@@ -248,6 +252,7 @@ func (all *Replicas) attachOne(ctx context.Context, r *Replica, now logNow, at m
 		all.Condemn(r.partition, whyQuarantined(err))
 		return
 	}
+	all.checkRewound(r) // of which no commit hears any more
 	r.life.Lock()
 	origin, known := r.life.from, r.life.known
 	r.life.Unlock()
@@ -372,6 +377,55 @@ func (all *Replicas) condemnDamaged() {
 			all.CondemnDamaged(r.partition)
 		}
 	}
+}
+
+// takeOutRewound takes out the replicas of which the store has less than memory. A
+// flush, a sweep or a checkpoint may have lost what was not flushed, and no record
+// may come whose commit would hear of that.
+func (all *Replicas) takeOutRewound() {
+	for p := range all.replicas {
+		if r := &all.replicas[p]; r.State().Answers() || r.reading.Load()%2 == 1 {
+			all.checkRewound(r)
+		}
+	}
+}
+
+// checkRewound takes a replica out if the store has less of it than memory.
+func (all *Replicas) checkRewound(r *Replica) {
+	if !all.isRewound(r) {
+		return
+	}
+	r.mu.Lock()
+	found := all.isRewound(r) // or a commit has heard of it meanwhile
+	if found {
+		all.rewind(r, Why{StoreFailing, "the store has less than was applied"})
+	}
+	r.mu.Unlock()
+	if found {
+		all.cfg.Log.Error("the store lost what was not flushed: reading it from the log again", "partition", r.partition, "from", r.Applied())
+		all.cfg.Host.Forget()
+		poke(all.changed)
+	}
+}
+
+// isRewound reports whether the store has less of a replica than memory. A commit
+// moves the store first, and memory is read first here, so that one under way is not
+// taken for that.
+func (all *Replicas) isRewound(r *Replica) bool {
+	has := r.Applied()
+	at := all.cfg.Store.Applied(r.partition)
+	return max(0, at.Content) < has[kafka.Timeline] || max(0, at.Features) < has[kafka.Features]
+}
+
+// rewind takes a replica out of which the store has less than memory. It answers no
+// more, and is read again from where the store is; the caller empties the caches then.
+// r.mu is held.
+func (all *Replicas) rewind(r *Replica, why Why) {
+	all.stopReading(r) // before the state: what was confirmed is not so any more
+	all.step(r, Rewound, why)
+	at := all.cfg.Store.Applied(r.partition)
+	r.applied[kafka.Timeline].Store(max(0, int64(at.Content)))
+	r.applied[kafka.Features].Store(max(0, int64(at.Features)))
 }
 
 // judge moves replicas by what is confirmed and applied.
@@ -578,7 +632,7 @@ func (all *Replicas) rememberWhole(r *Replica, reading uint64) bool {
 	b.SetOrigin(r.partition, o.encode())
 	if _, err := all.cfg.Store.Apply(&b, nil); err != nil {
 		if errors.Is(err, store.ErrRewound) { // memory has more than the store
-			all.stopReading(r)
+			all.rewind(r, whyFailing(err))
 			all.cfg.Host.Forget()
 		}
 		r.explain(whyFailing(err))

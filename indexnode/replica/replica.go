@@ -77,6 +77,7 @@ type Replica struct {
 	renewal  *renewal               // under way; likewise
 	sought   bool                   // a backup was, and there is none; likewise
 	gone     bool                   // the order to delete it was carried out; likewise
+	spared   bool                   // it was told that the order is not carried out; likewise
 	dropped  bool                   // the caches know it as empty, as it was then; likewise
 }
 

@@ -199,26 +199,27 @@ func (s *Store) applyTo(n millrace.Partition, o *ops, changes []Change) ([]Chang
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := p.ready(s); err != nil {
-		return changes, err
+	if err = p.ready(s); err == nil {
+		err = p.rewound
 	}
-	if err := p.rewound; err != nil {
-		p.rewound = nil
+	if err != nil {
+		p.rewound = nil // its writer hears of it
 		return changes, err
 	}
 	before := p.bytes
 	after, err := p.apply(s, o, changes)
+	s.dirty.Add(p.bytes - before)
 	if err == nil {
-		s.dirty.Add(p.bytes - before)
 		return after, nil
 	}
-	s.dirty.Add(p.bytes - before)
-	return changes, s.rewind(p, err)
+	err = s.rewind(p, err)
+	p.rewound = nil
+	return changes, err
 }
 
 // rewind undoes everything applied since the last flush, because part of a
-// batch failed: in between would be a state that no offset describes.
-// p.mu is held.
+// batch failed: in between would be a state that no offset describes. The next writer
+// hears of it, whoever else is told: it would go on behind a hole. p.mu is held.
 func (s *Store) rewind(p *part, cause error) error {
 	if isCorrupt(cause) {
 		_ = s.quarantineLocked(p, cause)
@@ -228,7 +229,8 @@ func (s *Store) rewind(p *part, cause error) error {
 		_ = s.quarantineLocked(p, err)
 		return corrupt(p.p, err)
 	}
-	return fmt.Errorf("%w: partition %d to offset %d: %w", ErrRewound, p.p, p.row.applied.Content, cause)
+	p.rewound = fmt.Errorf("%w: partition %d to offset %d: %w", ErrRewound, p.p, p.row.applied.Content, cause)
+	return p.rewound
 }
 
 // validate refuses what no batch may have.
@@ -255,7 +257,7 @@ func (s *Store) Applied(p millrace.Partition) Offsets {
 // Origin returns what [Batch.SetOrigin] set last, as reads of the partition see
 // it, or nil. The caller must not change it. What of a partition could not be read
 // is read again, as for a writer (ErrRewound). Who asks goes on from [Store.Applied]
-// and hears of no flush that rewound it before.
+// and hears of nothing that rewound it before.
 func (s *Store) Origin(p millrace.Partition) ([]byte, error) {
 	q, err := s.part(p)
 	if err != nil {

@@ -86,6 +86,67 @@ func TestAFlushThatFailsAPartitionFailsNoOther(t *testing.T) {
 	}
 }
 
+// Whoever finds that a partition cannot be written, its writer hears once that it was
+// rewound, also where somebody has read it again meanwhile: what comes next would be
+// applied behind a hole.
+func TestAWriterHearsOfEveryRewind(t *testing.T) {
+	for what, find := range map[string]func(*Store) error{
+		"a sweep": func(s *Store) error { return s.Sweep(t.Context(), 5, nil) },
+		"a check": func(s *Store) error { _, err := s.Check(t.Context(), 5); return err },
+		"a flush": func(s *Store) error { return s.Flush() },
+		"a checkpoint": func(s *Store) error {
+			_, err := s.Checkpoint([]millrace.Partition{5}, "checkpoint")
+			return err
+		},
+	} {
+		for _, unreadable := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, unreadable %v", what, unreadable), func(t *testing.T) {
+				disk := newFailing(vfs.NewMem())
+				var broken atomic.Bool
+				s := openMem(t, Options{FS: disk, CacheBytes: 1, FlushEvery: -1, Retention: map[millrace.ContentType]Retention{"post": {MaxCount: 100}}, unwritable: func(millrace.Partition) error {
+					if broken.Load() {
+						disk.reads.Store(unreadable)
+						return syscall.EIO
+					}
+					return nil
+				}})
+				batch := func(n int) *Batch {
+					var b Batch
+					b.Put(5, millrace.Timeline{Entity: "member:1", Type: "post"}, millrace.Record{ID: millrace.RecordID(fmt.Sprint(n)), Time: millrace.Time(n)})
+					b.SetApplied(5, Content, millrace.Offset(n))
+					return &b
+				}
+				apply(t, s, batch(1))
+				if err := s.Flush(); err != nil {
+					t.Fatal(err)
+				}
+				apply(t, s, batch(2))
+				broken.Store(true)
+				if err := find(s); !errors.Is(err, ErrRewound) {
+					t.Errorf("who finds it is told: %v", err)
+				}
+				broken.Store(false)
+				disk.reads.Store(false)
+				if unreadable {
+					if err := s.Sweep(t.Context(), 5, nil); !errors.Is(err, ErrRewound) { // which reads it again
+						t.Errorf("who reads it again is told: %v", err)
+					}
+				}
+				if _, err := s.Apply(batch(3), nil); !errors.Is(err, ErrRewound) {
+					t.Errorf("its writer is told: %v", err)
+				}
+				if at := s.Applied(5).Content; at != 1 {
+					t.Errorf("it is at %d, and has a hole", at)
+				}
+				apply(t, s, batch(2))
+				if err := s.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
 // A disk that cannot be read now has not corrupted anything: whatever fails says
 // ErrFailed, and the partition goes on from its offsets when the disk does.
 func TestAFailingReadIsNotCorruption(t *testing.T) {

@@ -60,15 +60,11 @@ func (s *Store) write(parts []*part) (written []writtenPart, errs []error) {
 		p.mu.Lock()
 		p.hot.shrink(s, int64(crowded*float64(p.hot.bytes)))
 		err := error(nil)
-		if p.changed && s.opts.unwritable != nil {
-			err = s.opts.unwritable(p.p)
-		}
-		if p.changed && err == nil {
+		if p.changed {
 			err = p.write(s)
 		}
 		if err != nil {
-			p.rewound = s.rewind(p, err)
-			errs = append(errs, p.rewound)
+			errs = append(errs, s.rewind(p, err))
 		} else {
 			written = append(written, writtenPart{p, p.epoch, p.row})
 		}
@@ -148,6 +144,11 @@ func (s *Store) lastFlush() error {
 // write hands the partition's changes to Pebble in one batch; from then on
 // they are read from there. p.mu is held.
 func (p *part) write(s *Store) error {
+	if s.opts.unwritable != nil {
+		if err := s.opts.unwritable(p.p); err != nil {
+			return err
+		}
+	}
 	b := s.db.NewBatchWithSize(int(p.bytes) + 1<<10)
 	defer b.Close()
 	if err := p.fill(b); err != nil {

@@ -32,7 +32,7 @@ type part struct {
 	bad       error                                   // why it is quarantined
 	damaged   bool                                    // it is bad for a file that is to be cut out
 	unread    error                                   // why it could not be loaded, as it must be before anything else is done with it
-	rewound   error                                   // by a flush: its next writer is to hear
+	rewound   error                                   // since its writer was last told: the next one is to hear
 	epoch     int                                     // rises when all of it is replaced
 	durable   Offsets
 }

@@ -66,7 +66,7 @@ type Options struct {
 	fatal         func(msg string) // hears that Pebble cannot go on; for tests
 	memTableBytes uint64           // of Pebble; tests make it small
 
-	unwritable func(millrace.Partition) error // has the flush of a partition fail; for tests
+	unwritable func(millrace.Partition) error // has writing a partition fail; for tests
 }
 
 func (o Options) withDefaults() Options {
@@ -185,7 +185,8 @@ var (
 	ErrDiskFull = fmt.Errorf("%w: disk full", ErrFailed)
 	// ErrRewound is an ErrFailed by which a partition lost what was applied
 	// since its last flush: consume again from [Store.Applied] and forget
-	// what was cached of it.
+	// what was cached of it. The next Apply says so too where another call found
+	// it, but none may come: compare [Store.Applied] with what was applied.
 	ErrRewound = fmt.Errorf("%w: rewound", ErrFailed)
 	// ErrRefused is a checkpoint whose files are not what it says. Nothing was
 	// done with it.

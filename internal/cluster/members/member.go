@@ -122,12 +122,19 @@ func (m *Membership) Changed() <-chan struct{} { return m.state.Changed() }
 func (m *Membership) SetReady(ready topology.Set) { m.say("ready", string(ready.Encode())) }
 
 // SetLag notes how far the node is behind the log, otherwise as SetReady.
-func (m *Membership) SetLag(lag topology.Lag) {
+func (m *Membership) SetLag(lag topology.Lag) { m.say("lag", encodeLag(lag)) }
+
+// SetAnswering is SetReady and SetLag together: nobody hears of the one without the
+// other, and so of no partition as ready that is behind.
+func (m *Membership) SetAnswering(ready topology.Set, lag topology.Lag) {
+	m.sayAll(map[string]string{"ready": string(ready.Encode()), "lag": encodeLag(lag)})
+}
+
+func encodeLag(lag topology.Lag) string {
 	if lag == (topology.Lag{}) {
-		m.say("lag", "")
-		return
+		return ""
 	}
-	m.say("lag", string(lag.Encode()))
+	return string(lag.Encode())
 }
 
 // SetReports notes why partitions of the node are not ready, otherwise as
@@ -136,9 +143,12 @@ func (m *Membership) SetReports(reports []topology.Report) {
 	m.say("state", string(topology.EncodeReports(reports)))
 }
 
-func (m *Membership) say(kind, value string) {
+func (m *Membership) say(kind, value string) { m.sayAll(map[string]string{kind: value}) }
+
+// sayAll notes values by kind, which are told together.
+func (m *Membership) sayAll(values map[string]string) {
 	m.mu.Lock()
-	m.mu.said[kind] = value
+	maps.Copy(m.mu.said, values)
 	m.mu.Unlock()
 	select {
 	case m.news <- struct{}{}:

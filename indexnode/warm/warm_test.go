@@ -74,6 +74,8 @@ func beside(t testing.TB, n *node, addresses ...string) *Warmer {
 // warmed waits until partitions are warm.
 func warmed(t testing.TB, w *Warmer, set topology.Set) {
 	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
 	for set.Len() > 0 {
 		for p := range set.All() {
 			if warm, progress := w.Warm(p); warm {
@@ -83,7 +85,7 @@ func warmed(t testing.TB, w *Warmer, set topology.Set) {
 			}
 		}
 		select {
-		case <-t.Context().Done():
+		case <-ctx.Done():
 			t.Fatalf("%d partitions are never warm", set.Len())
 		case <-time.After(time.Millisecond):
 		}

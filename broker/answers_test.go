@@ -146,7 +146,7 @@ func cutOff(err error) bool {
 // at leisure is not.
 func TestUnreadAnswersAreCutOff(t *testing.T) {
 	b := largeWorld(t, 40, 100_000).broker()
-	b.TakenWithin = 200 * time.Millisecond
+	b.TakenWithin = 2 * time.Second // a busy machine does not look like one who does not read
 	for _, byGRPC := range []bool{false, true} {
 		addr := serveNarrow(t, b)
 		if byGRPC {
@@ -166,7 +166,7 @@ func TestUnreadAnswersAreCutOff(t *testing.T) {
 // A connection over which an answer was read stays, however long nobody asks again.
 func TestAnIdleConnectionStays(t *testing.T) {
 	b := largeWorld(t, 4, 20_000).broker()
-	b.TakenWithin = 200 * time.Millisecond
+	b.TakenWithin = 2 * time.Second // a busy machine does not look like one who does not read
 	var dials atomic.Int32
 	conn, err := grpc.NewClient(listenGRPC(t, b), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithInitialWindowSize(1<<20), grpc.WithInitialConnWindowSize(1<<20), grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
 		dials.Add(1)

@@ -20,7 +20,7 @@ func TestAWatchOfHealthLasts(t *testing.T) {
 	w := newWorld(t, 1, 1)
 	w.add(timelineOf(1), "r1", timeAt(1), "")
 	b := w.broker()
-	b.TakenWithin = 100 * time.Millisecond
+	b.TakenWithin = 2 * time.Second
 	conn := servedGRPC(t, b)
 	watch, err := healthv1.NewHealthClient(conn).Watch(t.Context(), &healthv1.HealthCheckRequest{Service: feedv1.FeedService_ServiceDesc.ServiceName})
 	if err != nil {

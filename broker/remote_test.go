@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"syscall"
 	"testing"
 	"time"
 
@@ -38,6 +39,10 @@ func (s servedNode) GetSchema(ctx context.Context, req *nodev1.GetSchemaRequest)
 func serveNode(t *testing.T, n *fakeNode, addr string, opts ...grpc.ServerOption) (stop func(), at string) {
 	t.Helper()
 	l, err := net.Listen("tcp", addr)
+	for tries := 0; errors.Is(err, syscall.EADDRINUSE) && tries < 100; tries++ {
+		time.Sleep(200 * time.Millisecond) // an outgoing connection may have the port for a moment
+		l, err = net.Listen("tcp", addr)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

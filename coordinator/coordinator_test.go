@@ -138,12 +138,14 @@ func (s *estate) coordinate(name string, at func(step string)) (stop func()) {
 // await looks until something is so.
 func (s *estate) await(what string, ok func(*coordinator.Steered) bool) *coordinator.Steered {
 	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), 5*time.Minute)
+	defer cancel()
 	for {
-		l, _, err := coordinator.Look(s.t.Context(), s.look)
+		l, _, err := coordinator.Look(ctx, s.look)
 		if err == nil && ok(l) {
 			return l
 		}
-		if s.t.Context().Err() != nil {
+		if ctx.Err() != nil {
 			s.t.Fatalf("still waiting: %s", what)
 		}
 		time.Sleep(20 * time.Millisecond)
@@ -379,7 +381,7 @@ func TestAPlanEndsWithoutWhoItLeadsTo(t *testing.T) {
 func TestRepairs(t *testing.T) {
 	t.Parallel()
 	s := newEstate(t, "a", "b", "c", "d")
-	s.coordinate("one", nil)
+	stop := s.coordinate("one", nil)
 	s.kill("d")
 	l := s.await("d is replaced", func(l *coordinator.Steered) bool { return l.Plan != nil && l.Plan.Status == coordinator.Done })
 	if n := hosts(l); l.Plan.Kind != coordinator.Repair || n["d"] != 0 || n["a"] != 480 || len(l.Plan.Moves) != 360 || !s.served(l, 2) {
@@ -392,8 +394,11 @@ func TestRepairs(t *testing.T) {
 	s.await("d hosts again", func(l *coordinator.Steered) bool {
 		return l.Plan.Kind == coordinator.Rebalance && l.Plan.Status == coordinator.Done
 	})
+	stop() // which would replace the one whose lease ends first
 	s.kill("c")
 	s.kill("d")
+	s.await("both are seen to be gone", func(l *coordinator.Steered) bool { return !l.Map.Alive("c") && !l.Map.Alive("d") })
+	s.coordinate("two", nil)
 	l = s.await("an alarm", func(l *coordinator.Steered) bool {
 		return slices.ContainsFunc(l.Notes.Alarms, func(a coordinator.Alarm) bool { return a.What == "mass_loss" })
 	})

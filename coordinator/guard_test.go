@@ -36,17 +36,28 @@ import (
 type shownLog struct {
 	mu   sync.Mutex
 	all  []exposure.Record
+	took int // how many of all the Follow that began last has handed over
 	more chan struct{}
 	away error // it does not say where it ends
 	id   string
 	told string // the id that is known since Follow began; empty: none
 }
 
-// Whole implements [coordinator.Exposures]: what is added has been taken, or is in
-// a moment.
-func (l *shownLog) Whole(context.Context) (time.Time, error) {
+// Whole implements [coordinator.Exposures].
+func (l *shownLog) Whole(ctx context.Context) (time.Time, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	for want := len(l.all); l.took < want; {
+		l.mu.Unlock()
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Millisecond):
+		}
+		l.mu.Lock()
+		if ctx.Err() != nil {
+			return time.Time{}, fmt.Errorf("%d of %d records: %w", l.took, want, ctx.Err())
+		}
+	}
 	was := l.told
 	if l.told = l.id; was != "" && was != l.id {
 		return time.Time{}, exposure.Topic{Name: "exposures"}.Anew()
@@ -86,7 +97,7 @@ func (l *shownLog) add(r ...exposure.Record) {
 
 func (l *shownLog) Follow(ctx context.Context, from millrace.Time, take func(*exposure.Record)) error {
 	l.mu.Lock()
-	l.told = ""
+	l.told, l.took = "", 0
 	l.mu.Unlock()
 	for at := 0; ; {
 		l.mu.Lock()
@@ -98,6 +109,9 @@ func (l *shownLog) Follow(ctx context.Context, from millrace.Time, take func(*ex
 				take(&batch[i])
 			}
 		}
+		l.mu.Lock()
+		l.took = at
+		l.mu.Unlock()
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -872,26 +886,25 @@ func TestADecisionThatCannotBeDoneIsTold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fails := func(v compare.Verdict, why error) string {
+	fails := func(v compare.Verdict, why error, within time.Duration) string {
 		t.Helper()
 		if err := coordinator.Fails(t.Context(), lead, "one", trails, tr.now(), v, why); err != nil {
 			t.Fatal(err)
 		}
-		for range 25 { // until it is heard of
+		for end := time.Now().Add(within); time.Now().Before(end); time.Sleep(20 * time.Millisecond) { // until it is heard of
 			if trail, err := trails.Of("e"); err == nil && trail.Looked != nil {
 				return trail.Unwatched(nil, trail.Looked.When, trail.Looked.When)
 			}
-			time.Sleep(20 * time.Millisecond)
 		}
 		return ""
 	}
 	pause := compare.Verdict{Pause: true, Why: "refused of b"}
 	for _, why := range []error{cluster.ErrNotLeader, cluster.ErrLost, fmt.Errorf("a call: %w", cluster.ErrAway)} {
-		if says := fails(pause, why); says != "" {
+		if says := fails(pause, why, 500*time.Millisecond); says != "" {
 			t.Errorf("%v: %s", why, says)
 		}
 	}
-	if says := fails(pause, errors.New("no room")); !strings.HasPrefix(says, "it is to be paused (refused of b), and cannot: no room") {
+	if says := fails(pause, errors.New("no room"), time.Minute); !strings.HasPrefix(says, "it is to be paused (refused of b), and cannot: no room") {
 		t.Error(says)
 	}
 }
@@ -1286,8 +1299,9 @@ func TestAFormerLeaderNotesNoLook(t *testing.T) {
 	if err := coordinator.NoteLook(t.Context(), former, "former", trails, tr.now()); !errors.Is(err, cluster.ErrNotLeader) {
 		t.Errorf("a former leader looks: %v", err)
 	}
+	end := time.Now().Add(5 * time.Minute)
 	for trail, err := trails.Of("e"); trail.Looked == nil || trail.Looked.By != "now"; trail, err = trails.Of("e") {
-		if err != nil || t.Context().Err() != nil {
+		if err != nil || time.Now().After(end) {
 			t.Fatal(trail, err)
 		}
 		time.Sleep(10 * time.Millisecond)

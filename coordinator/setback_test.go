@@ -4,6 +4,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,6 +19,21 @@ import (
 	"github.com/millrace/millrace/internal/minicluster"
 	"github.com/millrace/millrace/relevance/experiment"
 )
+
+// startEtcd starts etcd on an address that may have been its own before.
+func startEtcd(t *testing.T, dir, addr string) *minicluster.Etcd {
+	t.Helper()
+	etcd, err := minicluster.StartEtcd(t.Context(), dir, addr)
+	for tries := 0; err != nil && strings.Contains(err.Error(), "address already in use") && tries < 100; tries++ {
+		time.Sleep(200 * time.Millisecond) // an outgoing connection may have the port for a moment
+		etcd, err = minicluster.StartEtcd(t.Context(), dir, addr)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(etcd.Close)
+	return etcd
+}
 
 // A veto is lost with what etcd lost, and a restoration does not know of it. No ramp
 // goes on after one until a person says so.
@@ -67,10 +83,7 @@ func TestRampsAreHeldAfterARestoration(t *testing.T) {
 	}
 	start := func() {
 		t.Helper()
-		if etcd, err = minicluster.StartEtcd(ctx, dir, addr); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(etcd.Close)
+		etcd = startEtcd(t, dir, addr)
 	}
 	start()
 	trails, err := experiments.OpenTrails(ctx, open(""))
@@ -128,11 +141,7 @@ func TestNoStepInAnEtcdThatWentBack(t *testing.T) {
 	var etcd *minicluster.Etcd
 	start := func() {
 		t.Helper()
-		var err error
-		if etcd, err = minicluster.StartEtcd(t.Context(), dir, addr); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(etcd.Close)
+		etcd = startEtcd(t, dir, addr)
 		addr = etcd.Addr()
 	}
 	leads := func(c *coordinator.Coordinator, with error) {

@@ -138,10 +138,7 @@ func (w *world) metrics() *prometheus.Registry { return prometheus.NewRegistry()
 // kfakeOn starts a Kafka on a port (0 = any), with what it kept in dir.
 func kfakeOn(t *testing.T, port int, dir string) *kfake.Cluster {
 	t.Helper()
-	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.Ports(port), kfake.DataDir(dir))
-	must(t, err)
-	t.Cleanup(c.Close)
-	return c
+	return kafkatest.StartOn(t, port, dir)
 }
 
 // freePort returns a port of loopback that nobody listens on.

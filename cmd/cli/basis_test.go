@@ -106,13 +106,13 @@ func TestBasisOfAnExperiment(t *testing.T) {
 			slices.Sort(got.Feeds["news"])
 			return err == nil && got.Since.Equal(since) && got.Why == why && slices.Equal(got.Feeds["news"], news) && slices.Equal(got.Feeds["home"], []int64{0}) && got.Models["rate"] == rate
 		}
-		for began := time.Now(); !is() && time.Since(began) < 10*time.Second; got, err = lean.Basis(t.Context(), e) {
+		for began := time.Now(); !is() && time.Since(began) < clitest.Patience; got, err = lean.Basis(t.Context(), e) {
 			time.Sleep(10 * time.Millisecond) // its watcher is not the test's
 		}
 		if !is() {
 			t.Errorf("%s: %+v, %v", what, got, err)
 		}
-		for what != "the first" && lean.Revision() == at && t.Context().Err() == nil {
+		for end := time.Now().Add(clitest.Patience); what != "the first" && lean.Revision() == at && time.Now().Before(end); {
 			time.Sleep(10 * time.Millisecond) // the history is read past the watcher
 		}
 		at = lean.Revision()

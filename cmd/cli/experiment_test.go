@@ -173,6 +173,19 @@ func TestExperimentsHoldWhatTheyUse(t *testing.T) {
 	}
 }
 
+// startEtcd starts etcd again where it was.
+func (s *stage) startEtcd(dir string) *minicluster.Etcd {
+	s.Helper()
+	etcd, err := minicluster.StartEtcd(s.Context(), dir, s.Etcd[0])
+	for tries := 0; err != nil && strings.Contains(err.Error(), "address already in use") && tries < 100; tries++ {
+		time.Sleep(200 * time.Millisecond) // an outgoing connection may have the port for a moment
+		etcd, err = minicluster.StartEtcd(s.Context(), dir, s.Etcd[0])
+	}
+	s.Check(err)
+	s.Cleanup(etcd.Close)
+	return etcd
+}
+
 // While etcd has lost what nodes remember, nothing is changed that brokers would
 // not take over, and what is shown says so.
 func TestNothingIsChangedInALostEtcd(t *testing.T) {
@@ -182,9 +195,7 @@ func TestNothingIsChangedInALostEtcd(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Stop()
-	etcd, err := minicluster.StartEtcd(t.Context(), t.TempDir(), s.Etcd[0])
-	s.Check(err)
-	t.Cleanup(etcd.Close)
+	s.startEtcd(t.TempDir())
 	for _, args := range [][]string{
 		{"experiment", "define", s.File("ranking.yaml", clitest.Fresher)}, {"experiment", "stop", "fresher"}, {"feed", "define", s.File("f.yaml", "name: f\nmodel: recency\n")}, {"model", "rollback", "rate"},
 	} {
@@ -224,10 +235,7 @@ func TestNothingIsChangedInAnEtcdThatWentBack(t *testing.T) {
 	backup := t.TempDir()
 	s.Check(os.CopyFS(backup, os.DirFS(s.Dir)))
 	restart := func() (stop func()) {
-		etcd, err := minicluster.StartEtcd(t.Context(), s.Dir, s.Etcd[0])
-		s.Check(err)
-		t.Cleanup(etcd.Close)
-		return etcd.Close
+		return s.startEtcd(s.Dir).Close
 	}
 	stop := restart()
 	push("2")

@@ -107,7 +107,7 @@ func (s *stage) waitFor(name string, do func()) (string, error) {
 	s.Helper()
 	out := &watchedOut{seen: make(chan struct{})}
 	c := root()
-	c.SetArgs([]string{"experiment", "wait", name, "--for", "ended", "--timeout", "20s", "--etcd", s.Etcd[0], "--cluster", s.Name})
+	c.SetArgs([]string{"experiment", "wait", name, "--for", "ended", "--timeout", "5m", "--etcd", s.Etcd[0], "--cluster", s.Name})
 	c.SetOut(out)
 	c.SetErr(out)
 	done := make(chan error, 1)

@@ -176,7 +176,7 @@ func TestARestartWaitsForWhatServedBefore(t *testing.T) {
 		m, err := members.Join(c.ctx, second, topology.Node{ID: "node-2", Addr: "node-2:7070", Start: 2})
 		c.must(err)
 		say(m)
-	}, "node", "restart", "node-2", "--exec", "true", "--timeout", "8s", "--apply", "--yes")
+	}, "node", "restart", "node-2", "--exec", "true", "--timeout", "5m", "--apply", "--yes")
 	if err != nil || !strings.Contains(said, "720 partitions; 1 of them are quarantined and are not waited for: 644\n") || !strings.Contains(said, "node-2 is whole again after") {
 		t.Errorf("%v\n%s", err, said)
 	}

@@ -251,9 +251,7 @@ func TestCutOffFromKafkaIsStale(t *testing.T) {
 	w := newWorld(t)
 	w.start(partHere)
 	w.until("it is ready", w.is(partHere, Ready, ""))
-	if age := w.replicas.Age(partHere, time.Now()); age != 0 {
-		t.Errorf("a ready replica is flagged as %s old", age)
-	}
+	w.until("it is not flagged as old", func() bool { return w.replicas.Age(partHere, time.Now()) == 0 })
 	away := w.away()
 	w.until("it is stale", w.is(partHere, Stale, KafkaAway))
 	answering, old, _ := w.replicas.Answering(time.Now())
@@ -303,9 +301,7 @@ func TestTheFirstHeartbeatIsNoEvidence(t *testing.T) {
 	w.input.through.Store(0)
 	w.start(partHere)
 	w.until("it is ready", w.is(partHere, Ready, ""))
-	if age := w.replicas.Age(partHere, time.Now()); age != 0 {
-		t.Errorf("without partitioners it is flagged as %s old", age)
-	}
+	w.until("it is not flagged as old without partitioners", func() bool { return w.replicas.Age(partHere, time.Now()) == 0 })
 	away := w.away() // no end is told from here on
 	w.input.through.Store(time.Now().Add(time.Minute).UnixMilli())
 	w.until("it is heard", func() bool { return w.replicas.through.Load() > 0 })
@@ -358,13 +354,13 @@ func TestALookKeepsItsAge(t *testing.T) {
 	before := w.replicas.Look(partHere)
 	w.input.through.Store(time.Now().Add(time.Minute).UnixMilli())
 	w.until("it is ready again", w.is(partHere, Ready, ""))
-	after, now := w.replicas.Look(partHere), time.Now()
-	if age := w.replicas.AgeOf(&before, now); age < time.Minute {
+	if age := w.replicas.AgeOf(&before, time.Now()); age < time.Minute {
 		t.Errorf("what was read a minute late is flagged as %s old", age)
 	}
-	if age := w.replicas.AgeOf(&after, now); age != 0 {
-		t.Errorf("what is read now is flagged as %s old", age)
-	}
+	w.until("what is read now is not flagged as old", func() bool {
+		after := w.replicas.Look(partHere)
+		return w.replicas.AgeOf(&after, time.Now()) == 0
+	})
 }
 
 // A partition that is assigned elsewhere answers until brokers have heard of

@@ -75,6 +75,8 @@ func beside(t testing.TB, n *node, addresses ...string) *Warmer {
 // warmed waits until partitions are warm.
 func warmed(t testing.TB, w *Warmer, set topology.Set) {
 	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
 	for set.Len() > 0 {
 		for p := range set.All() {
 			if warm, progress := w.Warm(p); warm {
@@ -84,7 +86,7 @@ func warmed(t testing.TB, w *Warmer, set topology.Set) {
 			}
 		}
 		select {
-		case <-t.Context().Done():
+		case <-ctx.Done():
 			t.Fatalf("%d partitions are never warm", set.Len())
 		case <-time.After(time.Millisecond):
 		}

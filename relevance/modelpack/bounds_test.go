@@ -3,6 +3,7 @@ package modelpack
 import (
 	"archive/tar"
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"runtime"
@@ -115,23 +116,33 @@ func TestRefusalsAreCheap(t *testing.T) {
 		{"10 MiB", spec(strings.Repeat("a: b\n", 2<<20))},
 	} {
 		t.Run(c.what, func(t *testing.T) {
-			least, room := time.Hour, peak(func() { _ = c.try() })
+			least, looking, room := time.Hour, time.Hour, peak(func() { _ = c.try() })
+			limit := func() time.Duration { return max(100*time.Millisecond, 4*looking) }
 			var err error
-			for range 5 { // the best of five: others have the machine too
+			for try := 0; try < 5 || try < 20 && least > limit(); try++ { // others have the caches, on a busy machine
 				began := cpuTime()
 				err = c.try()
 				least = min(least, cpuTime()-began)
+				began = cpuTime()
+				if !json.Valid(yardstick) {
+					t.Fatal("the yardstick is no JSON")
+				}
+				looking = min(looking, cpuTime()-began)
 			}
 			if err == nil {
 				t.Fatal("it is accepted")
 			}
-			t.Logf("%v, %d KiB: %.200s", least, room>>10, err)
-			if least > 100*time.Millisecond && !underRace || room > 64<<20 {
+			t.Logf("%v; %v, %d KiB: %.200s", least, looking, room>>10, err)
+			if !underRace && (least > limit() || room > 64<<20) {
 				t.Errorf("%v and %d MiB until it is refused", least, room>>20)
 			}
 		})
 	}
 }
+
+// yardstick takes encoding/json about a quarter of 100 ms to look at, of a processor that
+// nobody else has.
+var yardstick = []byte(`"` + strings.Repeat("x", 14<<20) + `"`)
 
 // peak is how much memory a call has at a time at most, beyond what there was.
 func peak(call func()) uint64 {

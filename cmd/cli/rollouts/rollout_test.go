@@ -267,7 +267,7 @@ func TestPushAgainOnceHeard(t *testing.T) {
 	t.Parallel()
 	s := newRolling(t, "n1", "n2")
 	s.Answer("n1", clitest.Admits)
-	if _, err := s.pushedWithin("1", "1", push{timeout: 200 * time.Millisecond}); err == nil || !strings.Contains(err.Error(), "once millrace model list says that all have admitted it, now 1 of 2, run the same millrace model push again") {
+	if _, err := s.pushedOnceHeard("1", "1", "n1"); err == nil || !strings.Contains(err.Error(), "once millrace model list says that all have admitted it, now 1 of 2, run the same millrace model push again") {
 		t.Errorf("not heard: %v", err)
 	}
 	s.Answer("n2", clitest.Admits)

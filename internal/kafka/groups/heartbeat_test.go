@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -260,6 +261,10 @@ func TestHeartbeatWithoutEvidence(t *testing.T) {
 // A Kafka that neither answers nor refuses is told of while it is still waited
 // for.
 func TestHeartbeatTellsOfAMuteKafka(t *testing.T) {
+	synctest.Test(t, testHeartbeatTellsOfAMuteKafka)
+}
+
+func testHeartbeatTellsOfAMuteKafka(t *testing.T) {
 	h := NewHeartbeat(HeartbeatConfig{Group: "g"})
 	h.mu.fault, h.mu.at = nil, time.Now().Add(beatEvery-beatLate)
 	if _, err := h.Last(); err != nil {

@@ -125,6 +125,10 @@ func Admin(t *testing.T, brokers kafka.Brokers) *kadm.Client {
 func StartOn(t *testing.T, port int, dir string) *kfake.Cluster {
 	t.Helper()
 	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.Ports(port), kfake.DataDir(dir))
+	for tries := 0; err != nil && strings.Contains(err.Error(), "address already in use") && tries < 100; tries++ {
+		time.Sleep(200 * time.Millisecond) // an outgoing connection may have the port for a moment
+		c, err = kfake.NewCluster(kfake.NumBrokers(1), kfake.Ports(port), kfake.DataDir(dir))
+	}
 	Must(t, err)
 	t.Cleanup(c.Close)
 	return c

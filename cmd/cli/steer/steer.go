@@ -98,7 +98,9 @@ func (st *hosting) propose(c *cobra.Command, r coordinator.Request) error {
 		fmt.Fprintln(c.ErrOrStderr(), "no coordinator leads: a plan waits until one runs (millrace coordinator)")
 	}
 	w := c.OutOrStdout()
+	leads := coordinator.Done
 	id, err := coordinator.Start(c.Context(), cl, r, func(p *coordinator.Proposal) error {
+		leads = p.Plan.Status.End()
 		if err := showProposal(w, p, &st.Output); err != nil {
 			return err
 		}
@@ -124,7 +126,7 @@ func (st *hosting) propose(c *cobra.Command, r coordinator.Request) error {
 		fmt.Fprintln(c.ErrOrStderr(), "begun: see millrace cluster status")
 		return nil
 	}
-	return awaitPlan(c.Context(), c.ErrOrStderr(), 2*time.Second, id, func(ctx context.Context) (*coordinator.Steered, error) {
+	return awaitPlan(c.Context(), c.ErrOrStderr(), 2*time.Second, awaited{id, leads}, func(ctx context.Context) (*coordinator.Steered, error) {
 		s, _, err := coordinator.Look(ctx, cl)
 		return s, err
 	})
@@ -137,10 +139,17 @@ var errStillOn = errors.New("interrupted: the plan goes on: see millrace cluster
 // before nobody waits for it any more.
 const maxAway = 60
 
+// awaited is a plan, and the status in which it has done what was asked: another one than
+// [coordinator.Done] where what was asked joined a plan that is cancelled or rolled back.
+type awaited struct {
+	id    string
+	leads coordinator.Status
+}
+
 // awaitPlan shows how far a plan is until it ends. An etcd that is away for a
 // while holds a plan up, and does not end it; nor does who no longer waits. Of a plan
 // that is not the last one any more nobody says how it ended.
-func awaitPlan(ctx context.Context, w io.Writer, pause time.Duration, id string, look func(context.Context) (*coordinator.Steered, error)) error {
+func awaitPlan(ctx context.Context, w io.Writer, pause time.Duration, of awaited, look func(context.Context) (*coordinator.Steered, error)) error {
 	var last string
 	tell := func(line string) {
 		if line != last {
@@ -158,13 +167,13 @@ func awaitPlan(ctx context.Context, w io.Writer, pause time.Duration, id string,
 			tell("etcd is away; the plan goes on when it is back")
 		case err != nil:
 			return err
-		case s.Plan == nil || s.Plan.ID != id:
-			return fmt.Errorf("plan %s is not the last plan any more: see millrace cluster history", id)
+		case s.Plan == nil || s.Plan.ID != of.id:
+			return fmt.Errorf("plan %s is not the last plan any more: see millrace cluster history", of.id)
 		default:
 			away = 0
 			pr := s.Progress(time.Now())
 			tell(progressLine(s.Plan, &pr))
-			if s.Plan.Status == coordinator.Done {
+			if s.Plan.Status == coordinator.Done || s.Plan.Status == of.leads {
 				return nil
 			}
 			if s.Plan.Status.Ended() {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"strings"
 	"testing"
@@ -46,18 +47,22 @@ func TestAPlanIsAwaitedThroughAnOutage(t *testing.T) {
 		looks []look
 		want  string // of the error
 		tells int
+		leads coordinator.Status // zero: done
 	}{
-		"an outage":           {[]look{{is(coordinator.Running), nil, 1}, {nil, away, 20}, {is(coordinator.Done), nil, 1}}, "", 1},
-		"two outages":         {[]look{{nil, away, maxAway}, {is(coordinator.Running), nil, 1}, {nil, away, maxAway}, {is(coordinator.Done), nil, 1}}, "", 2},
-		"it does not end":     {[]look{{nil, away, maxAway + 1}}, "no etcd answered", 1},
-		"another fault":       {[]look{{nil, keyspace.ErrNothing, 1}}, "holds nothing of this cluster", 0},
-		"another plan":        {[]look{{is(coordinator.Running), nil, 1}, {&coordinator.Steered{State: &steering.State{}, Plan: &coordinator.Plan{ID: "p2", Status: coordinator.Done}}, nil, 1}}, "plan p1 is not the last plan any more", 0},
-		"no plan":             {[]look{{&coordinator.Steered{State: &steering.State{}}, nil, 1}}, "plan p1 is not the last plan any more", 0},
-		"a plan that is left": {[]look{{is(coordinator.Running), nil, 1}, {is(coordinator.Cancelled), nil, 1}}, "plan p1 is cancelled", 0},
+		"an outage":                     {[]look{{is(coordinator.Running), nil, 1}, {nil, away, 20}, {is(coordinator.Done), nil, 1}}, "", 1, ""},
+		"two outages":                   {[]look{{nil, away, maxAway}, {is(coordinator.Running), nil, 1}, {nil, away, maxAway}, {is(coordinator.Done), nil, 1}}, "", 2, ""},
+		"it does not end":               {[]look{{nil, away, maxAway + 1}}, "no etcd answered", 1, ""},
+		"another fault":                 {[]look{{nil, keyspace.ErrNothing, 1}}, "holds nothing of this cluster", 0, ""},
+		"another plan":                  {[]look{{is(coordinator.Running), nil, 1}, {&coordinator.Steered{State: &steering.State{}, Plan: &coordinator.Plan{ID: "p2", Status: coordinator.Done}}, nil, 1}}, "plan p1 is not the last plan any more", 0, ""},
+		"no plan":                       {[]look{{&coordinator.Steered{State: &steering.State{}}, nil, 1}}, "plan p1 is not the last plan any more", 0, ""},
+		"a plan that is left":           {[]look{{is(coordinator.Running), nil, 1}, {is(coordinator.Cancelled), nil, 1}}, "plan p1 is cancelled", 0, ""},
+		"one that was cancelled before": {[]look{{is(coordinator.Cancelling), nil, 1}, {is(coordinator.Cancelled), nil, 1}}, "", 0, coordinator.Cancelled},
+		"one that was rolled back":      {[]look{{is(coordinator.RollingBack), nil, 1}, {is(coordinator.RolledBack), nil, 1}}, "", 0, coordinator.RolledBack},
+		"one that is taken back anew":   {[]look{{is(coordinator.Cancelling), nil, 1}, {is(coordinator.RolledBack), nil, 1}}, "plan p1 is rolled_back", 0, coordinator.Cancelled},
 	} {
 		var out bytes.Buffer
 		next, n := 0, 0
-		err := awaitPlan(t.Context(), &out, 0, "p1", func(context.Context) (*coordinator.Steered, error) {
+		err := awaitPlan(t.Context(), &out, 0, awaited{"p1", c.leads}, func(context.Context) (*coordinator.Steered, error) {
 			if next == len(c.looks) {
 				return nil, errors.New("it looks once more than it should")
 			}
@@ -166,7 +171,7 @@ func TestARollGoesOnWithWhatIsNotRestarted(t *testing.T) {
 		"the process of before": {errBefore, "go on with --after n1 "},
 		"another":               {errors.New("9 partitions are not ready"), "go on with --after n2 "},
 	} {
-		restarted, err := interrupted("n2", c.fault)
+		restarted, err := interrupted(t.Context(), "n2", c.fault)
 		done := 1
 		if restarted {
 			done++
@@ -174,6 +179,30 @@ func TestARollGoesOnWithWhatIsNotRestarted(t *testing.T) {
 		if got := goOn(err, ids, done); !errors.Is(got, c.fault) || !strings.Contains(got.Error(), c.after) {
 			t.Errorf("%s: %v; want %s", name, got, c.after)
 		}
+	}
+}
+
+// An etcd that was away for so long that nobody waits any more is told as that, and not as
+// an interrupt; what was restarted by then is not restarted again.
+func TestARollTellsThatEtcdWasAway(t *testing.T) {
+	told, cancel := context.WithCancelCause(t.Context())
+	if err := overBy(told); err != errByHand {
+		t.Errorf("%v", err)
+	}
+	cancel(fmt.Errorf("%w: it was not heard", cluster.ErrAway))
+	ids := []millrace.NodeID{"n1", "n2", "n3"}
+	for _, fault := range []error{errBefore, errors.New("9 partitions are not ready")} {
+		restarted, err := interrupted(told, "n2", fault)
+		if !restarted || !errors.Is(err, cluster.ErrAway) || strings.Contains(err.Error(), "interrupted") {
+			t.Errorf("restarted: %t, %v", restarted, err)
+		}
+		if got := goOn(err, ids, 2); !strings.Contains(got.Error(), "go on with --after n2 ") {
+			t.Error(got)
+		}
+	}
+	r := &restarting{exec: "exit 3", timeout: time.Minute}
+	if err := r.command(told, io.Discard, topology.Node{ID: "n2"}); err == nil || strings.Contains(err.Error(), "interrupted") || !strings.Contains(err.Error(), "exit status 3") || !errors.Is(err, cluster.ErrAway) {
+		t.Errorf("%v", err)
 	}
 }
 

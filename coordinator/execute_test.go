@@ -921,6 +921,33 @@ func TestExplainSaysWhatMovesWaitFor(t *testing.T) {
 	}
 }
 
+// What moves wait for that cannot begin is counted, the most frequent first; not what only
+// waits for its turn, nor what a paused plan would wait for.
+func TestWaitsAreCounted(t *testing.T) {
+	w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 2)
+	w.add("n4")
+	p := &Plan{ID: "p", Status: Running, Wanted: 2, BaseWanted: 2, Base: Layout(w.a.Replicas), Since: w.now}
+	for q := range millrace.Partition(20) {
+		to, bytes := millrace.NodeID("n3"), int64(0) // nobody
+		if q%3 == 0 {
+			to, bytes = "n4", int64(q)<<20
+		}
+		p.Moves = append(p.Moves, Move{Partition: q, From: w.a.Replicas[q][0], To: to, State: Waiting, Bytes: bytes})
+	}
+	e := w.evidence()
+	e.stats["n4"] = members.NodeStats{DiskBytes: 100 << 20, FreeBytes: 9 << 20, KeptBytes: 2 << 20}
+	s := &Steered{State: &steering.State{Assignment: w.a, Map: e.nodes}, Plan: p}
+	want := []Wait{{13, "n3 is not there"}, {4, "n4 has no room: 9 MiB are free, of which 2 stay so and 0 are for moves under way, and it takes 9"}}
+	if got := s.Waits(e.stats, w.now); !slices.Equal(got, want) {
+		t.Errorf("%+v", got)
+	}
+	for _, status := range []Status{Paused, Done} {
+		if p.Status = status; len(s.Waits(e.stats, w.now)) != 0 {
+			t.Errorf("%s: %+v", status, s.Waits(e.stats, w.now))
+		}
+	}
+}
+
 // A node that a plan leads to and that is gone is given up by hand, too, though it
 // hosts nothing; one that nobody has heard of is not.
 func TestWhoAPlanLeadsToIsGivenUpByHand(t *testing.T) {

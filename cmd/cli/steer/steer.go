@@ -401,7 +401,7 @@ func clusterStatus(cm *clusters.Flags) *cobra.Command {
 		Use:   "status",
 		Short: "How far the last plan is, which nodes are gone, and what a person has to see to",
 		Args:  cobra.NoArgs,
-	}, func(ctx context.Context, cl *cluster.Client, s *coordinator.Steered, _ nodeStats, _ []string) (any, func(io.Writer) error, error) {
+	}, func(ctx context.Context, cl *cluster.Client, s *coordinator.Steered, stats nodeStats, _ []string) (any, func(io.Writer) error, error) {
 		leader, leads, err := cl.Leader(ctx)
 		if err != nil {
 			return nil, nil, err
@@ -410,11 +410,11 @@ func clusterStatus(cm *clusters.Flags) *cobra.Command {
 		if err != nil {
 			return nil, nil, err
 		}
-		out := statusOf(s, seen)
+		out := statusOf(s, stats, seen)
 		if leads {
 			out.Leader = &leader
 		}
-		return out, func(w io.Writer) error { return writeStatus(w, s, seen, leader, leads) }, nil
+		return out, func(w io.Writer) error { return writeStatus(w, s, stats, seen, leader, leads) }, nil
 	})
 }
 
@@ -423,14 +423,15 @@ type shownStatus struct {
 	Plan       *coordinator.Plan    `json:"plan"`
 	Standstill string               `json:"standstill,omitempty"` // why the plan does not go on
 	Progress   coordinator.Progress `json:"progress"`
+	Waits      []coordinator.Wait   `json:"waits"` // what moves wait for that cannot begin
 	Notes      coordinator.Notes    `json:"notes"`
 	Gone       []shownGone          `json:"gone"`
 	Intent     coordinator.Intent   `json:"intent"`
 }
 
 // statusOf is how a cluster is steered, but for who leads.
-func statusOf(s *coordinator.Steered, seen map[millrace.NodeID]time.Time) shownStatus {
-	out := shownStatus{Plan: s.Plan, Standstill: s.Plan.Standstill(), Progress: s.Progress(time.Now()), Notes: s.Notes, Gone: display.List(goneOf(s, seen)), Intent: s.Intent}
+func statusOf(s *coordinator.Steered, stats nodeStats, seen map[millrace.NodeID]time.Time) shownStatus {
+	out := shownStatus{Plan: s.Plan, Standstill: s.Plan.Standstill(), Progress: s.Progress(time.Now()), Waits: display.List(s.Waits(stats, time.Now())), Notes: s.Notes, Gone: display.List(goneOf(s, seen)), Intent: s.Intent}
 	out.Progress.UnderWay, out.Progress.Nodes = display.List(out.Progress.UnderWay), display.List(out.Progress.Nodes)
 	if out.Progress.Moves == nil {
 		out.Progress.Moves = map[coordinator.MoveState]int{}
@@ -463,7 +464,7 @@ func goneSince(missed, heard time.Time) time.Time {
 	return heard
 }
 
-func writeStatus(w io.Writer, s *coordinator.Steered, seen map[millrace.NodeID]time.Time, leader cluster.Leader, leads bool) error {
+func writeStatus(w io.Writer, s *coordinator.Steered, stats nodeStats, seen map[millrace.NodeID]time.Time, leader cluster.Leader, leads bool) error {
 	t := display.NewTable(w)
 	now := time.Now()
 	if leads {
@@ -486,6 +487,10 @@ func writeStatus(w io.Writer, s *coordinator.Steered, seen map[millrace.NodeID]t
 	if still := s.Plan.Standstill(); still != "" {
 		t.Printf("%s\n", still)
 	}
+	waits := s.Waits(stats, now)
+	for _, wait := range waits[:min(len(waits), maxShownWaits)] {
+		t.Printf("%d moves wait: %s\n", wait.Moves, wait.For)
+	}
 	t.Printf("\nNODE\tBEFORE\tNOW\tAFTER\n")
 	for _, n := range pr.Nodes {
 		t.Printf("%s\t%d\t%d\t%d\n", n.ID, n.Before, n.Now, n.After)
@@ -501,8 +506,11 @@ func writeStatus(w io.Writer, s *coordinator.Steered, seen map[millrace.NodeID]t
 	return t.Flush()
 }
 
-// maxShownMoves bounds what status prints; JSON has all.
-const maxShownMoves = 20
+// maxShownMoves and maxShownWaits bound what status prints; JSON has all.
+const (
+	maxShownMoves = 20
+	maxShownWaits = 3
+)
 
 func writeMoves(t *display.Table, moves []coordinator.MoveProgress) {
 	for _, m := range moves[:min(len(moves), maxShownMoves)] {

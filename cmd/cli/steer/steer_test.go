@@ -140,10 +140,10 @@ func TestStatusTellsOfAPause(t *testing.T) {
 	}}
 	const says = "\nplan p1 (add) is paused since 2027-01-15T08:00:00Z, by bob: nothing moves or is repaired until millrace cluster resume\n"
 	var out strings.Builder
-	if err := writeStatus(&out, s, nil, cluster.Leader{}, true); err != nil || !strings.Contains(out.String(), says) {
+	if err := writeStatus(&out, s, nil, nil, cluster.Leader{}, true); err != nil || !strings.Contains(out.String(), says) {
 		t.Errorf("%s%v", out.String(), err)
 	}
-	if got := statusOf(s, nil).Standstill; got != strings.TrimSpace(says) {
+	if got := statusOf(s, nil, nil).Standstill; got != strings.TrimSpace(says) {
 		t.Errorf("as JSON: %q", got)
 	}
 }
@@ -206,6 +206,21 @@ func TestARollTellsThatEtcdWasAway(t *testing.T) {
 	}
 }
 
+// Status tells what moves wait for that cannot begin.
+func TestStatusTellsWhatMovesWaitFor(t *testing.T) {
+	s := &coordinator.Steered{State: &steering.State{Map: &topology.Map{}}, Plan: &coordinator.Plan{ID: "p", Status: coordinator.Running}}
+	for p := range millrace.Partition(7) {
+		s.Plan.Moves = append(s.Plan.Moves, coordinator.Move{Partition: p, To: "n3", State: coordinator.Waiting})
+	}
+	var out strings.Builder
+	if err := writeStatus(&out, s, nil, nil, cluster.Leader{}, true); err != nil || !strings.Contains(out.String(), "\n7 moves wait: n3 is not there\n") {
+		t.Errorf("%s%v", out.String(), err)
+	}
+	if body, err := json.Marshal(statusOf(s, nil, nil)); err != nil || !strings.Contains(string(body), `"waits":[{"moves":7,"for":"n3 is not there"}]`) {
+		t.Errorf("%s, %v", body, err)
+	}
+}
+
 // A node is gone since it was last heard, though it is waited for since a plan named it.
 func TestANodeIsGoneSinceItWasLastHeard(t *testing.T) {
 	missed := time.Unix(1_800_000_000, 0).UTC()
@@ -214,7 +229,7 @@ func TestANodeIsGoneSinceItWasLastHeard(t *testing.T) {
 	s.Notes.Gone = map[millrace.NodeID]time.Time{"n1": missed}
 	var out strings.Builder
 	const says = "n1 is gone since 2027-01-15T07:00:00Z, and waited for since 2027-01-15T08:00:00Z\n"
-	if err := writeStatus(&out, s, heard, cluster.Leader{}, true); err != nil || !strings.Contains(out.String(), says) {
+	if err := writeStatus(&out, s, nil, heard, cluster.Leader{}, true); err != nil || !strings.Contains(out.String(), says) {
 		t.Errorf("%s%v", out.String(), err)
 	}
 	for _, id := range []millrace.NodeID{"n5", "n3", "n2", "n4"} {
@@ -222,7 +237,7 @@ func TestANodeIsGoneSinceItWasLastHeard(t *testing.T) {
 	}
 	out.Reset()
 	var shown []string
-	if err := writeStatus(&out, s, heard, cluster.Leader{}, true); err != nil {
+	if err := writeStatus(&out, s, nil, heard, cluster.Leader{}, true); err != nil {
 		t.Error(err)
 	}
 	for line := range strings.Lines(out.String()) {
@@ -233,7 +248,7 @@ func TestANodeIsGoneSinceItWasLastHeard(t *testing.T) {
 	if fmt.Sprint(shown) != "[n1 n2 n3 n4 n5]" {
 		t.Errorf("they are told as %v", shown)
 	}
-	body, err := json.Marshal(statusOf(s, heard))
+	body, err := json.Marshal(statusOf(s, nil, heard))
 	if err != nil || !strings.Contains(string(body), `"gone":[{"node":"n1","since":"2027-01-15T07:00:00Z","waited_since":"2027-01-15T08:00:00Z"},{"node":"n2",`) {
 		t.Errorf("as JSON: %s%v", body, err)
 	}

@@ -64,7 +64,11 @@ func Assign(ctx context.Context, cl *cluster.Client, a topology.Assignment, lost
 // Idle refuses what may not be done while a plan is under way: an assignment past it.
 func (s *Steered) Idle() error {
 	if p := s.Plan; p != nil && !p.Status.Ended() {
-		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "plan", Detail: fmt.Sprintf("plan %s (%s) is %s, and would go on from another assignment", p.ID, p.Kind, p.Status.words()), WayOut: "cancel it first: millrace cluster cancel"}
+		wayOut := "cancel it first: millrace cluster cancel"
+		if s.takes(Cancel) != nil {
+			wayOut = "wait for its end, or roll it back first: millrace cluster rollback"
+		}
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "plan", Detail: fmt.Sprintf("plan %s (%s) is %s, and would go on from another assignment", p.ID, p.Kind, p.Status.words()), WayOut: wayOut}
 	}
 	return nil
 }

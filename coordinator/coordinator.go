@@ -132,6 +132,7 @@ type Coordinator struct {
 	pace  pace
 	busy  bool                                                 // something is under way
 	gone  map[millrace.NodeID]time.Time                        // since when each is seen to be gone
+	lost  map[millrace.NodeID]bool                             // of those that are gone, whom it has given up
 	held  map[millrace.NodeID]map[millrace.Partition]time.Time // since when each is seen to keep what moved away
 	since map[string]time.Time                                 // of alarms
 
@@ -290,7 +291,7 @@ func (c *Coordinator) Leads() (leads bool, fault error) {
 
 // steer does what there is to do for as long as it leads.
 func (c *Coordinator) steer(ctx context.Context, lead *cluster.Lead) {
-	c.pace, c.gone, c.held, c.since = pace{limits: c.cfg.Limits}, map[millrace.NodeID]time.Time{}, map[millrace.NodeID]map[millrace.Partition]time.Time{}, map[string]time.Time{}
+	c.pace, c.gone, c.lost, c.held, c.since = pace{limits: c.cfg.Limits}, map[millrace.NodeID]time.Time{}, nil, map[millrace.NodeID]map[millrace.Partition]time.Time{}, map[string]time.Time{}
 	var said fault
 	for {
 		err := c.step(ctx, lead)
@@ -447,7 +448,9 @@ func (p *Plan) after(id string, last Event) []Event {
 }
 
 // look notes which nodes are gone, of those that host something or that the plan
-// leads to, and raises alarms.
+// leads to, and raises alarms. While more than a third are gone, for however short, nobody
+// else is given up; whom it has given up stays so, for a repair is under way. A person is
+// needed only when so many are gone for longer than the grace.
 func (c *Coordinator) look(s *Steered, e *evidence) {
 	hosts := s.Assignment.Nodes()
 	gone := map[millrace.NodeID]time.Time{}
@@ -477,17 +480,23 @@ func (c *Coordinator) look(s *Steered, e *evidence) {
 	s.Notes.Alarms = nil
 	mass := 3*lost > len(hosts)
 	var waits []millrace.NodeID
+	long := 0 // of those that host something, for longer than the grace
 	for id, since := range gone {
+		past := e.now.Sub(since) >= c.cfg.Grace
+		if past && slices.Contains(hosts, id) {
+			long++
+		}
 		switch {
-		case s.Intent.Nodes[id].Lost:
+		case s.Intent.Nodes[id].Lost || c.lost[id]:
 			e.givenUp[id] = true
-		case e.now.Sub(since) < c.cfg.Grace:
+		case !past:
 		case mass:
 			waits = append(waits, id)
 		case !c.cfg.RepairOff:
 			e.givenUp[id] = true
 		}
 	}
+	c.lost = maps.Clone(e.givenUp)
 	s.Notes.GivenUp = slices.Sorted(maps.Keys(e.givenUp))
 	for id, m := range s.Intent.Nodes { // who is back is lost no more
 		if m.Lost && e.nodes.Alive(id) {
@@ -501,10 +510,10 @@ func (c *Coordinator) look(s *Steered, e *evidence) {
 	if len(differ) > 0 {
 		c.alarm(s, e.now, "replicas_differ", fmt.Sprintf("%d differences, such as: %s", len(differ), differ.first()))
 	}
-	if len(waits) > 0 {
-		slices.Sort(waits)
-		names := strings.Trim(fmt.Sprint(waits), "[]")
-		c.alarm(s, e.now, "mass_loss", fmt.Sprintf("%d of %d nodes are gone at once: %q; nothing is repaired until they are back, or somebody gives them up: millrace node remove %s --apply", lost, len(hosts), waits, names))
+	if len(waits) > 0 && 3*long > len(hosts) {
+		all := slices.Sorted(maps.Keys(gone)) // to give up only some of them is refused
+		names := strings.Trim(fmt.Sprint(all), "[]")
+		c.alarm(s, e.now, "mass_loss", fmt.Sprintf("%d of %d nodes are gone at once: %q; no more is repaired until they are back, or somebody gives them up: millrace node remove %s --apply", lost, len(hosts), all, names))
 	}
 }
 

@@ -171,7 +171,7 @@ func (p *Plan) advance(a *topology.Assignment, e *evidence, c *pace) (changed bo
 		changed = true
 	}
 	if p.left() == 0 {
-		p.Status, p.Ended, changed = p.Status.end(), e.now.UTC(), true
+		p.Status, p.Ended, changed = p.Status.End(), e.now.UTC(), true
 		p.note(e.now, "%s", p.Status)
 	}
 	return changed
@@ -190,8 +190,8 @@ func (m *Move) needs(e *evidence) int64 {
 	return max(0, m.Bytes-e.stats[m.To].Partitions[m.Partition].Bytes)
 }
 
-// end is the status of a plan of which nothing is left to be done.
-func (s Status) end() Status {
+// End is the status in which a plan ends of which nothing is left to be done.
+func (s Status) End() Status {
 	switch s {
 	case Cancelling:
 		return Cancelled

@@ -666,6 +666,103 @@ func TestWhoIsBackGivesAwayWhatWasPlanned(t *testing.T) {
 	}
 }
 
+// What people's plans move from a node because it is given up is not needed any more when
+// that is back; but what it was to lose anyway is.
+func TestWhoIsBackKeepsWhatNobodyTook(t *testing.T) {
+	for _, c := range []struct {
+		kind  Kind
+		nodes []millrace.NodeID
+		keeps bool
+	}{{Rebalance, nil, true}, {Add, []millrace.NodeID{"n4"}, true}, {Drain, []millrace.NodeID{"n0"}, false}, {Replace, []millrace.NodeID{"n0", "n4"}, false}} {
+		w := newWorld(rand.New(rand.NewPCG(1, 1)), 4, 2)
+		w.add("n4")
+		w.alive["n0"] = false
+		s := &Steered{State: &steering.State{Assignment: w.a, Map: w.evidence().nodes}, Notes: Notes{GivenUp: []millrace.NodeID{"n0"}}}
+		pr, err := Propose(s, nil, Request{Kind: c.kind, Nodes: c.nodes, Gain: 1, By: "me", Lossy: true}, w.now)
+		if err != nil {
+			t.Fatalf("%s: %v", c.kind, err)
+		}
+		s.Plan, s.Intent, w.alive["n0"] = pr.Plan, pr.intent, true
+		from := func() (n int) {
+			for _, m := range s.Plan.Moves {
+				if m.From == "n0" {
+					n++
+				}
+			}
+			return n
+		}
+		before := from()
+		s.Plan.spare(w.evidence(), &s.Intent)
+		if after := from(); before == 0 || c.keeps != (after == 0) {
+			t.Errorf("%s: of %d moves from n0 %d are left", c.kind, before, after)
+		}
+	}
+}
+
+// Who is given up stays so while it is gone, also when others are away for a moment, by
+// whom too many are gone to give up more. Only nodes that are gone for longer than the
+// grace raise the alarm, and it names all that are gone: to give up but some is refused.
+func TestWhoIsGivenUpStaysSo(t *testing.T) {
+	w := newWorld(rand.New(rand.NewPCG(1, 1)), 5, 2)
+	s := &Steered{State: &steering.State{Assignment: w.a}}
+	at := &Coordinator{cfg: Config{}.withDefaults(), since: map[string]time.Time{}}
+	look := func(after time.Duration) (givenUp, alarms string) {
+		w.now = w.now.Add(after)
+		e := w.evidence()
+		s.Map = e.nodes
+		at.look(s, e)
+		for _, a := range s.Notes.Alarms {
+			alarms += a.What + ": " + a.Detail
+		}
+		return fmt.Sprint(slices.Sorted(maps.Keys(e.givenUp))), alarms
+	}
+	w.alive["n0"] = false
+	look(0)
+	if givenUp, alarms := look(DefaultGrace); givenUp != "[n0]" || alarms != "" {
+		t.Fatalf("given up: %s; %s", givenUp, alarms)
+	}
+	w.alive["n1"] = false
+	for range 2 {
+		if givenUp, alarms := look(5 * time.Second); givenUp != "[n0]" || alarms != "" {
+			t.Errorf("n1 is away for seconds: given up: %s; %s", givenUp, alarms)
+		}
+	}
+	w.alive["n2"] = false
+	if givenUp, alarms := look(DefaultGrace - 2*time.Second); givenUp != "[n0]" || !strings.Contains(alarms, "mass_loss: 3 of 5 nodes are gone at once") || !strings.Contains(alarms, "node remove n0 n1 n2 --apply") {
+		t.Errorf("n1 is gone for good, and n2 away: given up: %s; %s", givenUp, alarms)
+	}
+	w.alive["n1"], w.alive["n2"] = true, true
+	if givenUp, alarms := look(time.Second); givenUp != "[n0]" || alarms != "" {
+		t.Errorf("n1 and n2 are back: given up: %s; %s", givenUp, alarms)
+	}
+	w.alive["n0"] = true
+	if givenUp, _ := look(time.Second); givenUp != "[]" {
+		t.Errorf("n0 is back: given up: %s", givenUp)
+	}
+}
+
+// A proposal tells how many partitions nodes have now, also where it gives a plan another
+// end that began with others.
+func TestAProposalCountsWhatIsHostedNow(t *testing.T) {
+	w := newWorld(rand.New(rand.NewPCG(1, 1)), 4, 2)
+	p := w.to([]millrace.NodeID{"n0", "n1", "n2"}, 2)
+	for n := 0; p.left() > 100; n++ {
+		w.live()
+		w.step(t, p)
+	}
+	w.alive["n1"] = false
+	s := &Steered{State: &steering.State{Assignment: w.a, Map: w.evidence().nodes}, Plan: p}
+	pr, err := Propose(s, nil, Request{Kind: Repair, Nodes: []millrace.NodeID{"n1"}, By: "me", Lossy: true}, w.now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range pr.Nodes() {
+		if hosted := w.a.Hosted(n.ID); n.Before != hosted.Len() {
+			t.Errorf("%s has %d partitions, and is said to have %d", n.ID, hosted.Len(), n.Before)
+		}
+	}
+}
+
 // What a plan did before it was told to go back says nothing of how long that
 // takes.
 func TestProgressIsOfTheLastOrder(t *testing.T) {
@@ -820,6 +917,33 @@ func TestExplainSaysWhatMovesWaitFor(t *testing.T) {
 		x, err := s.Explain(e.stats, plan.Moves[c.move].Partition, "n3", w.now)
 		if err != nil || len(x.Moves) != 1 || x.Moves[0].Replica != c.replica || x.Moves[0].Detail != c.detail || x.Moves[0].Seconds != c.seconds {
 			t.Errorf("%s: %+v, %v; want %s for %.0f s: %s", name, x.Moves, err, c.replica, c.seconds, c.detail)
+		}
+	}
+}
+
+// What moves wait for that cannot begin is counted, the most frequent first; not what only
+// waits for its turn, nor what a paused plan would wait for.
+func TestWaitsAreCounted(t *testing.T) {
+	w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 2)
+	w.add("n4")
+	p := &Plan{ID: "p", Status: Running, Wanted: 2, BaseWanted: 2, Base: Layout(w.a.Replicas), Since: w.now}
+	for q := range millrace.Partition(20) {
+		to, bytes := millrace.NodeID("n3"), int64(0) // nobody
+		if q%3 == 0 {
+			to, bytes = "n4", int64(q)<<20
+		}
+		p.Moves = append(p.Moves, Move{Partition: q, From: w.a.Replicas[q][0], To: to, State: Waiting, Bytes: bytes})
+	}
+	e := w.evidence()
+	e.stats["n4"] = members.NodeStats{DiskBytes: 100 << 20, FreeBytes: 9 << 20, KeptBytes: 2 << 20}
+	s := &Steered{State: &steering.State{Assignment: w.a, Map: e.nodes}, Plan: p}
+	want := []Wait{{13, "n3 is not there"}, {4, "n4 has no room: 9 MiB are free, of which 2 stay so and 0 are for moves under way, and it takes 9"}}
+	if got := s.Waits(e.stats, w.now); !slices.Equal(got, want) {
+		t.Errorf("%+v", got)
+	}
+	for _, status := range []Status{Paused, Done} {
+		if p.Status = status; len(s.Waits(e.stats, w.now)) != 0 {
+			t.Errorf("%s: %+v", status, s.Waits(e.stats, w.now))
 		}
 	}
 }
@@ -1062,6 +1186,73 @@ func TestACancelledShrinkEnds(t *testing.T) {
 		w.step(t, p)
 		if !p.Status.Ended() || len(w.a.Replicas[0]) != 3 || w.a.Wanted != 3 {
 			t.Errorf("ready: %t: %s, %v, of %d that are wanted", ready, p.Status, w.a.Replicas[0], w.a.Wanted)
+		}
+	}
+}
+
+// A replacement in which another node is lost for good, and nobody can take what that
+// hosted, ends when it is cancelled, before or after that node is given up: who was to give
+// way serves in place of the lost one, and is not to host nothing any more. A node that
+// comes then can be added.
+func TestACancelledReplacementEndsWithoutWhoIsGone(t *testing.T) {
+	for _, c := range []struct {
+		name           string
+		early, byHands bool // the node is given up after the plan is cancelled; by a person
+	}{{"given up before", false, false}, {"given up after", true, false}, {"given up by hand", true, true}} {
+		w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 3)
+		w.add("n3")
+		s := &Steered{State: &steering.State{Assignment: w.a, Map: w.evidence().nodes}}
+		pr, err := Propose(s, nil, Request{Kind: Replace, Nodes: []millrace.NodeID{"n0", "n3"}, By: "me", Limits: Limits{PerNode: 720}}, w.now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Plan, s.Intent = pr.Plan, pr.intent
+		at := &Coordinator{cfg: Config{}.withDefaults(), since: map[string]time.Time{}}
+		look := func(givenUp bool) {
+			w.live()
+			e := w.evidence()
+			e.givenUp["n1"] = givenUp
+			if !givenUp {
+				delete(e.givenUp, "n1")
+			}
+			s.Assignment, s.Map, s.Notes = w.a, e.nodes, Notes{GivenUp: slices.Collect(maps.Keys(e.givenUp))}
+			at.do(s, e)
+			w.a = s.Assignment
+			s.Map = w.evidence().nodes
+		}
+		w.alive["n1"] = false
+		for range 60 {
+			look(!c.early)
+		}
+		if err := s.order(Cancel, w.evidence(), "me"); err != nil {
+			t.Fatal(err)
+		}
+		if look(!c.early); c.byHands {
+			pr, err := Propose(s, nil, Request{Kind: Repair, Nodes: []millrace.NodeID{"n1"}, By: "me", Lossy: true}, w.now)
+			if err != nil || pr.Err() != nil || pr.intent.Nodes["n0"].Draining {
+				t.Fatalf("%s: %v, %v, %+v", c.name, err, pr.Err(), pr.intent)
+			}
+			s.Plan, s.Intent = pr.Plan, pr.intent
+		}
+		for range 5 {
+			look(true)
+		}
+		if s.Plan.Status != Cancelled {
+			t.Fatalf("%s: %s, %d moves are left: %+v", c.name, s.Plan.Status, s.Plan.left(), s.Notes.Alarms)
+		}
+		for q, n := range w.counts() {
+			if n != 3 || len(w.a.Replicas[q]) != 3 {
+				t.Fatalf("%s: partition %d is on %v, of which %d serve", c.name, q, w.a.Replicas[q], n)
+			}
+		}
+		if s.Intent.Nodes["n0"].Draining {
+			t.Errorf("%s: n0 is to host nothing", c.name)
+		}
+		w.add("n4")
+		s.Map = w.evidence().nodes
+		pr, err = Propose(s, nil, Request{Kind: Add, Nodes: []millrace.NodeID{"n4"}, By: "me"}, w.now)
+		if err != nil || pr.Err() != nil || !pr.Goal.names("n4") {
+			t.Errorf("%s: n4 is not added: %v, %v", c.name, err, pr.Err())
 		}
 	}
 }

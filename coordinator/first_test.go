@@ -36,6 +36,19 @@ func TestAFirstAssignmentNeedsRoom(t *testing.T) {
 	}
 }
 
+// A first assignment that would leave partitions with fewer replicas than are wanted is
+// refused, and says which node has no room.
+func TestAFirstAssignmentHasAllReplicas(t *testing.T) {
+	s := &coordinator.Steered{State: &steering.State{Map: topology.NewMap(topology.Assignment{}, nil, nil)}}
+	room := members.NodeStats{DiskBytes: 1000 << 20, FreeBytes: 900 << 20}
+	stats := map[millrace.NodeID]members.NodeStats{"node-1": room, "node-2": room, "node-3": {DiskBytes: 1000 << 20, FreeBytes: 50 << 20}}
+	_, err := coordinator.First(s, stats, []millrace.NodeID{"node-1", "node-2", "node-3"}, 3)
+	var e *millrace.Error
+	if !errors.As(err, &e) || e.Field != "nodes" || !strings.Contains(e.Detail, "720 partitions") || !strings.Contains(e.Detail, "node-3 has 50 of 1000 MiB free") || e.WayOut == "" {
+		t.Errorf("%v", err)
+	}
+}
+
 // More replicas than there are nodes are refused: nobody would ever have them.
 func TestAFirstAssignmentNeedsANodeForEachReplica(t *testing.T) {
 	s := &coordinator.Steered{State: &steering.State{Map: topology.NewMap(topology.Assignment{}, nil, nil)}}

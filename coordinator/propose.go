@@ -58,7 +58,8 @@ type Proposal struct {
 	Checks        []Check
 	Goal          Layout
 	intent        Intent
-	marks         bool // it says something of nodes
+	marks         bool   // it says something of nodes
+	now           Layout // who hosts what before it
 	bytes         func(millrace.Partition) int64
 }
 
@@ -198,7 +199,7 @@ func Propose(s *Steered, stats map[millrace.NodeID]members.NodeStats, r Request,
 	if s.Assignment.Epoch == 0 {
 		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "cluster", Detail: "the cluster has no assignment yet", WayOut: "make the first one: millrace cluster assign"}
 	}
-	pr := &Proposal{Why: r.why(), intent: s.Intent.clone(), bytes: bytesOf(stats)}
+	pr := &Proposal{Why: r.why(), intent: s.Intent.clone(), now: Layout(s.Assignment.Replicas), bytes: bytesOf(stats)}
 	wanted := cmp.Or(r.Replicas, s.Map.Wanted())
 	from := Layout(s.Assignment.Replicas)
 	if s.joins(r) {
@@ -244,6 +245,10 @@ func Propose(s *Steered, stats map[millrace.NodeID]members.NodeStats, r Request,
 	if s.joins(r) {
 		p := *s.Plan
 		p.Log = slices.Clone(p.Log)
+		if p.Status == Cancelling {
+			marked := Steered{Intent: pr.intent}
+			marked.unmark(&p, &pr.Goal)
+		}
 		p.retarget(&s.Assignment, &pr.Goal, e)
 		p.note(now, "%s, by %s: %d moves are left", r.why(), r.By, p.left())
 		pr.Plan = &p
@@ -254,7 +259,7 @@ func Propose(s *Steered, stats map[millrace.NodeID]members.NodeStats, r Request,
 			pr.Plan.Marks[id] = s.Intent.Nodes[id]
 		}
 		for _, m := range made.Moves {
-			pr.Plan.Moves = append(pr.Plan.Moves, Move{Partition: m.Partition, From: m.From, To: m.To, Lost: r.Kind == Repair && e.givenUp[m.From], State: Waiting, Bytes: m.Bytes})
+			pr.Plan.Moves = append(pr.Plan.Moves, Move{Partition: m.Partition, From: m.From, To: m.To, Lost: e.givenUp[m.From] && r.Kind != Replace && !pr.intent.Nodes[m.From].Draining, State: Waiting, Bytes: m.Bytes})
 		}
 	}
 	pr.check(s, e, r, &made)
@@ -622,7 +627,7 @@ func (p *Proposal) Nodes() []NodeChange {
 		return count[id]
 	}
 	for q := range p.Goal {
-		for _, id := range p.Plan.Base[q] {
+		for _, id := range p.now[q] {
 			of(id).Before++
 			of(id).BytesBefore += p.bytes(millrace.Partition(q))
 		}
@@ -638,8 +643,9 @@ func (p *Proposal) Nodes() []NodeChange {
 	return out
 }
 
-// noRoom refuses an assignment for which no node has room.
-func noRoom(nodes []plan.Node) error {
+// noRoom refuses an assignment for which nodes have no room: so many partitions would have
+// fewer replicas than are wanted, for reasons that the planner tells.
+func noRoom(nodes []plan.Node, wanted, few int, reasons []string) error {
 	var disks []string
 	for _, n := range nodes {
 		if n.Disk > 0 {
@@ -647,14 +653,15 @@ func noRoom(nodes []plan.Node) error {
 		}
 	}
 	return &millrace.Error{
-		Reason: millrace.ReasonInvalid, Field: "nodes", Detail: "the nodes have no room for every partition; a tenth of each disk stays free, or its min_free_mib if that is more: " + strings.Join(disks, ", "),
-		WayOut: "make space, give the nodes other disks (data), or name more nodes",
+		Reason: millrace.ReasonInvalid, Field: "nodes", Detail: fmt.Sprintf("%d partitions would have fewer than %d replicas: %s; a tenth of each disk stays free, or its min_free_mib if that is more: %s", few, wanted, strings.Join(reasons, "; "), strings.Join(disks, ", ")),
+		WayOut: "make space, give the nodes other disks (data), name more nodes, or want fewer replicas (--replicas)",
 	}
 }
 
 // First returns a first assignment, of epoch 1, that spreads all partitions over
 // nodes by the rules of every later plan. Nodes that are not registered are in
-// no zone. One that backs up is refused, and so are more replicas than there are nodes.
+// no zone. One that backs up is refused, and so are more replicas than there are nodes, or
+// than there is room for.
 func First(s *Steered, stats map[millrace.NodeID]members.NodeStats, nodes []millrace.NodeID, replicas int) (a topology.Assignment, err error) {
 	pr := plan.Problem{Wanted: replicas}
 	for _, id := range slices.Compact(slices.Sorted(slices.Values(nodes))) {
@@ -671,8 +678,14 @@ func First(s *Steered, stats map[millrace.NodeID]members.NodeStats, nodes []mill
 	if err != nil {
 		return a, err
 	}
-	if slices.ContainsFunc(made.Goal[:], func(of []millrace.NodeID) bool { return len(of) == 0 }) {
-		return a, noRoom(pr.Nodes)
+	few := 0
+	for _, of := range made.Goal {
+		if len(of) < replicas {
+			few++
+		}
+	}
+	if few > 0 { // nobody would make the others later
+		return a, noRoom(pr.Nodes, replicas, few, made.Warnings)
 	}
 	a = topology.Assignment{Epoch: 1, Wanted: replicas, Replicas: made.Goal}
 	return a, a.Validate()

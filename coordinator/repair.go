@@ -48,13 +48,20 @@ func (c *Coordinator) repair(s *Steered, e *evidence) error {
 	if !goal.differs(&now) {
 		wayOut := ""
 		if under {
-			wayOut = fmt.Sprintf("; plan %s (%s) waits for that: add a node once it is cancelled (millrace cluster cancel), or bring the lost one back", s.Plan.ID, s.Plan.Kind)
+			end := "add a node once it is cancelled (millrace cluster cancel)"
+			if s.Plan.Status == Cancelling {
+				end = "roll it back (millrace cluster rollback)"
+			}
+			wayOut = fmt.Sprintf("; plan %s (%s) waits for that: %s, or bring the lost one back", s.Plan.ID, s.Plan.Kind, end)
 		}
 		return fmt.Errorf("%s is gone for good, and no other node can take what it hosted: %s%s", strings.Join(dead, ", "), strings.Join(made.Warnings, "; "), wayOut)
 	}
 	why := fmt.Sprintf("%s gone for longer than %s", strings.Join(dead, ", "), c.cfg.Grace)
 	if !under {
 		s.Plan = newPlan(s, Repair, why, "coordinator "+c.cfg.Name, Limits{}, e.now)
+	}
+	if s.Plan.Status == Cancelling {
+		s.unmark(s.Plan, &goal)
 	}
 	s.Plan.retarget(&s.Assignment, &goal, e)
 	s.Plan.note(e.now, "%s: its replicas are made elsewhere, %d moves are left", why, s.Plan.left())
@@ -63,12 +70,14 @@ func (c *Coordinator) repair(s *Steered, e *evidence) error {
 
 // repaired makes the plan that gives to others what now gives to nodes that are given up.
 // What a rollback cannot give back to those, nor to any other node that now names, stays
-// where it is.
+// where it is. So does, where a plan is cancelled, what was to give way: else the plan
+// would wait for as many replicas as are wanted, which nobody brings.
 func (s *Steered) repaired(e *evidence, wanted int, now Layout) (plan.Plan, error) {
 	made, err := s.solve(e, wanted, now, assignedOrAdded, noGain)
-	if err != nil || s.Plan == nil || s.Plan.Status != RollingBack {
+	if err != nil || s.Plan == nil || s.Plan.Status != RollingBack && s.Plan.Status != Cancelling {
 		return made, err
 	}
+	cancels := s.Plan.Status == Cancelling
 	goal, stays := Layout(made.Goal), false
 	goal = goal.clone()
 	for p := range partition.Count {
@@ -77,7 +86,7 @@ func (s *Steered) repaired(e *evidence, wanted int, now Layout) (plan.Plan, erro
 				continue
 			}
 			for _, id := range s.Assignment.Replicas[p] {
-				if s.Map.Alive(id) && !s.Intent.Nodes[id].Draining && !slices.Contains(goal[p], id) {
+				if s.Map.Alive(id) && (cancels || !s.Intent.Nodes[id].Draining) && !slices.Contains(goal[p], id) {
 					goal[p][i], stays = id, true
 					break
 				}
@@ -87,7 +96,12 @@ func (s *Steered) repaired(e *evidence, wanted int, now Layout) (plan.Plan, erro
 	if !stays {
 		return made, nil
 	}
-	return s.solve(e, wanted, goal, assignedOrAdded, noGain)
+	kept := *s
+	if cancels { // who was to host nothing, and stays, is not drained any more
+		kept.Intent = s.Intent.clone()
+		kept.unmark(s.Plan, &goal)
+	}
+	return kept.solve(e, wanted, goal, assignedOrAdded, noGain)
 }
 
 // givenUp returns the nodes that are gone and are not waited for: by what people said of

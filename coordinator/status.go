@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -47,6 +48,47 @@ type MoveProgress struct {
 	Reason  string  `json:"reason,omitempty"`
 	Detail  string  `json:"detail,omitempty"`
 	Seconds float64 `json:"seconds"` // in its state
+}
+
+// Wait is what moves wait for, besides their turn.
+type Wait struct {
+	Moves int    `json:"moves"`
+	For   string `json:"for"`
+}
+
+// Waits counts what the moves of the last plan wait for that nobody may begin now, the most
+// frequent first. Of a node that lacks room the first such move is told: each lacks another
+// amount.
+func (s *Steered) Waits(stats map[millrace.NodeID]members.NodeStats, now time.Time) (waits []Wait) {
+	p := s.Plan
+	if p == nil || p.Status.Ended() || p.Status == Paused {
+		return nil
+	}
+	e := &evidence{now: now, nodes: s.Map, stats: stats}
+	coming := map[millrace.NodeID]int64{}
+	for _, m := range p.Moves {
+		if m.State == Building {
+			coming[m.To] += m.needs(e)
+		}
+	}
+	at := map[string]int{}
+	for i := range p.Moves {
+		m := &p.Moves[i]
+		if m.State != Waiting {
+			continue
+		}
+		why := p.waitsFor(m, &s.Assignment, e, coming[m.To])
+		kind, _, _ := strings.Cut(why, ":")
+		if _, ok := at[kind]; why != "" && !ok {
+			at[kind] = len(waits)
+			waits = append(waits, Wait{For: why})
+		}
+		if why != "" {
+			waits[at[kind]].Moves++
+		}
+	}
+	slices.SortStableFunc(waits, func(a, b Wait) int { return cmp.Compare(b.Moves, a.Moves) })
+	return waits
 }
 
 // NodeProgress is what a node hosts, before, now and after.

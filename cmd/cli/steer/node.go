@@ -345,7 +345,7 @@ func (r *restarting) restartAlone(told context.Context, w io.Writer, cl *cluster
 		err = r.await(told, watch, func(m *topology.Map) error { return spared(m, id) })
 	}
 	if told.Err() != nil {
-		return false, fmt.Errorf("interrupted: %s is not restarted", id)
+		return false, fmt.Errorf("%w: %s is not restarted", overBy(told), id)
 	}
 	if err != nil {
 		return false, fmt.Errorf("%s is not restarted: %w", id, err)
@@ -375,7 +375,7 @@ func (r *restarting) restartAlone(told context.Context, w io.Writer, cl *cluster
 		}
 		err := r.await(told, watch, func(m *topology.Map) error { return whole(m, id, n.Start, out) })
 		if err != nil && told.Err() != nil {
-			restarted, err = interrupted(id, err)
+			restarted, err = interrupted(told, id, err)
 			return err
 		}
 		if err != nil {
@@ -398,13 +398,30 @@ func (r *restarting) await(told context.Context, watch *cluster.Watcher, fault f
 	return clusters.Await(ctx, watch, fault)
 }
 
-// interrupted says what became of a node whose command has ended, when nobody waits any
-// more until it is whole; and whether it was restarted for sure.
-func interrupted(id millrace.NodeID, fault error) (restarted bool, err error) {
-	if errors.Is(fault, errBefore) {
-		return false, fmt.Errorf("interrupted: the command has ended, and %s may not be restarted: %w", id, fault)
+// errByHand is why nobody waits any more where a person has stopped the command.
+var errByHand = errors.New("interrupted")
+
+// overBy is why told is over: a person has stopped the command, or etcd was away for so
+// long that others may take replicas out by now.
+func overBy(told context.Context) error {
+	if why := context.Cause(told); errors.Is(why, cluster.ErrAway) {
+		return why
 	}
-	return true, fmt.Errorf("interrupted: %s is restarted, and not whole yet: %w", id, fault)
+	return errByHand
+}
+
+// interrupted says what became of a node whose command has ended, when nobody waits any
+// more until it is whole; and whether it is not to be restarted again: it was for sure, or
+// its command has ended well, and etcd is not there to tell.
+func interrupted(told context.Context, id millrace.NodeID, fault error) (restarted bool, err error) {
+	by := overBy(told)
+	switch {
+	case errors.Is(by, cluster.ErrAway): // which also hides the process that runs now
+		return true, fmt.Errorf("%w: the command that restarts %s has ended, and whether it is whole is not known: %w", by, id, fault)
+	case errors.Is(fault, errBefore):
+		return false, fmt.Errorf("%w: the command has ended, and %s may not be restarted: %w", by, id, fault)
+	}
+	return true, fmt.Errorf("%w: %s is restarted, and not whole yet: %w", by, id, fault)
 }
 
 // shownRestart is a step of a restart as JSON: each is a line.
@@ -440,7 +457,7 @@ func (r *restarting) command(told context.Context, w io.Writer, n topology.Node)
 	c.Cancel, c.WaitDelay = func() error { return c.Process.Signal(syscall.SIGTERM) }, stopsWithin
 	err := c.Run()
 	if err != nil && told.Err() != nil {
-		err = fmt.Errorf("interrupted: %w: see whether the node runs", err)
+		err = fmt.Errorf("%w: %w: see whether the node runs", overBy(told), err)
 	}
 	return err
 }

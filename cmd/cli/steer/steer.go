@@ -98,7 +98,9 @@ func (st *hosting) propose(c *cobra.Command, r coordinator.Request) error {
 		fmt.Fprintln(c.ErrOrStderr(), "no coordinator leads: a plan waits until one runs (millrace coordinator)")
 	}
 	w := c.OutOrStdout()
+	leads := coordinator.Done
 	id, err := coordinator.Start(c.Context(), cl, r, func(p *coordinator.Proposal) error {
+		leads = p.Plan.Status.End()
 		if err := showProposal(w, p, &st.Output); err != nil {
 			return err
 		}
@@ -124,7 +126,7 @@ func (st *hosting) propose(c *cobra.Command, r coordinator.Request) error {
 		fmt.Fprintln(c.ErrOrStderr(), "begun: see millrace cluster status")
 		return nil
 	}
-	return awaitPlan(c.Context(), c.ErrOrStderr(), 2*time.Second, id, func(ctx context.Context) (*coordinator.Steered, error) {
+	return awaitPlan(c.Context(), c.ErrOrStderr(), 2*time.Second, awaited{id, leads}, func(ctx context.Context) (*coordinator.Steered, error) {
 		s, _, err := coordinator.Look(ctx, cl)
 		return s, err
 	})
@@ -137,10 +139,17 @@ var errStillOn = errors.New("interrupted: the plan goes on: see millrace cluster
 // before nobody waits for it any more.
 const maxAway = 60
 
+// awaited is a plan, and the status in which it has done what was asked: another one than
+// [coordinator.Done] where what was asked joined a plan that is cancelled or rolled back.
+type awaited struct {
+	id    string
+	leads coordinator.Status
+}
+
 // awaitPlan shows how far a plan is until it ends. An etcd that is away for a
 // while holds a plan up, and does not end it; nor does who no longer waits. Of a plan
 // that is not the last one any more nobody says how it ended.
-func awaitPlan(ctx context.Context, w io.Writer, pause time.Duration, id string, look func(context.Context) (*coordinator.Steered, error)) error {
+func awaitPlan(ctx context.Context, w io.Writer, pause time.Duration, of awaited, look func(context.Context) (*coordinator.Steered, error)) error {
 	var last string
 	tell := func(line string) {
 		if line != last {
@@ -158,13 +167,13 @@ func awaitPlan(ctx context.Context, w io.Writer, pause time.Duration, id string,
 			tell("etcd is away; the plan goes on when it is back")
 		case err != nil:
 			return err
-		case s.Plan == nil || s.Plan.ID != id:
-			return fmt.Errorf("plan %s is not the last plan any more: see millrace cluster history", id)
+		case s.Plan == nil || s.Plan.ID != of.id:
+			return fmt.Errorf("plan %s is not the last plan any more: see millrace cluster history", of.id)
 		default:
 			away = 0
 			pr := s.Progress(time.Now())
 			tell(progressLine(s.Plan, &pr))
-			if s.Plan.Status == coordinator.Done {
+			if s.Plan.Status == coordinator.Done || s.Plan.Status == of.leads {
 				return nil
 			}
 			if s.Plan.Status.Ended() {
@@ -392,7 +401,7 @@ func clusterStatus(cm *clusters.Flags) *cobra.Command {
 		Use:   "status",
 		Short: "How far the last plan is, which nodes are gone, and what a person has to see to",
 		Args:  cobra.NoArgs,
-	}, func(ctx context.Context, cl *cluster.Client, s *coordinator.Steered, _ nodeStats, _ []string) (any, func(io.Writer) error, error) {
+	}, func(ctx context.Context, cl *cluster.Client, s *coordinator.Steered, stats nodeStats, _ []string) (any, func(io.Writer) error, error) {
 		leader, leads, err := cl.Leader(ctx)
 		if err != nil {
 			return nil, nil, err
@@ -401,11 +410,11 @@ func clusterStatus(cm *clusters.Flags) *cobra.Command {
 		if err != nil {
 			return nil, nil, err
 		}
-		out := statusOf(s, seen)
+		out := statusOf(s, stats, seen)
 		if leads {
 			out.Leader = &leader
 		}
-		return out, func(w io.Writer) error { return writeStatus(w, s, seen, leader, leads) }, nil
+		return out, func(w io.Writer) error { return writeStatus(w, s, stats, seen, leader, leads) }, nil
 	})
 }
 
@@ -414,14 +423,15 @@ type shownStatus struct {
 	Plan       *coordinator.Plan    `json:"plan"`
 	Standstill string               `json:"standstill,omitempty"` // why the plan does not go on
 	Progress   coordinator.Progress `json:"progress"`
+	Waits      []coordinator.Wait   `json:"waits"` // what moves wait for that cannot begin
 	Notes      coordinator.Notes    `json:"notes"`
 	Gone       []shownGone          `json:"gone"`
 	Intent     coordinator.Intent   `json:"intent"`
 }
 
 // statusOf is how a cluster is steered, but for who leads.
-func statusOf(s *coordinator.Steered, seen map[millrace.NodeID]time.Time) shownStatus {
-	out := shownStatus{Plan: s.Plan, Standstill: s.Plan.Standstill(), Progress: s.Progress(time.Now()), Notes: s.Notes, Gone: display.List(goneOf(s, seen)), Intent: s.Intent}
+func statusOf(s *coordinator.Steered, stats nodeStats, seen map[millrace.NodeID]time.Time) shownStatus {
+	out := shownStatus{Plan: s.Plan, Standstill: s.Plan.Standstill(), Progress: s.Progress(time.Now()), Waits: display.List(s.Waits(stats, time.Now())), Notes: s.Notes, Gone: display.List(goneOf(s, seen)), Intent: s.Intent}
 	out.Progress.UnderWay, out.Progress.Nodes = display.List(out.Progress.UnderWay), display.List(out.Progress.Nodes)
 	if out.Progress.Moves == nil {
 		out.Progress.Moves = map[coordinator.MoveState]int{}
@@ -454,7 +464,7 @@ func goneSince(missed, heard time.Time) time.Time {
 	return heard
 }
 
-func writeStatus(w io.Writer, s *coordinator.Steered, seen map[millrace.NodeID]time.Time, leader cluster.Leader, leads bool) error {
+func writeStatus(w io.Writer, s *coordinator.Steered, stats nodeStats, seen map[millrace.NodeID]time.Time, leader cluster.Leader, leads bool) error {
 	t := display.NewTable(w)
 	now := time.Now()
 	if leads {
@@ -477,6 +487,10 @@ func writeStatus(w io.Writer, s *coordinator.Steered, seen map[millrace.NodeID]t
 	if still := s.Plan.Standstill(); still != "" {
 		t.Printf("%s\n", still)
 	}
+	waits := s.Waits(stats, now)
+	for _, wait := range waits[:min(len(waits), maxShownWaits)] {
+		t.Printf("%d moves wait: %s\n", wait.Moves, wait.For)
+	}
 	t.Printf("\nNODE\tBEFORE\tNOW\tAFTER\n")
 	for _, n := range pr.Nodes {
 		t.Printf("%s\t%d\t%d\t%d\n", n.ID, n.Before, n.Now, n.After)
@@ -492,8 +506,11 @@ func writeStatus(w io.Writer, s *coordinator.Steered, seen map[millrace.NodeID]t
 	return t.Flush()
 }
 
-// maxShownMoves bounds what status prints; JSON has all.
-const maxShownMoves = 20
+// maxShownMoves and maxShownWaits bound what status prints; JSON has all.
+const (
+	maxShownMoves = 20
+	maxShownWaits = 3
+)
 
 func writeMoves(t *display.Table, moves []coordinator.MoveProgress) {
 	for _, m := range moves[:min(len(moves), maxShownMoves)] {

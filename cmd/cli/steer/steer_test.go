@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"strings"
 	"testing"
@@ -46,18 +47,22 @@ func TestAPlanIsAwaitedThroughAnOutage(t *testing.T) {
 		looks []look
 		want  string // of the error
 		tells int
+		leads coordinator.Status // zero: done
 	}{
-		"an outage":           {[]look{{is(coordinator.Running), nil, 1}, {nil, away, 20}, {is(coordinator.Done), nil, 1}}, "", 1},
-		"two outages":         {[]look{{nil, away, maxAway}, {is(coordinator.Running), nil, 1}, {nil, away, maxAway}, {is(coordinator.Done), nil, 1}}, "", 2},
-		"it does not end":     {[]look{{nil, away, maxAway + 1}}, "no etcd answered", 1},
-		"another fault":       {[]look{{nil, keyspace.ErrNothing, 1}}, "holds nothing of this cluster", 0},
-		"another plan":        {[]look{{is(coordinator.Running), nil, 1}, {&coordinator.Steered{State: &steering.State{}, Plan: &coordinator.Plan{ID: "p2", Status: coordinator.Done}}, nil, 1}}, "plan p1 is not the last plan any more", 0},
-		"no plan":             {[]look{{&coordinator.Steered{State: &steering.State{}}, nil, 1}}, "plan p1 is not the last plan any more", 0},
-		"a plan that is left": {[]look{{is(coordinator.Running), nil, 1}, {is(coordinator.Cancelled), nil, 1}}, "plan p1 is cancelled", 0},
+		"an outage":                     {[]look{{is(coordinator.Running), nil, 1}, {nil, away, 20}, {is(coordinator.Done), nil, 1}}, "", 1, ""},
+		"two outages":                   {[]look{{nil, away, maxAway}, {is(coordinator.Running), nil, 1}, {nil, away, maxAway}, {is(coordinator.Done), nil, 1}}, "", 2, ""},
+		"it does not end":               {[]look{{nil, away, maxAway + 1}}, "no etcd answered", 1, ""},
+		"another fault":                 {[]look{{nil, keyspace.ErrNothing, 1}}, "holds nothing of this cluster", 0, ""},
+		"another plan":                  {[]look{{is(coordinator.Running), nil, 1}, {&coordinator.Steered{State: &steering.State{}, Plan: &coordinator.Plan{ID: "p2", Status: coordinator.Done}}, nil, 1}}, "plan p1 is not the last plan any more", 0, ""},
+		"no plan":                       {[]look{{&coordinator.Steered{State: &steering.State{}}, nil, 1}}, "plan p1 is not the last plan any more", 0, ""},
+		"a plan that is left":           {[]look{{is(coordinator.Running), nil, 1}, {is(coordinator.Cancelled), nil, 1}}, "plan p1 is cancelled", 0, ""},
+		"one that was cancelled before": {[]look{{is(coordinator.Cancelling), nil, 1}, {is(coordinator.Cancelled), nil, 1}}, "", 0, coordinator.Cancelled},
+		"one that was rolled back":      {[]look{{is(coordinator.RollingBack), nil, 1}, {is(coordinator.RolledBack), nil, 1}}, "", 0, coordinator.RolledBack},
+		"one that is taken back anew":   {[]look{{is(coordinator.Cancelling), nil, 1}, {is(coordinator.RolledBack), nil, 1}}, "plan p1 is rolled_back", 0, coordinator.Cancelled},
 	} {
 		var out bytes.Buffer
 		next, n := 0, 0
-		err := awaitPlan(t.Context(), &out, 0, "p1", func(context.Context) (*coordinator.Steered, error) {
+		err := awaitPlan(t.Context(), &out, 0, awaited{"p1", c.leads}, func(context.Context) (*coordinator.Steered, error) {
 			if next == len(c.looks) {
 				return nil, errors.New("it looks once more than it should")
 			}
@@ -135,10 +140,10 @@ func TestStatusTellsOfAPause(t *testing.T) {
 	}}
 	const says = "\nplan p1 (add) is paused since 2027-01-15T08:00:00Z, by bob: nothing moves or is repaired until millrace cluster resume\n"
 	var out strings.Builder
-	if err := writeStatus(&out, s, nil, cluster.Leader{}, true); err != nil || !strings.Contains(out.String(), says) {
+	if err := writeStatus(&out, s, nil, nil, cluster.Leader{}, true); err != nil || !strings.Contains(out.String(), says) {
 		t.Errorf("%s%v", out.String(), err)
 	}
-	if got := statusOf(s, nil).Standstill; got != strings.TrimSpace(says) {
+	if got := statusOf(s, nil, nil).Standstill; got != strings.TrimSpace(says) {
 		t.Errorf("as JSON: %q", got)
 	}
 }
@@ -166,7 +171,7 @@ func TestARollGoesOnWithWhatIsNotRestarted(t *testing.T) {
 		"the process of before": {errBefore, "go on with --after n1 "},
 		"another":               {errors.New("9 partitions are not ready"), "go on with --after n2 "},
 	} {
-		restarted, err := interrupted("n2", c.fault)
+		restarted, err := interrupted(t.Context(), "n2", c.fault)
 		done := 1
 		if restarted {
 			done++
@@ -174,6 +179,45 @@ func TestARollGoesOnWithWhatIsNotRestarted(t *testing.T) {
 		if got := goOn(err, ids, done); !errors.Is(got, c.fault) || !strings.Contains(got.Error(), c.after) {
 			t.Errorf("%s: %v; want %s", name, got, c.after)
 		}
+	}
+}
+
+// An etcd that was away for so long that nobody waits any more is told as that, and not as
+// an interrupt; what was restarted by then is not restarted again.
+func TestARollTellsThatEtcdWasAway(t *testing.T) {
+	told, cancel := context.WithCancelCause(t.Context())
+	if err := overBy(told); err != errByHand {
+		t.Errorf("%v", err)
+	}
+	cancel(fmt.Errorf("%w: it was not heard", cluster.ErrAway))
+	ids := []millrace.NodeID{"n1", "n2", "n3"}
+	for _, fault := range []error{errBefore, errors.New("9 partitions are not ready")} {
+		restarted, err := interrupted(told, "n2", fault)
+		if !restarted || !errors.Is(err, cluster.ErrAway) || strings.Contains(err.Error(), "interrupted") {
+			t.Errorf("restarted: %t, %v", restarted, err)
+		}
+		if got := goOn(err, ids, 2); !strings.Contains(got.Error(), "go on with --after n2 ") {
+			t.Error(got)
+		}
+	}
+	r := &restarting{exec: "exit 3", timeout: time.Minute}
+	if err := r.command(told, io.Discard, topology.Node{ID: "n2"}); err == nil || strings.Contains(err.Error(), "interrupted") || !strings.Contains(err.Error(), "exit status 3") || !errors.Is(err, cluster.ErrAway) {
+		t.Errorf("%v", err)
+	}
+}
+
+// Status tells what moves wait for that cannot begin.
+func TestStatusTellsWhatMovesWaitFor(t *testing.T) {
+	s := &coordinator.Steered{State: &steering.State{Map: &topology.Map{}}, Plan: &coordinator.Plan{ID: "p", Status: coordinator.Running}}
+	for p := range millrace.Partition(7) {
+		s.Plan.Moves = append(s.Plan.Moves, coordinator.Move{Partition: p, To: "n3", State: coordinator.Waiting})
+	}
+	var out strings.Builder
+	if err := writeStatus(&out, s, nil, nil, cluster.Leader{}, true); err != nil || !strings.Contains(out.String(), "\n7 moves wait: n3 is not there\n") {
+		t.Errorf("%s%v", out.String(), err)
+	}
+	if body, err := json.Marshal(statusOf(s, nil, nil)); err != nil || !strings.Contains(string(body), `"waits":[{"moves":7,"for":"n3 is not there"}]`) {
+		t.Errorf("%s, %v", body, err)
 	}
 }
 
@@ -185,7 +229,7 @@ func TestANodeIsGoneSinceItWasLastHeard(t *testing.T) {
 	s.Notes.Gone = map[millrace.NodeID]time.Time{"n1": missed}
 	var out strings.Builder
 	const says = "n1 is gone since 2027-01-15T07:00:00Z, and waited for since 2027-01-15T08:00:00Z\n"
-	if err := writeStatus(&out, s, heard, cluster.Leader{}, true); err != nil || !strings.Contains(out.String(), says) {
+	if err := writeStatus(&out, s, nil, heard, cluster.Leader{}, true); err != nil || !strings.Contains(out.String(), says) {
 		t.Errorf("%s%v", out.String(), err)
 	}
 	for _, id := range []millrace.NodeID{"n5", "n3", "n2", "n4"} {
@@ -193,7 +237,7 @@ func TestANodeIsGoneSinceItWasLastHeard(t *testing.T) {
 	}
 	out.Reset()
 	var shown []string
-	if err := writeStatus(&out, s, heard, cluster.Leader{}, true); err != nil {
+	if err := writeStatus(&out, s, nil, heard, cluster.Leader{}, true); err != nil {
 		t.Error(err)
 	}
 	for line := range strings.Lines(out.String()) {
@@ -204,7 +248,7 @@ func TestANodeIsGoneSinceItWasLastHeard(t *testing.T) {
 	if fmt.Sprint(shown) != "[n1 n2 n3 n4 n5]" {
 		t.Errorf("they are told as %v", shown)
 	}
-	body, err := json.Marshal(statusOf(s, heard))
+	body, err := json.Marshal(statusOf(s, nil, heard))
 	if err != nil || !strings.Contains(string(body), `"gone":[{"node":"n1","since":"2027-01-15T07:00:00Z","waited_since":"2027-01-15T08:00:00Z"},{"node":"n2",`) {
 		t.Errorf("as JSON: %s%v", body, err)
 	}

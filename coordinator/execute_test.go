@@ -1251,7 +1251,7 @@ func TestACancelledReplacementEndsWithoutWhoIsGone(t *testing.T) {
 		w.add("n4")
 		s.Map = w.evidence().nodes
 		pr, err = Propose(s, nil, Request{Kind: Add, Nodes: []millrace.NodeID{"n4"}, By: "me"}, w.now)
-		if err != nil || pr.Err() != nil || !pr.Goal.names("n4") {
+		if err != nil || pr.Err() != nil || !pr.Goal.hosts("n4") {
 			t.Errorf("%s: n4 is not added: %v, %v", c.name, err, pr.Err())
 		}
 	}

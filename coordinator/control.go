@@ -146,7 +146,9 @@ func (s *Steered) unmark(p *Plan, goal *Layout) {
 		if goal != nil && is.Draining != goal.hosts(id) {
 			continue
 		}
-		was.Lost = is.Lost
+		if was.Lost = is.Lost; is.Lost {
+			was.By, was.Since = is.By, is.Since
+		}
 		if s.Intent.Nodes[id] = was; was == (Mark{}) {
 			delete(s.Intent.Nodes, id)
 		}

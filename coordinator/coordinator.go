@@ -292,7 +292,7 @@ func (c *Coordinator) Leads() (leads bool, fault error) {
 // steer does what there is to do for as long as it leads.
 func (c *Coordinator) steer(ctx context.Context, lead *cluster.Lead) {
 	c.pace, c.gone, c.lost, c.held, c.since = pace{limits: c.cfg.Limits}, map[millrace.NodeID]time.Time{}, nil, map[millrace.NodeID]map[millrace.Partition]time.Time{}, map[string]time.Time{}
-	var said fault
+	said := fault{again: tellEvery}
 	for {
 		err := c.step(ctx, lead)
 		switch {
@@ -513,7 +513,7 @@ func (c *Coordinator) look(s *Steered, e *evidence) {
 	if len(waits) > 0 && 3*long > len(hosts) {
 		all := slices.Sorted(maps.Keys(gone)) // to give up only some of them is refused
 		names := strings.Trim(fmt.Sprint(all), "[]")
-		c.alarm(s, e.now, "mass_loss", fmt.Sprintf("%d of %d nodes are gone at once: %q; no more is repaired until they are back, or somebody gives them up: millrace node remove %s --apply", lost, len(hosts), all, names))
+		c.alarm(s, e.now, "mass_loss", fmt.Sprintf("%d nodes are gone at once, of %d that host something: %q; no more is repaired until they are back, or somebody gives them up: millrace node remove %s --apply", len(all), len(hosts), all, names))
 	}
 }
 

@@ -521,9 +521,10 @@ func TestNodesOfAPlanAreGivenUp(t *testing.T) {
 		t.Run(string(o), func(t *testing.T) {
 			t.Parallel()
 			s := newEstate(t, "a", "b", "c", "d")
-			s.coordinate("one", nil)
+			stop := s.coordinate("one", nil)
 			s.begin(coordinator.Request{Kind: coordinator.Drain, Nodes: []millrace.NodeID{"d"}, Limits: coordinator.Limits{PerNode: 1, PerSecond: 1}})
 			s.await("some are moved", func(l *coordinator.Steered) bool { return l.Progress(time.Now()).Moves[coordinator.Moved] > 2 })
+			stop() // which would give up the one whose lease ends first
 			s.kill("c")
 			s.kill("d")
 			if o != "" {
@@ -531,6 +532,8 @@ func TestNodesOfAPlanAreGivenUp(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+			s.await("both are seen to be gone", func(l *coordinator.Steered) bool { return !l.Map.Alive("c") && !l.Map.Alive("d") })
+			s.coordinate("two", nil)
 			s.await("an alarm", func(l *coordinator.Steered) bool {
 				return slices.ContainsFunc(l.Notes.Alarms, func(a coordinator.Alarm) bool { return a.What == "mass_loss" })
 			})

@@ -259,7 +259,7 @@ func Propose(s *Steered, stats map[millrace.NodeID]members.NodeStats, r Request,
 			pr.Plan.Marks[id] = s.Intent.Nodes[id]
 		}
 		for _, m := range made.Moves {
-			pr.Plan.Moves = append(pr.Plan.Moves, Move{Partition: m.Partition, From: m.From, To: m.To, Lost: e.givenUp[m.From] && r.Kind != Replace && !pr.intent.Nodes[m.From].Draining, State: Waiting, Bytes: m.Bytes})
+			pr.Plan.Moves = append(pr.Plan.Moves, Move{Partition: m.Partition, From: m.From, To: m.To, Lost: m.To != "" && e.givenUp[m.From] && r.Kind != Replace && !pr.intent.Nodes[m.From].Draining, State: Waiting, Bytes: m.Bytes})
 		}
 	}
 	pr.check(s, e, r, &made)

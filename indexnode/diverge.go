@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -87,8 +88,8 @@ const (
 	// beginWithin bounds how long a caller may take to say what it reads: it takes
 	// the place of another.
 	beginWithin = 10 * time.Second
-	// takeWithin bounds how long a message may wait for its caller to take it: who does
-	// not read on has the place of another, too.
+	// takeWithin bounds how long a message may wait for its caller to take it, where all
+	// places are taken: somebody may read what is printed.
 	takeWithin = 30 * time.Second
 )
 
@@ -97,21 +98,28 @@ func (n *Node) ReadPartition(stream nodev1.NodeService_ReadPartitionServer) erro
 	return n.inPlace(stream, n.readPartition)
 }
 
-// takenSoon is a stream of which late is called when a message waits for longer than
-// takeWithin.
-type takenSoon struct {
+// watched is a stream that tells for how long a message waits to be taken.
+type watched struct {
 	nodev1.NodeService_ReadPartitionServer
-	late func()
+	began time.Time
+	since atomic.Int64 // after began, in nanoseconds; 0: none waits
 }
 
-func (s takenSoon) Send(m *nodev1.ReadPartitionResponse) error {
-	late := time.AfterFunc(takeWithin, s.late)
-	defer late.Stop()
-	return s.NodeService_ReadPartitionServer.Send(m)
+func (w *watched) Send(m *nodev1.ReadPartitionResponse) error {
+	w.since.Store(max(1, int64(time.Since(w.began))))
+	defer w.since.Store(0)
+	return w.NodeService_ReadPartitionServer.Send(m)
+}
+
+func (w *watched) waits() time.Duration {
+	if since := w.since.Load(); since != 0 {
+		return time.Since(w.began) - time.Duration(since)
+	}
+	return 0
 }
 
 // inPlace reads in one of the places of who reads a partition, as long as its caller
-// begins and takes what is read.
+// begins, and takes what is read before others want the place.
 func (n *Node) inPlace(stream nodev1.NodeService_ReadPartitionServer, read func(context.Context, nodev1.NodeService_ReadPartitionServer, chan<- struct{}) error) error {
 	select {
 	case n.wholeReads <- struct{}{}:
@@ -122,22 +130,24 @@ func (n *Node) inPlace(stream nodev1.NodeService_ReadPartitionServer, read func(
 	}
 	ctx, cancel := n.whileRunning(stream.Context())
 	defer cancel()
-	ctx, end := context.WithCancelCause(ctx)
-	defer end(nil)
-	soon := takenSoon{stream, func() {
-		end(&millrace.Error{
-			Reason: millrace.ReasonUnavailable, Field: "partition", Detail: fmt.Sprintf("what is read waited for more than %s to be taken", takeWithin), WayOut: "read it without a pause",
-		})
-	}}
+	to := &watched{NodeService_ReadPartitionServer: stream, began: time.Now()}
 	done, begun := make(chan error, 1), make(chan struct{})
 	go func() { // a caller that neither reads nor writes must not keep the node from stopping
 		defer func() { <-n.wholeReads }()
-		done <- read(ctx, soon, begun)
+		done <- read(ctx, to, begun)
 	}()
 	late := time.NewTimer(beginWithin)
 	defer late.Stop()
+	look := time.NewTicker(time.Second)
+	defer look.Stop()
 	for {
 		select { // what waits for the stream ends when this returns
+		case <-look.C:
+			if len(n.wholeReads) == maxWholeReads && to.waits() >= takeWithin {
+				return rpcerr.Status(&millrace.Error{
+					Reason: millrace.ReasonUnavailable, Field: "partition", Detail: fmt.Sprintf("what is read waited for more than %s to be taken, and others want the place", takeWithin), WayOut: "write it into a file",
+				})
+			}
 		case err := <-done:
 			return rpcerr.Status(err)
 		case <-begun:
@@ -148,7 +158,7 @@ func (n *Node) inPlace(stream nodev1.NodeService_ReadPartitionServer, read func(
 				Reason: millrace.ReasonUnavailable, Field: "partition", Detail: fmt.Sprintf("what is to be read was not agreed upon within %s", beginWithin), WayOut: "name the partition, and then the offsets, without a pause",
 			})
 		case <-ctx.Done():
-			return rpcerr.Status(context.Cause(ctx))
+			return rpcerr.Status(ctx.Err())
 		}
 	}
 }

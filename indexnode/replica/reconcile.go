@@ -252,7 +252,10 @@ func (all *Replicas) attachOne(ctx context.Context, r *Replica, now logNow, at m
 		all.Condemn(r.partition, whyQuarantined(err))
 		return
 	}
-	all.checkRewound(r) // of which no commit hears any more
+	// No commit hears of that any more. One that was draining ends with it.
+	if all.checkRewound(r); r.State() == Absent {
+		return
+	}
 	r.life.Lock()
 	origin, known := r.life.from, r.life.known
 	r.life.Unlock()
@@ -301,6 +304,14 @@ func (all *Replicas) attachOne(ctx context.Context, r *Replica, now logNow, at m
 	}
 	r.trail.begin(next, all.cfg.Store.Digest(r.partition))
 	r.reading.Add(1) // last: what was fetched before is compared with the offsets of now
+	// Who took it out meanwhile found it read by nobody.
+	if s := r.State(); s == Absent || s == Quarantined {
+		all.stopReading(r)
+		for _, tp := range both(r.partition) {
+			delete(at, tp)
+		}
+		return
+	}
 	r.explain(Why{Behind, "the end of the log is not reached"})
 }
 

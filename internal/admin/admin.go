@@ -98,13 +98,12 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
 func server(h http.Handler, within time.Duration) *http.Server {
 	return &http.Server{
 		Handler: readBy(h, within), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
-		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams, WriteByteTimeout: within},
 	}
 }
 
-// readBy cuts a client off that has not read its answer in time. Each request sets the
-// time anew, since that of the one before stays with a connection. The server's own
-// WriteTimeout is not used: no profile could take longer.
+// readBy cuts a client off that has not read its answer in time, by each request's own
+// time. The server's WriteTimeout is not used: no profile could take longer.
 func readBy(h http.Handler, within time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// Writers that know no deadline, such as those of tests, have no client to wait for.

@@ -20,6 +20,7 @@ type inConstants struct {
 	texts    []string  // if x is a string
 	hasNull  bool
 	anything state // of the whole list: an error, if an element is one
+	seen     int   // rows
 	hashed   *hashedConstants
 }
 
@@ -36,8 +37,8 @@ type hashedConstants struct {
 // fewConstants is how many elements are sooner compared one after the other.
 const fewConstants = 16
 
-// hash makes the maps of a list that is long. It is called as records come: the loops
-// of [fastIn] do without.
+// hash makes the maps of a list that is long. It is called as rows come, and not for the
+// first few: the loops of [fastIn] do without, and what is constant is asked once.
 func (k *inConstants) hash() {
 	if k.hashed != nil || len(k.same)+len(k.ints)+len(k.doubles)+len(k.texts) <= fewConstants {
 		return
@@ -90,7 +91,9 @@ func newInConstants(x kernel, elements []*constant) *inConstants {
 func (k *inConstants) eval(b *batch) *vector {
 	k.begin(len(b.sel))
 	v := k.x.eval(b)
-	k.hash()
+	if k.seen += len(b.sel); k.seen > fewConstants {
+		k.hash()
+	}
 	for i := range b.sel {
 		switch s := v.states[i]; {
 		case s.isError():

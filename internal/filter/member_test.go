@@ -34,7 +34,7 @@ func TestLongListsOfConstants(t *testing.T) {
 			elements = elements[:r.IntN(len(elements))]
 			k := newInConstants(&constant{out: out{typ: typ}}, elements)
 			long := newInConstants(&constant{out: out{typ: typ}}, elements)
-			long.hash()
+			long.eval(&batch{sel: make([]int32, fewConstants+1)})
 			if n := len(k.same) + len(k.ints) + len(k.doubles) + len(k.texts); (long.hashed != nil) != (n > fewConstants) {
 				t.Errorf("of %d elements: hashed %v", n, long.hashed != nil)
 			}

@@ -109,13 +109,16 @@ type aside struct {
 
 func (a *aside) write(line []byte) error {
 	if a.file == nil {
-		file, err := os.OpenFile(a.name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+		file, err := os.OpenFile(a.name, os.O_WRONLY|os.O_CREATE, 0o600)
 		if err != nil {
 			return err
 		}
 		// A file that was there before keeps its mode otherwise, and others could read it.
 		if is, err := file.Stat(); err == nil && is.Mode().IsRegular() {
 			if err := file.Chmod(0o600); err != nil {
+				return errors.Join(fmt.Errorf("%w: rejected lines are the caller's alone: name a file of your own", err), file.Close())
+			}
+			if err := file.Truncate(0); err != nil {
 				return errors.Join(err, file.Close())
 			}
 		}

@@ -133,7 +133,7 @@ func TestRefusalsAreCheap(t *testing.T) {
 				t.Fatal("it is accepted")
 			}
 			t.Logf("%v; %v, %d KiB: %.200s", least, looking, room>>10, err)
-			if !underRace && (least > limit() || room > 64<<20) {
+			if !underRace && least > limit() || room > 64<<20 {
 				t.Errorf("%v and %d MiB until it is refused", least, room>>20)
 			}
 		})

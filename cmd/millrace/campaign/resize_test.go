@@ -200,8 +200,20 @@ func (w *resizing) nodeNamed(name string) *process {
 	return nil
 }
 
-// stop stops a node that is drained, for good.
-func (w *resizing) stop(id millrace.NodeID) { w.nodeNamed(string(id)).kill(syscall.SIGTERM) }
+// stop ends a node that is drained, and waits until that is known: what is heard of it then is of
+// the process that is started next.
+func (w *resizing) stop(id millrace.NodeID) {
+	w.t.Helper()
+	w.nodeNamed(string(id)).kill(syscall.SIGTERM)
+	if err := eventually(w.ctx, patience, func(context.Context) error {
+		if w.watch.Current().Alive(id) {
+			return fmt.Errorf("%s is still registered", id)
+		}
+		return nil
+	}); err != nil {
+		w.t.Fatal(err)
+	}
+}
 
 // counts fails if the last plan made other than so many moves.
 func (w *resizing) counts(what string, hosting, bound int) {

@@ -191,12 +191,7 @@ func TestARewoundStoreEmptiesTheCaches(t *testing.T) {
 	var broken atomic.Bool
 	mem := vfs.NewMem()
 	must(t, newFlushed(t, mem))
-	f := newIdle(t, errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
-		if broken.Load() && op.Kind.ReadOrWrite() == errorfs.OpIsRead && strings.HasSuffix(op.Path, ".sst") {
-			return syscall.EIO
-		}
-		return nil
-	})))
+	f := newIdle(t, unreadable(mem, &broken))
 	f.all.Serve(partHere, time.Now())
 	r := f.all.Of(partHere)
 	if r.Applied()[0] != 1 {
@@ -229,12 +224,7 @@ func TestARewoundStoreSaysWhichLogItIsOf(t *testing.T) {
 	var broken atomic.Bool
 	mem := vfs.NewMem()
 	must(t, newFlushed(t, mem))
-	f := newIdle(t, errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
-		if broken.Load() && op.Kind.ReadOrWrite() == errorfs.OpIsRead && strings.HasSuffix(op.Path, ".sst") {
-			return syscall.EIO
-		}
-		return nil
-	})))
+	f := newIdle(t, unreadable(mem, &broken))
 	f.hosted(partHere)
 	f.attach(t, partHere, offsets{}, offsets{1, 0})
 	r := f.all.Of(partHere)
@@ -268,12 +258,7 @@ func TestAReplicaThatBeginsOnAFailingDisk(t *testing.T) {
 	var broken atomic.Bool
 	mem := vfs.NewMem()
 	must(t, newFlushed(t, mem))
-	f := newIdle(t, errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
-		if broken.Load() && op.Kind.ReadOrWrite() == errorfs.OpIsRead && strings.HasSuffix(op.Path, ".sst") {
-			return syscall.EIO
-		}
-		return nil
-	})))
+	f := newIdle(t, unreadable(mem, &broken))
 	f.all.Serve(partHere, time.Now())
 	broken.Store(true)
 	if err := f.bringTo(t, kafka.Timeline, partHere, recordOf(1, here, postOf(t, here, "b"))); !errors.Is(err, errDetach) {
@@ -298,12 +283,7 @@ func TestANoteThatFindsTheStoreRewound(t *testing.T) {
 	var broken atomic.Bool
 	mem := vfs.NewMem()
 	must(t, newFlushed(t, mem))
-	f := newIdle(t, errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
-		if broken.Load() && op.Kind.ReadOrWrite() == errorfs.OpIsRead && strings.HasSuffix(op.Path, ".sst") {
-			return syscall.EIO
-		}
-		return nil
-	})))
+	f := newIdle(t, unreadable(mem, &broken))
 	f.all.Serve(partHere, time.Now())
 	r := f.all.Of(partHere)
 	broken.Store(true)
@@ -335,12 +315,7 @@ func TestARewoundStoreIsFoundWithoutAWriter(t *testing.T) {
 			var broken atomic.Bool
 			mem := vfs.NewMem()
 			must(t, newFlushed(t, mem))
-			f := newIdle(t, errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
-				if broken.Load() && op.Kind.ReadOrWrite() == errorfs.OpIsRead && strings.HasSuffix(op.Path, ".sst") {
-					return syscall.EIO
-				}
-				return nil
-			})))
+			f := newIdle(t, unreadable(mem, &broken))
 			f.all.Serve(partHere, time.Now())
 			r := f.all.Of(partHere)
 			must(t, f.bringTo(t, kafka.Timeline, partHere, recordOf(1, here, postOf(t, here, "b"))))
@@ -407,6 +382,16 @@ func TestACommitIsNoRewind(t *testing.T) {
 		default:
 		}
 	}
+}
+
+// unreadable is a disk whose tables cannot be read while it is broken.
+func unreadable(fs vfs.FS, broken *atomic.Bool) vfs.FS {
+	return errorfs.Wrap(fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if broken.Load() && op.Kind.ReadOrWrite() == errorfs.OpIsRead && strings.HasSuffix(op.Path, ".sst") {
+			return syscall.EIO
+		}
+		return nil
+	}))
 }
 
 // newFlushed leaves a store on a disk that has one record of a partition.

@@ -6,12 +6,10 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
-	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/twmb/franz-go/pkg/kadm"
 
 	"github.com/millrace/millrace"
@@ -391,12 +389,7 @@ func TestDrainsEnd(t *testing.T) {
 func TestAnIdleReplicaOfARewoundStoreIsReadAgain(t *testing.T) {
 	w := newWorld(t)
 	var broken atomic.Bool
-	w.disk.FS = errorfs.Wrap(w.disk.FS, errorfs.InjectorFunc(func(op errorfs.Op) error {
-		if broken.Load() && op.Kind.ReadOrWrite() == errorfs.OpIsRead && strings.HasSuffix(op.Path, ".sst") {
-			return syscall.EIO
-		}
-		return nil
-	}))
+	w.disk.FS = unreadable(w.disk.FS, &broken)
 	w.post(here)
 	w.start(partHere)
 	w.until("it is ready", func() bool { return w.is(partHere, Ready, "")() && w.count(here) == 1 })

@@ -42,6 +42,7 @@ type asker struct {
 	eval    atomic.Pointer[oracle.Eval]
 	lost    bool // an offset of a receipt never came; of judgeAll alone
 	clients []*client.Client
+	callers *callers // who asks at a steady rate
 	told    func(kind, detail string)
 	refused func(error) // called for each question that is refused
 
@@ -109,6 +110,9 @@ func newAsker(t *testing.T, l *truth, seed uint64, brokers []string, told func(k
 		t.Cleanup(func() { c.Close() })
 		a.clients = append(a.clients, c)
 	}
+	if len(brokers) > 0 {
+		a.callers = startCallers(t, brokers)
+	}
 	return a
 }
 
@@ -144,14 +148,12 @@ func (a *asker) run(ctx context.Context) {
 // askOne asks one broker; the answer is judged in its turn.
 func (a *asker) askOne(ctx context.Context, broker int, q oracle.Question) {
 	at := time.Now()
-	call, cancel := context.WithTimeout(ctx, askWithin)
-	defer cancel()
-	resp, err := a.clients[broker].GetFeed(call, request(q))
+	resp, took, err := a.callers.ask(ctx, broker, request(q))
 	if ctx.Err() != nil {
 		return // nobody waits for it any more
 	}
 	a.mu.Lock()
-	a.mu.took = append(a.mu.took, time.Since(at))
+	a.mu.took = append(a.mu.took, took)
 	a.mu.Unlock()
 	if err != nil {
 		a.refused(err)
@@ -230,8 +232,7 @@ func request(q oracle.Question) *feedv1.GetFeedRequest {
 }
 
 // judgeAll judges answers until ctx is done. It takes as much of a processor as
-// answering does, and gives way to whoever wants it: the machine is small, and how
-// long questions take is to be the cluster's doing.
+// answering does, and gives way to whoever wants it: the machine is small.
 func (a *asker) judgeAll(ctx context.Context) {
 	runtime.LockOSThread() // for good: the thread ends with it, and its priority
 	if err := syscall.Setpriority(syscall.PRIO_PROCESS, syscall.Gettid(), 19); err != nil {

@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"regexp"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -20,8 +21,16 @@ import (
 )
 
 // TestMain lets the test binary be etcd: with MILLRACE_CAMPAIGN_ETCD set to a
-// directory and an address it runs the embedded server until it is killed.
+// directory and an address it runs the embedded server until it is killed. Or
+// the process that asks brokers.
 func TestMain(m *testing.M) {
+	if brokers := os.Getenv(askedBrokers); brokers != "" {
+		if err := serveCalls(os.Stdin, os.Stdout, strings.Split(brokers, ",")); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	if dir := os.Getenv("MILLRACE_CAMPAIGN_ETCD"); dir != "" {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 		defer stop()

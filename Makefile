@@ -14,7 +14,13 @@ dev: build ## start an empty cluster in one process, and keep what is loaded
 
 # What make vet finds is not looked for again by each go test.
 check: VETTED = -vet=off
-check: fmt-check vet lint test race bench-once ## the whole gate
+check: fmt-check vet lint test race bench-once ## the whole gate, and at its end what was skipped
+	@$(skipped)
+
+# What go test says of each package, what failed, and what was skipped and why; in a
+# file, for the end of the gate.
+tested = mkdir -p .tests && go tool gotestsum --format standard-quiet --jsonfile .tests/$(1).json --
+skipped = echo; sed -n 's/.*"Action":"skip","Package":"\([^"]*\)","Test":"\([^"]*\)".*/  \1 \2/p' .tests/*.json | sort -u >.tests/skipped; echo "$$(wc -l <.tests/skipped) tests were skipped:"; cat .tests/skipped
 
 # Tests write and sync small files, and a disk takes half of their time. What go
 # builds goes the same way: of a GOTMPDIR tests would make their directories, too.
@@ -39,16 +45,17 @@ lint: ## staticcheck
 # Clusters of processes are tested when no other package is: some tests tell what a
 # caller notices, and these run alone. The longest package begins first.
 test: ## every test, but those that SKIP names
-	go test $(VETTED) -timeout $(TIMEOUT) -parallel $(PARALLEL) -skip '$(SKIP)' ./internal/minicluster $$(go list ./... | grep -v '/cmd/cli$$')
-	go test $(VETTED) -timeout $(TIMEOUT) -parallel $(PARALLEL) -skip '$(SKIP)' ./cmd/cli
-	go test $(VETTED) -tags synctests -timeout $(TIMEOUT) ./internal/simulation
+	@rm -rf .tests
+	$(call tested,all) $(VETTED) -timeout $(TIMEOUT) -parallel $(PARALLEL) -skip '$(SKIP)' ./internal/minicluster $$(go list ./... | grep -v '/cmd/cli$$')
+	$(call tested,cli) $(VETTED) -timeout $(TIMEOUT) -parallel $(PARALLEL) -skip '$(SKIP)' ./cmd/cli
+	$(call tested,simulation) $(VETTED) -tags synctests -timeout $(TIMEOUT) ./internal/simulation
 
 # What several goroutines share. The race detector needs a C compiler.
 RACE = ./internal/minicluster ./cmd/cli/... ./cmd/millrace/bench/... ./broker/... ./coordinator ./indexnode/... ./internal/backup/... ./internal/cluster/... ./internal/column ./internal/digest ./internal/door ./internal/experiments ./internal/exposure ./internal/kafka/... ./internal/load ./internal/permit ./partitioner ./relevance ./relevance/modelpack
 
 race: ## the tests of every package that starts goroutines, short, under the race detector
 ifeq ($(shell go env CGO_ENABLED),1)
-	go test $(VETTED) -race -short -timeout $(TIMEOUT) -parallel $(PARALLEL) $(RACE)
+	$(call tested,race) $(VETTED) -race -short -timeout $(TIMEOUT) -parallel $(PARALLEL) $(RACE)
 else
 	@echo "race: skipped, for want of a C compiler"
 endif
@@ -59,13 +66,25 @@ mutants: ## faults put into AREA, one at a time: which does no test notice? AREA
 bench-once: ## every benchmark once, so that none rots
 	@go test $(VETTED) -short -run '^$$' -bench . -benchtime 1x -timeout $(TIMEOUT) $$(grep -rl '^func Benchmark' --include='*_test.go' . | xargs -n 1 dirname | sort -u) >.bench-once 2>&1 || { grep -E -A 5 '^(--- FAIL|panic|FAIL)|^#' .bench-once; exit 1; }
 
-bench: ## the benchmarks, a package at a time, and then the figures, a line of JSON each
+# hold FILE: the figures in what a run wrote, and a failure for those that miss their goals
+# (internal/figure/goals.go). figures FILE is that without the failure.
+figures = echo; grep '^{"figure"' $(1); ! grep -q '^FAIL' $(1)
+hold = $(figures) && { ! grep -q '"missed":true' $(1) || { echo 'missed:'; grep '"missed":true' $(1); exit 1; }; }
+
+bench: ## the benchmarks, a package at a time, and then the figures, a line of JSON each; fails for a goal that is missed
 	go test -run '^$$' -bench . -benchmem -p 1 -timeout 60m ./... | tee .bench
-	@echo; grep '^{"figure"' .bench
+	@$(call hold,.bench)
+
+# Those whose figures are of bytes, of allocations, or of times that hang together.
+STEADY = ./coordinator/plan ./schemas ./internal/filter ./codegen ./relevance/trees ./indexnode/query ./indexnode/cache ./indexnode/answers
+
+steady: ## the steadiest figures, held to their goals in a minute or two
+	@go test $(VETTED) -run '^$$' -bench '^Benchmark(ResizeMoves|Generated|Filter|Score|Trees|Sweep|Top|Hits|Lists|Judge)$$' -benchtime 1x -p 1 -timeout $(TIMEOUT) $(STEADY) | tee .steady
+	@$(call hold,.steady)
 
 bench-shapes: build ## whole clusters end to end, and their figures; DURATION=5s
-	bin/millrace bench --shape fishdb --duration $(or $(DURATION),5s)
-	bin/millrace bench --shape followfeed --duration $(or $(DURATION),5s)
+	@for shape in fishdb followfeed; do bin/millrace bench --shape $$shape --duration $(or $(DURATION),5s) || echo "FAIL $$shape"; done | tee .shapes
+	@$(call hold,.shapes)
 
 regress: ## this tree, or HEAD=, against the commit BASE, by turns under the same load; fails on a loss. FLAGS="--rounds 20 --slack 0.03"
 	scripts/regress "$(BASE)" "$(HEAD)" $(FLAGS)
@@ -85,7 +104,7 @@ SECURED_PORT ?= 19192
 
 e2e-secured: ## the end-to-end test on a Kafka and an etcd with TLS and users, and roles with mutual TLS, and its figures (make kafka-secured first)
 	@MILLRACE_KAFKA_SECURED=127.0.0.1:$(SECURED_PORT) MILLRACE_KAFKA_SECRETS=$(CURDIR)/.kafka/secured-$(SECURED_PORT) go test -count=1 -timeout $(TIMEOUT) -v -run 'TestSecured' ./cmd/cli | tee .secured
-	@echo; grep '^{"figure"' .secured && ! grep -q '^FAIL' .secured
+	@$(call figures,.secured)
 
 # The address of the S3 server that `make s3` starts.
 MILLRACE_S3 ?= 127.0.0.1:$(or $(S3_PORT),19000)
@@ -111,15 +130,15 @@ faults rollouts: export KAFKA_COMPILER = $(if $(filter short,$(DURATION)),quick,
 
 faults: ## processes on a real Kafka and etcd, broken on a schedule; DURATION=100m or short, SEED= repeats one, RUN= picks tests, STEPS='rollback|etcd killed' the steps of plans to break (needs root, nftables, Java)
 	@MILLRACE_CAMPAIGN=$(or $(DURATION),100m) MILLRACE_SEED=$(SEED) MILLRACE_STEPS='$(STEPS)' go test -count=1 -timeout 0 -v -run '$(or $(RUN),.)' ./cmd/millrace/campaign | tee .faults
-	@echo; grep '^{"figure"' .faults; ! grep -q '^FAIL' .faults
+	@$(call $(if $(filter short,$(DURATION)),figures,hold),.faults)
 
 outages: ## a cluster of processes, frozen, killed, overloaded, without etcd, its figures and its alerts; DURATION=30s (needs 2 processors, taskset and, for the alerts, prometheus)
 	@MILLRACE_FAULTS=$(or $(DURATION),30s) go test -count=1 -timeout 0 -v -run 'TestFault' ./cmd/cli | tee .outages
-	@echo; grep '^{"figure"' .outages; ! grep -q '^FAIL' .outages
+	@$(call hold,.outages)
 
 rollouts: ## models rolled out, shadowed and exposed on a cluster of processes, and its figures; DURATION=60s N=1000000 RUN= (needs root, Java, 2 processors and taskset)
 	@MILLRACE_FAULTS=$(or $(DURATION),60s) MILLRACE_VERSIONS=$(or $(N),1000000) go test -count=1 -timeout 0 -v -run '$(or $(RUN),TestRolloutOf|TestRolloutShadows|TestRolloutExposures)' ./cmd/cli | tee .rollouts
-	@echo; grep '^{"figure"' .rollouts; ! grep -q '^FAIL' .rollouts
+	@$(call hold,.rollouts)
 
 exact: ## random questions, random clusters, nodes down and slow, against the oracle; N=10000
 	MILLRACE_EXACT=$(or $(N),10000) go test -count=1 -timeout 0 -v -run 'TestRandomClustersEqualTheOracle' ./internal/minicluster
@@ -190,4 +209,4 @@ s3: ## start a real S3 server on 127.0.0.1:19000 (needs curl)
 s3-stop: ## end it
 	scripts/s3 stop
 
-.PHONY: help build demo dev check fmt-check vet lint test race mutants bench bench-once bench-shapes regress regress-short metamorphic simulate faults outages rollouts exact plans stats chance interleaving pages ops fuzz fuzz-doors e2e e2e-s3 e2e-secured bench-backup image image-check deploy-check release config-page proto kafka kafka-stop kafka-secured kafka-secured-stop s3 s3-stop
+.PHONY: help build demo dev check fmt-check vet lint test race mutants bench bench-once steady bench-shapes regress regress-short metamorphic simulate faults outages rollouts exact plans stats chance interleaving pages ops fuzz fuzz-doors e2e e2e-s3 e2e-secured bench-backup image image-check deploy-check release config-page proto kafka kafka-stop kafka-secured kafka-secured-stop s3 s3-stop

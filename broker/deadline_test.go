@@ -2,11 +2,15 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -171,6 +175,78 @@ func TestAbandonedWorkStops(t *testing.T) {
 			}
 			<-onNode.Done() // long before its deadline
 		})
+	}
+}
+
+// Thousands of requests that are given up as soon as they are sent leave nothing
+// behind: no work on a node, no memory, and no place of the limiter.
+func TestAStormOfRequestsThatAreGivenUp(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	var working atomic.Int64
+	var over atomic.Bool
+	w.nodes["n0"].work = func(ctx context.Context) error {
+		working.Add(1)
+		defer working.Add(-1)
+		if over.Load() {
+			return nil
+		}
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	stop, addr := serveNode(t, w.nodes["n0"], "127.0.0.1:0")
+	w.m = topology.NewMap(w.m.Assignment(), []topology.Node{{ID: "n0", Addr: addr}}, map[millrace.NodeID]topology.Set{"n0": topology.All()})
+	b, err := New(Config{Maps: w, Log: slog.New(slog.DiscardHandler), Timeout: patience})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { stop(); _ = b.Close() })
+	g := grpc.NewServer(b.ServerOptions()...)
+	b.RegisterGRPC(g)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = g.Serve(l) }()
+	t.Cleanup(g.Stop)
+	s := httptest.NewServer(b.Handler())
+	t.Cleanup(s.Close)
+	const callers, each = 32, 60
+	var storm sync.WaitGroup
+	for caller := range callers {
+		conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		storm.Go(func() {
+			for range each {
+				ctx, leave := context.WithCancel(t.Context())
+				time.AfterFunc(time.Duration(rand.IntN(2000))*time.Microsecond, leave)
+				var err error
+				if caller%2 == 0 {
+					_, err = feedv1.NewFeedServiceClient(conn).GetFeed(ctx, recentRequest(1))
+				} else if resp, httpErr := askHTTP(ctx, t, s.URL+"/v1/feed", nil); httpErr != nil {
+					err = httpErr
+				} else {
+					err = errors.New(resp.Status)
+					_ = resp.Body.Close()
+				}
+				if err == nil {
+					t.Error("an answer to who has left")
+				}
+				leave()
+			}
+		})
+	}
+	storm.Wait()
+	over.Store(true)
+	waitFor(t, "the work on the node, and the memory, to be over", func() bool {
+		return working.Load() == 0 && b.admission.Parsing.Held() == 0 && b.admission.Answering.Held() == 0
+	})
+	for range 2 * callers { // as many as the limiter lets in at the beginning, and more
+		if _, err := b.GetFeed(t.Context(), recentRequest(1)); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -258,6 +258,17 @@ func TestBodiesShareABudget(t *testing.T) {
 	if held := b.admission.Parsing.Held(); held > 8<<20 {
 		t.Errorf("%d bytes are held", held)
 	}
+	// Whatever one host holds, there is something for another.
+	other := &http.Transport{DialContext: (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}).DialContext}
+	defer other.CloseIdleConnections()
+	resp, err := (&http.Client{Transport: other}).Post(s.URL+"/v1/feed", curl, strings.NewReader(`{"feed":"recent","entities":["a"]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		t.Errorf("another host is answered by %s", resp.Status)
+	}
 	for _, conn := range senders {
 		conn.Close()
 	}

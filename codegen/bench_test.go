@@ -305,10 +305,10 @@ func BenchmarkScore(b *testing.B) {
 	b.ReportMetric(folded, "ns/record-folded")
 	b.ReportMetric(indexed, "ns/record-indexed")
 	b.ReportMetric(maps, "ns/record-maps")
-	figure.Print("score_generated_vs_maps", maps/generated, "x", 100)
-	figure.Print("score_generated_vs_indexed", indexed/generated, "x", 5)
-	figure.Print("score_interpreted_vs_generated", interpreted/generated, "x", 2)
-	figure.Print("score_folded_vs_generated", folded/generated, "x", 0.4)
+	figure.Print("score_generated_vs_maps", maps/generated, "x")
+	figure.Print("score_generated_vs_indexed", indexed/generated, "x")
+	figure.Print("score_interpreted_vs_generated", interpreted/generated, "x")
+	figure.Print("score_folded_vs_generated", folded/generated, "x")
 }
 
 // BenchmarkJoint gives the figure of scoring by two models at once, against
@@ -352,7 +352,7 @@ func BenchmarkJoint(b *testing.B) {
 	}
 	b.ReportMetric(median(ns[0]), "ns/record")
 	b.ReportMetric(median(ns[1]), "ns/record-alone")
-	figure.Print("score_joint_vs_alone", median(ns[0])/median(ns[1]), "x", 0.8)
+	figure.Print("score_joint_vs_alone", median(ns[0])/median(ns[1]), "x")
 }
 
 func median(x []float64) float64 {

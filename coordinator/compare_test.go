@@ -64,7 +64,7 @@ func TestTheLastThatAnswersIsNotMadeAnew(t *testing.T) {
 	a.AllowUnknown = true
 	check(t, steering.Assign(ctx, look, a))
 	is := func(id millrace.NodeID, ready topology.Set) {
-		joined[id].SetReady(ready)
+		joined[id].SetAnswering(ready, topology.Lag{})
 		for {
 			s, err := steering.Read(ctx, look)
 			check(t, err)
@@ -94,7 +94,7 @@ func TestTheLastThatAnswersIsNotMadeAnew(t *testing.T) {
 			}
 			go func() {
 				time.Sleep(500 * time.Millisecond)
-				joined["b"].SetReady(out)
+				joined["b"].SetAnswering(out, topology.Lag{})
 			}()
 		}
 		c, err := coordinator.New(coordinator.Config{

@@ -96,7 +96,7 @@ func (s *estate) start(id millrace.NodeID) {
 			disk = disk.Or(hosted)
 			disk = disk.Minus(w.Current().Drops(id))
 			held := disk.Minus(hosted)
-			m.SetReady(hosted)
+			m.SetAnswering(hosted, topology.Lag{})
 			m.SetStats(members.NodeStats{DiskBytes: 1 << 40, FreeBytes: 1 << 39, Held: held})
 			select {
 			case <-ctx.Done():

@@ -159,7 +159,7 @@ func BenchmarkGenerated(b *testing.B) {
 	b.ReportMetric(generated, "ns/record")
 	b.ReportMetric(byPlan, "ns/record-plan")
 	b.ReportMetric(hamba, "ns/record-hamba")
-	figure.Print("avro_generated_vs_hamba", hamba/generated, "x", 5)
+	figure.Print("avro_generated_vs_hamba", hamba/generated, "x")
 }
 
 func median(x []float64) float64 {

@@ -2,6 +2,7 @@ package doors
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,6 +25,7 @@ import (
 	"github.com/millrace/millrace/broker/items"
 	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/internal/memory"
+	"github.com/millrace/millrace/internal/permit"
 	"github.com/millrace/millrace/internal/rpcerr"
 	"github.com/millrace/millrace/internal/tracing"
 )
@@ -105,7 +107,7 @@ func (b *Doors) guarded(next http.Handler) http.Handler {
 			return
 		}
 		defer cancel()
-		loan := b.admission.Parsing.Borrow()
+		loan := b.admission.Parsing.BorrowFor(cmp.Or(permit.Who(ctx).Name, intake.HostOf(r.RemoteAddr)))
 		defer loan.Return()
 		answer := b.admission.Answering.Borrow()
 		defer answer.Return() // when it is written

@@ -6,6 +6,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/broker/findings"
+	"github.com/millrace/millrace/broker/intake"
 	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/internal/partition"
 )
@@ -41,7 +42,7 @@ var always = rule{required: true}
 // rules are of the fields by message and name.
 var rules = map[string]rule{
 	"GetFeedRequest.feed":         {required: true, bounds: object{"pattern": limits.NamePattern.String()}},
-	"GetFeedRequest.entities":     {required: true, bounds: object{"minItems": 1, "maxItems": limits.MaxEntities, "items": nameOf(millrace.MaxEntityBytes)}},
+	"GetFeedRequest.entities":     {required: true, bounds: object{"minItems": 1, "maxItems": intake.MaxEntities, "items": nameOf(millrace.MaxEntityBytes)}},
 	"GetFeedRequest.types":        {bounds: object{"maxItems": limits.MaxTypes, "items": nameOf(millrace.MaxTypeBytes)}},
 	"GetFeedRequest.filter":       {bounds: object{"maxLength": limits.MaxFilterBytes}},
 	"GetFeedRequest.limit":        {bounds: object{"minimum": 1, "maximum": limits.MaxLimit}},

@@ -39,5 +39,5 @@ func BenchmarkHedge(b *testing.B) {
 	}
 	us := float64((hedged - base).Nanoseconds()) / 1000 / float64(n)
 	b.ReportMetric(us, "µs-over")
-	figure.Print("hedge_overhead_us", us, "us", 10)
+	figure.Print("hedge_overhead_us", us, "us")
 }

@@ -1,6 +1,7 @@
 package intake
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"net"
@@ -28,7 +29,7 @@ const TakenWithin = 30 * time.Second
 //   - a call is larger than any may be, tiny frames counted at what they cost;
 //   - calls are taken back faster than anyone would who wants answers;
 //   - the bytes of all calls that are not answered are more than the budget:
-//     then the connection that holds the most goes;
+//     then, of the host that holds the most, the connection that does goes;
 //   - an answer is not read in time, counted from its first byte, or nothing at
 //     all is.
 //
@@ -59,7 +60,7 @@ func (w *watch) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &watched{Conn: conn, of: w}
+	c := &watched{Conn: conn, of: w, host: HostOf(conn.RemoteAddr().String())}
 	c.in.left, c.in.frame, c.out.frame, c.out.messages = prefaceBytes, c.received, c.sent, true
 	c.mu.calls = map[uint32]*call{}
 	w.mu.Lock()
@@ -68,13 +69,27 @@ func (w *watch) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// makeRoom closes the connection that holds the most, and reports whether it is
-// another than c.
+// HostOf returns the host of an address: whose connections those are.
+func HostOf(addr string) string {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return addr
+	}
+	return host
+}
+
+// makeRoom closes a connection, and reports whether it is another than c: of the host
+// whose connections together hold the most, the one that does. Otherwise whoever opens
+// many would have those of others closed.
 func (w *watch) makeRoom(c *watched) bool {
 	w.mu.Lock()
+	held := map[string]int64{}
+	for other := range w.conns {
+		held[other.host] += other.held.Load()
+	}
 	most := c
 	for other := range w.conns {
-		if other.held.Load() > most.held.Load() {
+		if cmp.Or(cmp.Compare(held[other.host], held[most.host]), cmp.Compare(other.held.Load(), most.held.Load())) > 0 {
 			most = other
 		}
 	}
@@ -100,6 +115,7 @@ const (
 type watched struct {
 	net.Conn
 	of      *watch
+	host    string
 	in, out frames    // of one reader, and of one writer
 	writes  time.Time // when the deadline to write was set; the writer's
 	held    atomic.Int64

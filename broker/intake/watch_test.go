@@ -26,6 +26,42 @@ func watchedPipe(t *testing.T, within, taken time.Duration) (ours net.Conn, thei
 	return ours, theirs
 }
 
+// Where there is no room any more a connection goes of the host whose connections hold
+// the most together, however little each of them does; and the largest of these.
+func TestWhoOpensManyMakesRoom(t *testing.T) {
+	w := &watch{budget: memory.New(1<<20, "requests"), conns: map[*watched]struct{}{}}
+	open := func(host string, held int64) *watched {
+		conn, other := net.Pipe()
+		c := &watched{Conn: conn, of: w, host: host}
+		t.Cleanup(func() { _ = other.Close(); _ = c.Close() })
+		if w.conns[c] = (struct{}{}); !w.budget.Take(held) {
+			t.Fatal("the budget is too small")
+		}
+		c.held.Store(held)
+		return c
+	}
+	honest := open("honest", 50)
+	for range 10 {
+		open("many", 10)
+	}
+	largest := open("many", 11)
+	if !w.makeRoom(honest) {
+		t.Fatal("nothing was closed for another")
+	}
+	for c := range w.conns {
+		if c == largest {
+			t.Error("the largest connection of the host that holds the most is open")
+		}
+	}
+	if len(w.conns) != 11 {
+		t.Errorf("%d connections are open", len(w.conns))
+	}
+	alone := &watch{budget: w.budget, conns: map[*watched]struct{}{honest: {}}}
+	if alone.makeRoom(honest) {
+		t.Error("who holds the most has others closed")
+	}
+}
+
 // What gRPC drops without a word comes back on a connection that stays, once nothing
 // of it can be left, whether or not anything happens there. What is returned leaves
 // nothing behind.

@@ -359,15 +359,31 @@ func TestUnit(t *testing.T) {
 		if c.data != "" && c.data != "/var/lib/millrace/"+role {
 			t.Errorf("the unit does not make %s", c.data)
 		}
-		if c.common.Audit != "/var/log/millrace/"+role+".ndjson" {
+		if c.common.Audit != "/var/log/millrace/"+role+"/audit.ndjson" {
 			t.Errorf("the unit does not let %s be written", c.common.Audit)
 		}
 		if time.Duration(seconds)*time.Second <= c.drain+roles.FinishFor+roles.ClosesFor {
 			t.Errorf("the unit gives %ds to a role that drains for %v", seconds, c.drain)
 		}
 	}
+	// No role has the user, the certificate or the log of another.
+	users, secured := read("millrace.sysusers"), read("millrace@.service.d/secured.conf")
+	for _, role := range []string{"partitioner", "indexnode", "broker", "coordinator"} {
+		if !strings.Contains(users, "\nu millrace-"+role+" - ") {
+			t.Errorf("nobody makes the user of %s", role)
+		}
+	}
+	for text, lines := range map[string][]string{
+		unit:    {"User=millrace-%i", "Group=millrace-%i", "LogsDirectory=millrace/%i", "StateDirectory=millrace/%i"},
+		secured: {"LoadCredential=role.pem:/etc/millrace/secrets/%i.pem", "LoadCredential=role.key:/etc/millrace/secrets/%i.key"},
+	} {
+		for _, line := range lines {
+			if !strings.Contains(text, "\n"+line+"\n") {
+				t.Errorf("there is no line %s", line)
+			}
+		}
+	}
 	known, credentials := variables(own), []string(nil)
-	secured := read("millrace@.service.d/secured.conf")
 	for _, m := range regexp.MustCompile(`(?m)^LoadCredential=([\w.-]+):`).FindAllStringSubmatch(secured, -1) {
 		credentials = append(credentials, m[1])
 	}

@@ -90,7 +90,7 @@ func (c *clinic) join(cl *cluster.Client, id millrace.NodeID) *members.Membershi
 	c.t.Helper()
 	m, err := members.Join(c.ctx, cl, topology.Node{ID: id, Addr: string(id) + ":7070", Start: 1})
 	c.must(err)
-	m.SetReady(topology.All())
+	m.SetAnswering(topology.All(), topology.Lag{})
 	clitest.WaitFor(c.ctx, c.t, string(id)+" to register", func() bool { return m.Fault() == nil })
 	c.nodes[id] = m
 	return m
@@ -165,7 +165,7 @@ func TestClusterShowJudgesByTheAssignment(t *testing.T) {
 
 	report := topology.Report{State: "quarantined", Reason: "corrupt", Detail: "a block of 7.sst"}
 	report.Partitions.Add(7)
-	c.nodes["node-1"].SetReady(func() topology.Set { all := topology.All(); return all.Minus(report.Partitions) }())
+	c.nodes["node-1"].SetAnswering(func() topology.Set { all := topology.All(); return all.Minus(report.Partitions) }(), topology.Lag{})
 	c.nodes["node-1"].SetReports([]topology.Report{report})
 	clitest.WaitFor(c.ctx, t, "the report to be shown", func() bool {
 		out, err := c.command(c.show()...)

@@ -68,7 +68,7 @@ func TestFaultKafkaAway(t *testing.T) {
 				t.Errorf("Kafka %s: the %s does not say why it is not ready: %s", fault.name, role, text)
 			}
 			if measured {
-				figure.Print("kafka_"+fault.name+"_told_by_"+role, took[role].Seconds(), "s", 10)
+				figure.Print("kafka_"+fault.name+"_told_by_"+role, took[role].Seconds(), "s")
 			}
 		}
 		_ = kafka.Process.Signal(syscall.SIGCONT) // of one that is gone: fails

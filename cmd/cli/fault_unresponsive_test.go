@@ -48,6 +48,6 @@ func TestFaultUnresponsiveReplicas(t *testing.T) {
 	c.nodes[1].signal(syscall.SIGCONT)
 	c.waitWhole()
 	if measured {
-		figure.Print("mute_replicas_wait", later.Seconds(), "s", 0.5)
+		figure.Print("mute_replicas_wait", later.Seconds(), "s")
 	}
 }

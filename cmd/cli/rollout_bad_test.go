@@ -156,9 +156,9 @@ func (c *rollingCluster) gaveWay(what, version string, began time.Time, all []sp
 		c.t.Errorf("%s: %d of %d requests failed, %d were answered in the place of the bad version, the last by %s: %v", what, len(faults), len(all), instead, all[len(all)-1].version, errors.Join(faults[:min(3, len(faults))]...))
 	}
 	if measured {
-		figure.Print("bad_version_"+what+"_served", back.Seconds(), "s", 1)
-		figure.Print("bad_version_"+what+"_failed", float64(len(faults)), "requests", 0)
-		figure.Tell("bad_version_"+what+"_slowest", worst.Seconds(), "s")
+		figure.Print("bad_version_"+what+"_served", back.Seconds(), "s")
+		figure.Print("bad_version_"+what+"_failed", float64(len(faults)), "requests")
+		figure.Print("bad_version_"+what+"_slowest", worst.Seconds(), "s")
 		if back > time.Second {
 			c.t.Errorf("%s: the bad version ranked for %v", what, back)
 		}

@@ -115,10 +115,10 @@ func TestRolloutOfALargePack(t *testing.T) {
 	if measured {
 		slices.Sort(pushed)
 		slices.Sort(back)
-		figure.Print("push_10mb", pushed[len(pushed)/2].Seconds(), "s", 1)
-		figure.Tell("push_10mb_slowest", pushed[len(pushed)-1].Seconds(), "s")
-		figure.Print("rollback", back[len(back)/2].Seconds(), "s", 1)
-		figure.Tell("rollback_slowest", back[len(back)-1].Seconds(), "s")
+		figure.Print("push_10mb", pushed[len(pushed)/2].Seconds(), "s")
+		figure.Print("push_10mb_slowest", pushed[len(pushed)-1].Seconds(), "s")
+		figure.Print("rollback", back[len(back)/2].Seconds(), "s")
+		figure.Print("rollback_slowest", back[len(back)-1].Seconds(), "s")
 	}
 }
 
@@ -160,8 +160,8 @@ experiments:
 	if measured {
 		for name, took := range map[string][]time.Duration{"feed_live": feeds, "experiment_live": experiments} {
 			slices.Sort(took)
-			figure.Print(name, took[len(took)/2].Seconds(), "s", 1)
-			figure.Tell(name+"_slowest", took[len(took)-1].Seconds(), "s")
+			figure.Print(name, took[len(took)/2].Seconds(), "s")
+			figure.Print(name+"_slowest", took[len(took)-1].Seconds(), "s")
 		}
 	}
 }
@@ -230,10 +230,10 @@ func TestRolloutOfManyVersions(t *testing.T) {
 		t.Errorf("%d versions of %d answered, %d later pages after a change: the test tries too little", len(asked.versions), changes+1, asked.kept)
 	}
 	if measured {
-		figure.Tell("versions_answers", float64(asked.answers.Load()), "answers")
-		figure.Print("versions_two_in_an_answer", float64(asked.mixed), "answers", 0)
-		figure.Print("versions_page_of_another", float64(asked.strayed), "answers", 0)
-		figure.Print("versions_failed", float64(len(asked.faults)-asked.mixed-asked.strayed), "answers", 0)
+		figure.Print("versions_answers", float64(asked.answers.Load()), "answers")
+		figure.Print("versions_two_in_an_answer", float64(asked.mixed), "answers")
+		figure.Print("versions_page_of_another", float64(asked.strayed), "answers")
+		figure.Print("versions_failed", float64(len(asked.faults)-asked.mixed-asked.strayed), "answers")
 	}
 }
 

@@ -90,12 +90,12 @@ func TestRolloutShadows(t *testing.T) {
 			slices.Sort(all)
 			return all[len(all)/2]
 		}
-		figure.Print("shadows_five_vs_one_cpu", median(cpu[2])/median(cpu[1]), "x", 2)
-		figure.Print("shadows_five_vs_one_p99", median(p99[2])/median(p99[1]), "x", 1.3)
-		figure.Tell("shadows_five_vs_none_cpu", median(cpu[2])/median(cpu[0]), "x")
-		figure.Tell("shadows_five_vs_none_p99", median(p99[2])/median(p99[0]), "x")
-		figure.Tell("shadows_none_cpu", median(cpu[0])*1e6, "us")
-		figure.Print("shadows_same_answers", float64(questions), "answers", 1e4)
+		figure.Print("shadows_five_vs_one_cpu", median(cpu[2])/median(cpu[1]), "x")
+		figure.Print("shadows_five_vs_one_p99", median(p99[2])/median(p99[1]), "x")
+		figure.Print("shadows_five_vs_none_cpu", median(cpu[2])/median(cpu[0]), "x")
+		figure.Print("shadows_five_vs_none_p99", median(p99[2])/median(p99[0]), "x")
+		figure.Print("shadows_none_cpu", median(cpu[0])*1e6, "us")
+		figure.Print("shadows_same_answers", float64(questions), "answers")
 	}
 }
 

@@ -65,8 +65,8 @@ func (e *estate) erase() {
 		e.t.Errorf("a record was gone %v after it was to be deleted", act)
 	}
 	if e.measured() {
-		figure.Print("delete_gone_after_act", act.Seconds(), "s", 1)
-		figure.Print("delete_gone_after_command", max(0, command).Seconds(), "s", 1)
+		figure.Print("delete_gone_after_act", act.Seconds(), "s")
+		figure.Print("delete_gone_after_command", max(0, command).Seconds(), "s")
 	}
 	for _, node := range []string{"node-1", "node-2"} {
 		for _, in := range []string{"store", "cache"} {

@@ -50,8 +50,8 @@ func (e *estate) rotate() {
 	failed := load.stop()
 	e.t.Logf("%d requests while certificates were replaced, %d failed", load.asked.Load(), failed)
 	if e.measured() {
-		figure.Print("certificates_replaced_failed", float64(failed), "requests", 0)
-		figure.Tell("certificates_replaced_asked", float64(load.asked.Load()), "requests")
+		figure.Print("certificates_replaced_failed", float64(failed), "requests")
+		figure.Print("certificates_replaced_asked", float64(load.asked.Load()), "requests")
 	}
 }
 

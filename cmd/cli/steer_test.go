@@ -145,7 +145,7 @@ func TestTheTimeOfARestartBeginsWhenTheCommandHasEnded(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			m.SetReady(topology.All())
+			m.SetAnswering(topology.All(), topology.Lag{})
 		})
 	}, "node", "restart", "node-2", "--exec", "sleep 6", "--timeout", "8s", "--apply", "--yes")
 	if err != nil || !strings.Contains(out, "node-2 is whole again after") {
@@ -164,7 +164,7 @@ func TestARestartWaitsForWhatServedBefore(t *testing.T) {
 	rest := topology.All()
 	rest.Remove(644)
 	say := func(m *members.Membership) {
-		m.SetReady(rest)
+		m.SetAnswering(rest, topology.Lag{})
 		m.SetReports([]topology.Report{out})
 	}
 	say(c.nodes["node-2"])

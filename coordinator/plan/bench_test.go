@@ -32,7 +32,7 @@ func BenchmarkPlan(b *testing.B) {
 			for b.Loop() {
 				mustMake(b, c.problem)
 			}
-			figure.Print("plan_"+c.name+"_ms", b.Elapsed().Seconds()*1000/float64(b.N), "ms", 200)
+			figure.Print("plan_"+c.name+"_ms", b.Elapsed().Seconds()*1000/float64(b.N), "ms")
 		})
 	}
 }
@@ -44,5 +44,5 @@ func BenchmarkResizeMoves(b *testing.B) {
 	for b.Loop() {
 		moves = len(resized(b, Problem{Nodes: nodes(45, 0), Wanted: 2}, nodes(60, 0)).Moves)
 	}
-	figure.Print("plan_moves_45_to_60", float64(moves), "moves", 360)
+	figure.Print("plan_moves_45_to_60", float64(moves), "moves")
 }

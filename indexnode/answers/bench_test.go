@@ -109,7 +109,7 @@ func BenchmarkExplain(b *testing.B) {
 		plain += ask(false)
 		explained += ask(true)
 	}
-	figure.Print("node_explained_vs_plain", float64(explained)/float64(plain), "x", 3)
+	figure.Print("node_explained_vs_plain", float64(explained)/float64(plain), "x")
 }
 
 // besideSpec is a model of features that the others of its kind share.
@@ -184,8 +184,8 @@ func BenchmarkBeside(b *testing.B) {
 		one += ask(models[1:2])
 		five += ask(models[1:])
 	}
-	figure.Print("beside_five_vs_one", float64(five)/float64(one), "x", 2)
-	figure.Tell("beside_five_vs_none", float64(five)/float64(alone), "x")
+	figure.Print("beside_five_vs_one", float64(five)/float64(one), "x")
+	figure.Print("beside_five_vs_none", float64(five)/float64(alone), "x")
 	b.ReportMetric(float64(alone.Microseconds())/float64(b.N*len(requests)), "us/query")
 }
 
@@ -236,5 +236,5 @@ func BenchmarkJudge(b *testing.B) {
 		judged += judge()
 	}
 	b.ReportMetric(float64(judged.Nanoseconds())/float64(b.N*times*len(requests)), "ns/judgement")
-	figure.Print("node_judging_vs_query", 100*float64(judged)/times/float64(asked), "%", 1)
+	figure.Print("node_judging_vs_query", 100*float64(judged)/times/float64(asked), "%")
 }

@@ -81,7 +81,7 @@ func BenchmarkCollector(b *testing.B) {
 	b.ReportMetric(p99(without), "us-p99-none")
 	b.ReportMetric(float64(collections), "collections")
 	b.ReportMetric(float64(len(with)), "questions")
-	figure.Print("node_p99_collector_vs_none", p99(with)/p99(without), "x", 1.2)
+	figure.Print("node_p99_collector_vs_none", p99(with)/p99(without), "x")
 }
 
 // saturated returns the time from one answer to the next while as many

@@ -96,7 +96,7 @@ func BenchmarkLookup(b *testing.B) {
 	keys := float64(len(queries) * asked)
 	b.ReportMetric(float64(median(fast))/keys, "ns/key")
 	b.ReportMetric(float64(median(slow))/keys, "ns/key-lru")
-	figure.Print("cache_lookup_vs_lru", float64(median(slow))/float64(median(fast)), "x", 10)
+	figure.Print("cache_lookup_vs_lru", float64(median(slow))/float64(median(fast)), "x")
 }
 
 // request draws entities whose names lie side by side, as in a request.
@@ -154,7 +154,7 @@ func BenchmarkHits(b *testing.B) {
 	}
 	b.ReportMetric(ours, "hits")
 	b.ReportMetric(theirs, "hits-lru")
-	figure.Print("cache_hit_vs_lru", 100*(ours-theirs), "points", 6)
+	figure.Print("cache_hit_vs_lru", 100*(ours-theirs), "points")
 }
 
 // median is the middle of at least one duration.

@@ -184,8 +184,8 @@ func BenchmarkDecodeKeys(b *testing.B) {
 		keys(i)
 		i++
 	}
-	figure.Print("decode_keys_us", usEach(keys), "us", 10)
-	figure.Tell("decode_request_us", usEach(request), "us")
+	figure.Print("decode_keys_us", usEach(keys), "us")
+	figure.Print("decode_request_us", usEach(request), "us")
 }
 
 // usEach returns the microseconds of processor time that f takes: the median of

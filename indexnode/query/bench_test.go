@@ -176,11 +176,11 @@ func BenchmarkWarm(b *testing.B) {
 	b.ReportMetric(float64(median(full))/candidates, "ns/candidate-full")
 	b.ReportMetric(float64(median(pointer))/candidates, "ns/candidate-pointers")
 	b.ReportMetric(float64(median(touch))/candidates, "ns/candidate-touch")
-	figure.Print("query_folded_vs_touch_floor", float64(median(warm))/float64(median(touch)), "x", 2)
-	figure.Print("query_warm_vs_touch_floor", float64(median(full))/float64(median(touch)), "x", 4)
-	figure.Print("query_warm_vs_lru_pointers", float64(median(pointer))/float64(median(warm)), "x", 12)
+	figure.Print("query_folded_vs_touch_floor", float64(median(warm))/float64(median(touch)), "x")
+	figure.Print("query_warm_vs_touch_floor", float64(median(full))/float64(median(touch)), "x")
+	figure.Print("query_warm_vs_lru_pointers", float64(median(pointer))/float64(median(warm)), "x")
 
-	figure.Print("query_warm_allocs", testing.AllocsPerRun(20, func() { ours(q[:1]) }), "allocations", 0)
+	figure.Print("query_warm_allocs", testing.AllocsPerRun(20, func() { ours(q[:1]) }), "allocations")
 	runtime.KeepAlive(baseline)
 }
 
@@ -210,7 +210,7 @@ func BenchmarkTwoCores(b *testing.B) {
 	for b.Loop() {
 		answer(2)
 	}
-	figure.Print("query_two_cores", 2*float64(median(one))/float64(median(two)), "x", 1.8)
+	figure.Print("query_two_cores", 2*float64(median(one))/float64(median(two)), "x")
 }
 
 // BenchmarkMemory gives the figures cache_bytes_vs_pointers and
@@ -258,8 +258,8 @@ func BenchmarkMemory(b *testing.B) {
 	b.ReportMetric(float64(ourBytes)/records, "B/record")
 	b.ReportMetric(withPointers-empty, "ms-gc-pointers")
 	b.ReportMetric(withOurs-empty, "ms-gc")
-	figure.Print("cache_bytes_vs_pointers", float64(theirBytes)/float64(ourBytes), "x", 4)
-	figure.Print("gc_cpu_vs_pointers", (withPointers-empty)/max(withOurs-empty, 0.001), "x", 100)
+	figure.Print("cache_bytes_vs_pointers", float64(theirBytes)/float64(ourBytes), "x")
+	figure.Print("gc_cpu_vs_pointers", (withPointers-empty)/max(withOurs-empty, 0.001), "x")
 }
 
 func heapBytes() int64 {

@@ -234,19 +234,19 @@ func BenchmarkLists(b *testing.B) {
 	b.ReportMetric(float64(l.kept)/float64(l.candidates), "kept")
 	b.ReportMetric(l.world.record, "B/record")
 	b.ReportMetric(bodies, "B/record-body")
-	figure.Print("lists_vs_by_hand", ratio(ours, theirs), "x", 0.5)
-	figure.Tell("lists_unfolded_vs_by_hand", ratio(full, theirs), "x")
-	figure.Print("lists_explained_vs_plain", ratio(explained, ours), "x", 3)
-	figure.Print("lists_bytes_vs_body", l.world.record/bodies, "x", 1.1)
+	figure.Print("lists_vs_by_hand", ratio(ours, theirs), "x")
+	figure.Print("lists_unfolded_vs_by_hand", ratio(full, theirs), "x")
+	figure.Print("lists_explained_vs_plain", ratio(explained, ours), "x")
+	figure.Print("lists_bytes_vs_body", l.world.record/bodies, "x")
 	two, _ := l.draw()
-	figure.Print("lists_allocs", testing.AllocsPerRun(20, func() { l.answer(b, false, two[:2]) }), "allocations", 0)
+	figure.Print("lists_allocs", testing.AllocsPerRun(20, func() { l.answer(b, false, two[:2]) }), "allocations")
 
 	ours, theirs, l = nil, nil, newListRun(b, "viewer.near * record.features[0]", true)
 	for range 41 {
 		q, t := l.draw()
 		ours, theirs = append(ours, l.answer(b, false, q)), append(theirs, l.byHand(t))
 	}
-	figure.Tell("lists_in_the_rest_vs_by_hand", ratio(ours, theirs), "x")
+	figure.Print("lists_in_the_rest_vs_by_hand", ratio(ours, theirs), "x")
 	runtime.KeepAlive(l)
 }
 

@@ -70,11 +70,11 @@ func BenchmarkMarking(b *testing.B) {
 	theirs.report(b, "-pointers")
 	alone.report(b, "-arrivals")
 	beside.report(b, "-objects")
-	figure.Print("query_p99_marking_vs_idle", ours.ratio(), "x", 1.2)
-	figure.Tell("query_p99_marking_vs_idle_empty", empty.ratio(), "x")
-	figure.Tell("query_p99_marking_vs_idle_arrivals", alone.ratio(), "x")
-	figure.Tell("query_p99_marking_vs_idle_objects", beside.ratio(), "x")
-	figure.Tell("query_p99_marking_vs_lru_pointers", percentile(theirs.marking, 99)/percentile(ours.marking, 99), "x")
+	figure.Print("query_p99_marking_vs_idle", ours.ratio(), "x")
+	figure.Print("query_p99_marking_vs_idle_empty", empty.ratio(), "x")
+	figure.Print("query_p99_marking_vs_idle_arrivals", alone.ratio(), "x")
+	figure.Print("query_p99_marking_vs_idle_objects", beside.ratio(), "x")
+	figure.Print("query_p99_marking_vs_lru_pointers", percentile(theirs.marking, 99)/percentile(ours.marking, 99), "x")
 }
 
 // drawn is questions of the world, and the world, without pointers.

@@ -274,7 +274,7 @@ func BenchmarkTop(b *testing.B) {
 	}
 	b.ReportMetric(float64(median(fast))/(passes*timelines*rows), "ns/candidate")
 	b.ReportMetric(float64(median(slow))/(passes*timelines*rows), "ns/candidate-heap")
-	figure.Print("topk_vs_heap", float64(median(slow))/float64(median(fast)), "x", 100)
+	figure.Print("topk_vs_heap", float64(median(slow))/float64(median(fast)), "x")
 }
 
 // median is the middle of at least one duration.

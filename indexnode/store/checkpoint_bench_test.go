@@ -98,7 +98,7 @@ func benchRestore(b *testing.B, n, partitions, atOnce int, name string) {
 	b.ReportMetric(100*float64(bottom)/float64(bytes), "%bottom")
 	b.ReportMetric(float64(bytes)/1e6/median(copied), "copy-MB/s")
 	b.ReportMetric(float64(bytes)/1e6/median(restore), "MB/s")
-	figure.Print(name, medianRatio(copied, restore), "x", 0.7)
+	figure.Print(name, medianRatio(copied, restore), "x")
 }
 
 func firstPartitions(n int) (set []millrace.Partition) {
@@ -189,8 +189,8 @@ func BenchmarkCheckpoint(b *testing.B) {
 	}
 	b.ReportMetric(float64(bytes)/1e6, "MB")
 	b.ReportMetric(median(took), "s/checkpoint")
-	figure.Print("store_checkpoint_longest_apply", median(pause)*1e3, "ms", 1000)
-	figure.Tell("store_flush_longest_apply", median(flush)*1e3, "ms")
+	figure.Print("store_checkpoint_longest_apply", median(pause)*1e3, "ms")
+	figure.Print("store_flush_longest_apply", median(flush)*1e3, "ms")
 	if err := s.Close(); err != nil {
 		b.Fatal(err)
 	}

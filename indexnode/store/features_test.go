@@ -63,7 +63,7 @@ func BenchmarkFeatures(b *testing.B) {
 			many = append(many, readFeatures(b, among, 500))
 		}
 	}
-	figure.Print("features_among_unflushed_vs_alone", medianRatio(many, one), "x", 2)
+	figure.Print("features_among_unflushed_vs_alone", medianRatio(many, one), "x")
 	b.ReportMetric(median(many), "µs/read")
 	b.ReportMetric(median(one), "baseline-µs/read")
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/bloom"
+	"github.com/cockroachdb/pebble/v2/sstable"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/store/tables"
@@ -35,7 +36,10 @@ func (s *Store) pebbleOptions() *pebble.Options {
 	}
 	for i := range o.Levels {
 		o.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
+		o.Levels[i].Compression = func() *sstable.CompressionProfile { return sstable.SnappyCompression }
 	}
+	// What is flushed is soon merged into what is below, and until then mostly in memory.
+	o.Levels[0].Compression = func() *sstable.CompressionProfile { return sstable.NoCompression }
 	o.Experimental.SpanPolicyFunc = splitAtPartitions
 	o.EventListener = &pebble.EventListener{
 		BackgroundError: s.backgroundError,

@@ -84,6 +84,6 @@ func BenchmarkHandOver(b *testing.B) {
 	b.ReportMetric(p99[0], "us-p99-before")
 	b.ReportMetric(p99[1], "us-p99-warm")
 	b.ReportMetric(p99[2], "us-p99-cold")
-	figure.Print("handover_p99_warm", p99[1]/p99[0], "x", 1.2)
-	figure.Tell("handover_p99_cold", p99[2]/p99[0], "x")
+	figure.Print("handover_p99_warm", p99[1]/p99[0], "x")
+	figure.Print("handover_p99_cold", p99[2]/p99[0], "x")
 }

@@ -215,7 +215,7 @@ func TestMapAndDocumentsThroughOutages(t *testing.T) {
 	if err := steering.Assign(ctx, c, a); !errors.Is(err, steering.ErrEpoch) {
 		t.Fatalf("assigning the same epoch twice gave %v", err)
 	}
-	n1.SetReady(topology.All())
+	n1.SetAnswering(topology.All(), topology.Lag{})
 	check(t, docs.Put(ctx, "home", []byte("name: home")))
 	until("n1 is ready", func(m *topology.Map, err error) bool {
 		return err == nil && m.Epoch() == 1 && m.Alive("n2") && m.Ready("n1") == topology.All()
@@ -225,14 +225,13 @@ func TestMapAndDocumentsThroughOutages(t *testing.T) {
 	// Lag is told, and again that there is none.
 	lag := topology.Lag{Seconds: 12.5, Records: 3}
 	lag.Behind.Add(719)
-	n1.SetLag(lag)
+	n1.SetAnswering(topology.All(), lag)
 	until("n1 lags", func(m *topology.Map, err error) bool {
 		return err == nil && m.Lag("n1") == lag && m.Lag("n2") == topology.Lag{}
 	})
-	n1.SetReady(topology.All()) // says nothing of the lag
-	n1.SetLag(topology.Lag{})
+	n1.SetAnswering(topology.All(), topology.Lag{})
 	until("n1 lags no more", func(m *topology.Map, err error) bool { return m.Lag("n1") == topology.Lag{} })
-	n1.SetLag(lag) // to be told again after the loss, below
+	n1.SetAnswering(topology.All(), lag) // to be told again after the loss, below
 
 	// Nonsense changes nothing, and is told.
 	key := "/millrace/test/map/assignment"
@@ -261,7 +260,7 @@ func TestMapAndDocumentsThroughOutages(t *testing.T) {
 		}
 		return err
 	})
-	n2.SetReady(topology.All())
+	n2.SetAnswering(topology.All(), topology.Lag{})
 	until("n2 is ready", func(m *topology.Map, err error) bool { return m.Ready("n2") == topology.All() })
 
 	// One leaves on purpose.
@@ -346,7 +345,7 @@ func TestMapAndDocumentsThroughOutages(t *testing.T) {
 		}
 		return nil
 	})
-	n1.SetReady(topology.All()) // rings
+	n1.SetAnswering(topology.All(), topology.Lag{}) // rings
 	c3 := etcd.open(dir)
 	docs3, err := documents.Watch(ctx, c3, "feeds")
 	check(t, err)

@@ -60,7 +60,7 @@ func TestANodeWhoseLeaseEndedServesOn(t *testing.T) {
 	check(t, err)
 	defer far.Close()
 	m := join(t, far, topology.Node{ID: "n1", Addr: "a:1"})
-	m.SetReady(topology.All())
+	m.SetAnswering(topology.All(), topology.Lag{})
 	await(t, "n1 is ready", w.Changed, func() bool { return w.Current().Alive("n1") && w.Current().Ready("n1") == topology.All() })
 	pipe.freeze()
 	await(t, "its lease ends", w.Changed, func() bool { return !w.Current().Alive("n1") })
@@ -98,7 +98,7 @@ func TestAValueOfEtcdsLimitChangesNothing(t *testing.T) {
 	if w.Current().Epoch() != 1 || len(w.Current().Nodes()) != 1 || docs.Current()["home"].Body != "name: home" || len(docs.Current()) != 1 || traced.Has("viewer") {
 		t.Errorf("epoch %d, nodes %v, documents %v", w.Current().Epoch(), w.Current().Nodes(), docs.Current())
 	}
-	m.SetReady(topology.All())
+	m.SetAnswering(topology.All(), topology.Lag{})
 	await(t, "n1 is ready", w.Changed, func() bool { return w.Current().Ready("n1") == topology.All() })
 	check(t, docs.Put(ctx, "jobs", []byte("name: jobs")))
 	await(t, "another document is there", docs.Changed, func() bool { return docs.Current()["jobs"].Body != "" })

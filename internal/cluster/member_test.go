@@ -78,9 +78,8 @@ func TestJoinDoesNotWaitForEtcd(t *testing.T) {
 	m := join(t, c, topology.Node{ID: "n1", Addr: "a:1"})
 	notRegistered(t, m, "etcd is away")
 	lag := topology.Lag{Seconds: 3, Behind: topology.All()}
-	m.SetReady(topology.Set{})
-	m.SetReady(topology.All())
-	m.SetLag(lag)
+	m.SetAnswering(topology.Set{}, topology.Lag{})
+	m.SetAnswering(topology.All(), lag)
 	m.SetReports([]topology.Report{{State: "stale", Reason: "kafka_away"}})
 	if m.Fault() == nil {
 		t.Fatal("registered without etcd")
@@ -102,11 +101,10 @@ func TestASecondProcessOfANodeIsRefused(t *testing.T) {
 	first, second := etcd.open(""), etcd.open("")
 	one := join(t, first, topology.Node{ID: "n1", Addr: "a:1", Instance: "one"})
 	registered(t, one)
-	one.SetReady(topology.All())
+	one.SetAnswering(topology.All(), topology.Lag{})
 	two := join(t, second, topology.Node{ID: "n1", Addr: "a:2", Instance: "two"})
 	notRegistered(t, two, "at a:1")
-	two.SetReady(topology.Set{})
-	two.SetLag(topology.Lag{Seconds: 1})
+	two.SetAnswering(topology.Set{}, topology.Lag{Seconds: 1})
 	await(t, "the first is ready", w.Changed, func() bool { return w.Current().Ready("n1") == topology.All() })
 	check(t, two.Leave(ctx)) // touches nothing
 	etcd.raw(func(e *clientv3.Client) error {
@@ -172,8 +170,7 @@ func TestALivingProcessRegistersAgain(t *testing.T) {
 	w := watch(t, c)
 	m := join(t, c, topology.Node{ID: "n1", Addr: "a:1"})
 	registered(t, m)
-	m.SetReady(topology.All())
-	m.SetLag(topology.Lag{Seconds: 7})
+	m.SetAnswering(topology.All(), topology.Lag{Seconds: 7})
 	told := func() bool {
 		m := w.Current()
 		return holder(w, "n1") == "a:1" && m.Ready("n1") == topology.All() && m.Lag("n1").Seconds == 7
@@ -218,8 +215,8 @@ func TestAFrozenProcessDoesNotTakeItsNameBack(t *testing.T) {
 	two := join(t, etcd.open(""), topology.Node{ID: "n1", Addr: "a:2", Instance: "two"})
 	notRegistered(t, two, "at a:1")
 	registered(t, two)
-	two.SetReady(topology.All())
-	one.SetReady(topology.Set{})
+	two.SetAnswering(topology.All(), topology.Lag{})
+	one.SetAnswering(topology.Set{}, topology.Lag{})
 	pipe.thaw()
 	notRegistered(t, one, "at a:2")
 	check(t, one.Leave(ctx))

@@ -40,7 +40,7 @@ func TestAMapThatChangesAllTheTime(t *testing.T) {
 		for range 10 {
 			last.Add(millrace.Partition(rand.IntN(partition.Count)))
 		}
-		m.SetReady(last)
+		m.SetAnswering(last, topology.Lag{})
 		time.Sleep(5 * time.Millisecond)
 	}
 	await(t, "the last state is heard", w.Changed, func() bool { return w.Current().Ready("n1") == last })

@@ -122,15 +122,19 @@ func (p Packed) FirstAt(t int64) int {
 }
 
 // firstAt returns the first of n times, kept as what they are above a base, that
-// is t or later.
+// is t or later. What it looks at next is chosen without a branch: where a window
+// ends in a timeline cannot be predicted.
 func firstAt[T uint8 | uint16 | uint32](b unsafe.Pointer, n int, base, t int64) (lo int) {
-	for n > 0 {
+	for n > 1 {
 		half := n / 2
-		if base+int64(at[T](b, lo+half)) < t {
-			lo, n = lo+half+1, n-half-1
-		} else {
-			n = half
+		next := lo
+		if base+int64(at[T](b, lo+half-1)) < t {
+			next = lo + half
 		}
+		lo, n = next, n-half
+	}
+	if n == 1 && base+int64(at[T](b, lo)) < t {
+		lo++
 	}
 	return lo
 }

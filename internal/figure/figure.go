@@ -1,5 +1,5 @@
-// Package figure prints what a benchmark measured in the form that make bench
-// collects.
+// Package figure prints what a benchmark measured in the form that the Makefile
+// collects, with what it is to be.
 package figure
 
 import (
@@ -15,25 +15,23 @@ type line struct {
 	Value  float64  `json:"value"`
 	Unit   string   `json:"unit"`
 	Goal   *float64 `json:"goal,omitempty"`
+	Missed bool     `json:"missed,omitempty"` // by more than the goal allows
 
 	Processor string `json:"processor,omitempty"` // figures differ by family
 }
 
-// Print writes one figure as a line of JSON to standard output. Names stay
-// stable; goal is in the same unit as value.
-func Print(name string, value float64, unit string, goal float64) {
-	line{name, value, unit, &goal, processor()}.print()
-}
-
-// Tell is Print of a figure that has no goal.
-func Tell(name string, value float64, unit string) { line{name, value, unit, nil, processor()}.print() }
-
-var processor = sync.OnceValue(Processor)
-
-func (l line) print() {
+// Print writes one figure as a line of JSON to standard output, with its goal if
+// it has one. Names stay stable: goals are by name.
+func Print(name string, value float64, unit string) {
+	l := line{Figure: name, Value: value, Unit: unit, Processor: processor()}
+	if g := goalOf(name); g != nil {
+		l.Goal, l.Missed = &g.value, g.misses(value)
+	}
 	b, err := json.Marshal(l)
 	if err != nil {
 		panic(fmt.Sprintf("figure %s: %v", l.Figure, err)) // NaN or Inf: a bug of the benchmark
 	}
 	os.Stdout.Write(append(b, '\n'))
 }
+
+var processor = sync.OnceValue(Processor)

@@ -130,8 +130,8 @@ func BenchmarkFilter(b *testing.B) {
 	b.ReportMetric(float64(median(ours))/float64(len(maps)), "ns/record")
 	b.ReportMetric(float64(median(cel))/float64(len(maps)), "ns/record-cel")
 	b.ReportMetric(float64(median(code))/float64(len(maps)), "ns/record-generated")
-	figure.Print("filter_generated_vs_kernels", float64(median(code))/float64(median(ours)), "x", 1)
-	figure.Print("filter_vs_cel", float64(median(cel))/float64(median(ours)), "x", 60)
+	figure.Print("filter_generated_vs_kernels", float64(median(code))/float64(median(ours)), "x")
+	figure.Print("filter_vs_cel", float64(median(cel))/float64(median(ours)), "x")
 }
 
 // median is the middle of at least one duration.

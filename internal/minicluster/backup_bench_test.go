@@ -129,10 +129,10 @@ func BenchmarkBootstrap(b *testing.B) {
 			share = max(share, 100*w.metric(c, "millrace_indexnode_records_total")/float64(records+later))
 			w.must(c.Close())
 		}
-		figure.Tell("bootstrap_seconds", median(took), "s")
-		figure.Tell("bootstrap_cp_seconds", median(copied), "s")
-		figure.Print("bootstrap_vs_cp", median(took)/median(copied), "x", 2)
-		figure.Print("bootstrap_log_read", share, "%", 1)
+		figure.Print("bootstrap_seconds", median(took), "s")
+		figure.Print("bootstrap_cp_seconds", median(copied), "s")
+		figure.Print("bootstrap_vs_cp", median(took)/median(copied), "x")
+		figure.Print("bootstrap_log_read", share, "%")
 	}
 }
 
@@ -218,14 +218,14 @@ func BenchmarkQueriesBesideBackups(b *testing.B) {
 			refused[with] += n
 			p99[with], cpu[with] = append(p99[with], latency), append(cpu[with], used)
 		}
-		figure.Tell("queries_half_saturation", perSecond, "queries/s")
-		figure.Tell("queries_refused_without_backups", float64(refused[0]), "queries")
-		figure.Tell("queries_refused_with_backups", float64(refused[1]), "queries")
-		figure.Tell("query_p99_without_backups", median(p99[0])*1e3, "ms")
-		figure.Tell("query_p99_with_backups", median(p99[1])*1e3, "ms")
-		figure.Tell("query_p99_spread_without_backups", p99[0][len(p99[0])*3/4]/p99[0][len(p99[0])/4], "x") // of the quartiles
-		figure.Print("query_p99_backups_vs_none", median(p99[1])/median(p99[0]), "x", 1.05)
-		figure.Print("cpu_backups_vs_none", median(cpu[1])/median(cpu[0]), "x", 1.1)
+		figure.Print("queries_half_saturation", perSecond, "queries/s")
+		figure.Print("queries_refused_without_backups", float64(refused[0]), "queries")
+		figure.Print("queries_refused_with_backups", float64(refused[1]), "queries")
+		figure.Print("query_p99_without_backups", median(p99[0])*1e3, "ms")
+		figure.Print("query_p99_with_backups", median(p99[1])*1e3, "ms")
+		figure.Print("query_p99_spread_without_backups", p99[0][len(p99[0])*3/4]/p99[0][len(p99[0])/4], "x") // of the quartiles
+		figure.Print("query_p99_backups_vs_none", median(p99[1])/median(p99[0]), "x")
+		figure.Print("cpu_backups_vs_none", median(cpu[1])/median(cpu[0]), "x")
 	}
 }
 

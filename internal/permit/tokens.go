@@ -104,7 +104,7 @@ func (t *tokens) name(token string) (string, bool) {
 
 // JWT says which signed tokens are believed.
 type JWT struct {
-	JWKS     string `yaml:"jwks,omitempty" form:"file" doc:"a JSON Web Key Set of the public keys that sign tokens, read again when it changes; an empty file knows nobody; who calls is jwt: and the subject of the token"`
+	JWKS     string `yaml:"jwks,omitempty" form:"file or URL" doc:"a JSON Web Key Set of the public keys that sign tokens: a file, read again when it changes, of which an empty one knows nobody; or an https URL, read again every five minutes and when a token names another key. Who calls is jwt: and the subject of the token"`
 	Issuer   string `yaml:"issuer,omitempty" doc:"the issuer that a token must have"`
 	Audience string `yaml:"audience,omitempty" doc:"whom a token must be for"`
 }
@@ -115,20 +115,38 @@ var algorithms = []jose.SignatureAlgorithm{jose.RS256, jose.RS384, jose.RS512, j
 // verifier verifies tokens.
 type verifier struct {
 	of   JWT
-	keys *parsed[*jose.JSONWebKeySet]
+	keys signingKeys
 }
+
+// signingKeys is public keys that may become others.
+type signingKeys interface {
+	current() *jose.JSONWebKeySet
+	lacks() // a key that a token names, or any that signed it
+}
+
+// keyFile is the keys of a file, which is read again as soon as it changes.
+type keyFile struct {
+	*parsed[*jose.JSONWebKeySet]
+}
+
+func (keyFile) lacks() {}
 
 func (j JWT) open(log *slog.Logger) (*verifier, error) {
 	switch "" {
 	case j.JWKS:
-		return nil, invalid("jwt.jwks", "nothing says which keys sign tokens", "name a file, a JSON Web Key Set")
+		return nil, invalid("jwt.jwks", "nothing says which keys sign tokens", "name a file or an https URL of a JSON Web Key Set")
 	case j.Issuer:
 		return nil, invalid("jwt.issuer", "nothing says who issues tokens", "give the iss that they have")
 	case j.Audience:
 		return nil, invalid("jwt.audience", "nothing says whom tokens are for: one for another service would be believed", "give the aud that they have")
 	}
-	keys, err := open(j.JWKS, "jwt.jwks", log, func(text string) (*jose.JSONWebKeySet, error) { return parseKeys(text, cmp.Or(log, slog.Default())) })
-	return &verifier{j, keys}, err
+	log = cmp.Or(log, slog.Default())
+	if strings.Contains(j.JWKS, "://") {
+		keys, err := keysAt(j.JWKS, log)
+		return &verifier{j, keys}, err
+	}
+	keys, err := open(j.JWKS, "jwt.jwks", log, func(text string) (*jose.JSONWebKeySet, error) { return parseKeys(text, log) })
+	return &verifier{j, keyFile{keys}}, err
 }
 
 // parseKeys takes an empty file and an empty set for the keys of nobody, and
@@ -271,6 +289,7 @@ func (v *verifier) name(token string) (string, error) {
 	var claims jwt.Claims
 	keys, err := candidates(v.keys.current(), signed.Headers[0])
 	if err != nil {
+		v.keys.lacks()
 		return "", bad(err)
 	}
 	for _, k := range keys {

@@ -120,7 +120,7 @@ func BenchmarkTrees(b *testing.B) {
 		walkers = append(walkers, newWalker(f.nodes[t.start:t.end], 0))
 	}
 	plain := make([]float64, rows)
-	compare(b, "trees_vs_walker", "walker", 5, rows, scorer(f, data), func() []float64 {
+	compare(b, "trees_vs_walker", "walker", rows, scorer(f, data), func() []float64 {
 		for i, row := range data {
 			sum := 0.0
 			for _, w := range walkers {
@@ -150,7 +150,7 @@ func scorer(f *Forest, data [][]float64) func() []float64 {
 }
 
 // compare prints how many times faster fast scores rows than slow, by turns.
-func compare(b *testing.B, name, than string, goal float64, rows int, fast, slow func() []float64) {
+func compare(b *testing.B, name, than string, rows int, fast, slow func() []float64) {
 	if !slices.Equal(fast(), slow()) {
 		b.Fatal("the scores differ")
 	}
@@ -170,7 +170,7 @@ func compare(b *testing.B, name, than string, goal float64, rows int, fast, slow
 	}
 	b.ReportMetric(is[3], "ns/record")
 	b.ReportMetric(was[3], "ns/record-"+than)
-	figure.Print(name, was[3]/is[3], "x", goal)
+	figure.Print(name, was[3]/is[3], "x")
 }
 
 // spent is the process's time in nanoseconds, since a busy machine stretches any

@@ -143,5 +143,5 @@ func BenchmarkSweep(b *testing.B) {
 	r := rand.New(rand.NewPCG(7, 1))
 	data := normal(r, rows, features, 50)
 	swept := lgb(b, []byte(benchForest(r, 500, 64, data, 0, 2, 8, 10)))
-	compare(b, "trees_swept_vs_walked", "walked", 3, rows, scorer(swept, data), scorer(walked(swept), data))
+	compare(b, "trees_swept_vs_walked", "walked", rows, scorer(swept, data), scorer(walked(swept), data))
 }

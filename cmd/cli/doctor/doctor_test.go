@@ -259,7 +259,7 @@ func TestDoctorTellsOfSurplusReplicas(t *testing.T) {
 	t.Parallel()
 	s := clitest.NewStage(t, "n1", "n2", "n3")
 	for _, m := range s.Members {
-		m.SetReady(topology.All())
+		m.SetAnswering(topology.All(), topology.Lag{})
 	}
 	d := &doctor{Flags: clusters.Flags{Etcd: s.Etcd, Cluster: s.Name}}
 	says := func(result, detail string) {

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -32,6 +33,7 @@ import (
 	"github.com/millrace/millrace/internal/document"
 	"github.com/millrace/millrace/internal/door"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/auditlog"
 	"github.com/millrace/millrace/internal/permit"
 )
 
@@ -46,6 +48,7 @@ type Common struct {
 	Hosts         []string      `yaml:"hosts" doc:"names that plain HTTP may ask its ports by (Host), besides addresses, localhost, the machine's name and that in the port's own key; left out: on loopback no others, so that no web page has a name of its own lead there, and beyond loopback any"`
 	Authorization permit.Config `yaml:"authorization"` // left out: who gets through a port may do everything that it serves, on loopback only
 	Audit         string        `yaml:"audit" form:"file" doc:"what others have the role do is written there: who, what, before and after; left out: in the log alone"`
+	AuditTopic    string        `yaml:"audit_topic" doc:"the file of audit, which is then of this process alone, is copied to this topic, whose Kafka is brokers; left out: nowhere"`
 	Traces        struct {
 		Insecure bool `yaml:"insecure,omitempty" doc:"true: traces go to the collector of OTEL_EXPORTER_OTLP_ENDPOINT by plain text beyond loopback, where other means guard the network"`
 	} `yaml:"traces,omitempty"`
@@ -188,6 +191,9 @@ func newRole(ctx context.Context, c *Common, ready func() error, leave func()) (
 			return nil, nil, err
 		}
 	}
+	if c.AuditTopic != "" {
+		r.copyActs(last, c)
+	}
 	if c.Admin != "" {
 		l, err := r.listen(ctx, c, c.adminPort())
 		if err != nil {
@@ -203,6 +209,19 @@ func newRole(ctx context.Context, c *Common, ready func() error, leave func()) (
 		})
 	}
 	return r, ctx, nil
+}
+
+// copyActs copies the audit log to its topic until ctx ends.
+func (r *role) copyActs(ctx context.Context, c *Common) {
+	host, _ := os.Hostname()
+	copies := auditlog.New(auditlog.Config{File: c.Audit, Brokers: c.kafka(), Topic: c.AuditTopic, By: host + ":" + c.Audit, Log: slog.Default()})
+	r.metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "millrace_audit_unsent_bytes", Help: "Bytes of the audit log that are not in its topic yet.",
+	}, func() float64 { return float64(copies.Unsent()) }))
+	r.group.Go(func() error {
+		copies.Run(ctx)
+		return nil
+	})
 }
 
 // run runs a part of the role. When one part fails, all are to end.
@@ -276,6 +295,13 @@ func (c *Common) Validate(role string, ports ...port) error {
 		if name == "" || strings.ContainsAny(name, ":/*[] ") {
 			errs = append(errs, &millrace.Error{Reason: millrace.ReasonInvalid, Field: fmt.Sprintf("hosts[%d]", i), Detail: fmt.Sprintf("%.100q is no name of a host", name), WayOut: "write each name in full, without a port, such as feeds.example"})
 		}
+	}
+	switch {
+	case c.AuditTopic == "":
+	case c.Audit == "":
+		errs = append(errs, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "audit_topic", Detail: "a topic is named, and no audit log that is copied to it", WayOut: "name the file in audit, or leave it out"})
+	case len(c.Brokers) == 0:
+		errs = append(errs, noKafka("audit_topic"))
 	}
 	_, authorized := c.Authorization.Open(nil)
 	_, calls := c.Dial()

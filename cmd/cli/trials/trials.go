@@ -101,7 +101,11 @@ cap_per_entity, spacing or limit. Weights stand in place of the model's own:
 "weights: {likes: 2, type.share: 0.5, bias: -1}"; what is no parameter of the
 model is refused. In a layer of entities a variant treats the entities
 that it is dealt to, whoever looks; interleave, spacing and limit, which are one
-for a whole answer, are refused there, and so are targeting, ramp and guards.`,
+for a whole answer, are refused there, and so are targeting, ramp and guards.
+
+Coordinators take the steps of "ramp" and pause what "guards" find hurt; "outcomes"
+names the topic of what viewers did, which guards, status and export go by. What
+these have is in docs/experiments.md.`,
 		}, func(ctx context.Context, t *trial, args []string) error {
 			return t.define(ctx, args[0], document)
 		})),

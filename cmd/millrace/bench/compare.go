@@ -300,7 +300,7 @@ func (r *comparison) report(base, head []*turn) error {
 			lost, said = append(lost, fmt.Sprintf("%s is %.2f times base's (%.2f to %.2f), and may be %.2f", m.name, value, in.Low, in.High, 1+m.slack)), "  LOST"
 		}
 		fmt.Fprintf(t, "%s\t%.1f %s\t%.1f %s\t%.3f\t%.3f to %.3f\t%.2f\t%s\n", m.name, middle(base, m.of), m.unit, middle(head, m.of), m.unit, value, in.Low, in.High, 1+m.slack, said)
-		figure.Tell("compare_"+m.name, value, "x")
+		figure.Print("compare_"+m.name, value, "x")
 	}
 	more, in, err := moreFailures(base, head)
 	if err != nil {
@@ -311,7 +311,7 @@ func (r *comparison) report(base, head []*turn) error {
 		lost, said = append(lost, fmt.Sprintf("%.2f %% more questions are not answered in time (%.2f to %.2f)", 100*more, 100*in.Low, 100*in.High)), "  LOST"
 	}
 	fmt.Fprintf(t, "not answered\t%.2f %%\t%.2f %%\t%+.2f %%\t%.2f to %.2f %%\t%.2f %%\t%s\n", 100*middle(base, (*turn).failures), 100*middle(head, (*turn).failures), 100*more, 100*in.Low, 100*in.High, 100*failuresSlack, said)
-	figure.Tell("compare_not_answered", more, "of 1")
+	figure.Print("compare_not_answered", more, "of 1")
 	if err := t.Flush(); err != nil {
 		return err
 	}

@@ -4,14 +4,10 @@ import (
 	"fmt"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	"github.com/millrace/millrace/cmd/millrace/bench/rig"
 	"github.com/millrace/millrace/internal/figure"
 )
-
-// goalP99 is what a p99 at half saturation may take.
-const goalP99 = 10 * time.Millisecond
 
 // report prints a table, and the figures of each cluster.
 func report(c *Config, w *world, all []result) error {
@@ -64,24 +60,24 @@ func report(c *Config, w *world, all []result) error {
 	for i := range all {
 		r := &all[i]
 		name := func(s string) string { return fmt.Sprintf("%s_%s_%d", w.label, s, r.nodes) }
-		figure.Tell(name("candidates"), r.candidates, "records")
-		figure.Tell(name("passes"), r.scored/r.candidates, "of 1")
-		figure.Tell(name("field_reads"), reads(r), "fields")
-		figure.Tell(name("oracle_equal"), float64(r.exact), "answers")
-		figure.Tell(name("p50_one_client_ms"), rig.Millis(r.one.At(0.5)), "ms")
-		figure.Tell(name("p99_one_client_ms"), rig.Millis(r.one.At(0.99)), "ms")
-		figure.Tell(name("cpu_per_query_us"), rig.Micros(r.oneCPU.served()), "us")
-		figure.Tell(name("cpu_per_query_broker_us"), rig.Micros(r.oneCPU.broker), "us")
-		figure.Tell(name("cpu_per_query_nodes_us"), rig.Micros(r.oneCPU.nodes), "us")
-		figure.Tell(name("cpu_per_query_saturated_us"), rig.Micros(r.fullCPU.served()), "us")
-		figure.Tell(name("most_qps"), r.most, "queries/s")
-		figure.Tell(name("saturation_qps"), r.saturation, "queries/s")
-		figure.Tell(name("p50_half_saturation_ms"), rig.Millis(r.half.took.At(0.5)), "ms")
-		figure.Print(name("p99_half_saturation_ms"), rig.Millis(r.half.took.At(0.99)), "ms", rig.Millis(goalP99))
-		figure.Tell(name("p99_half_saturation_median_second_ms"), rig.Millis(r.half.usual(0.99)), "ms")
-		figure.Print(name("refused_half_saturation"), float64(r.half.refused+r.half.missed), "queries", 0)
-		figure.Tell(name("late_p99_half_saturation_ms"), rig.Millis(r.half.late.At(0.99)), "ms")
-		figure.Tell(name("p999_half_saturation_ms"), rig.Millis(r.half.took.At(0.999)), "ms")
+		figure.Print(name("candidates"), r.candidates, "records")
+		figure.Print(name("passes"), r.scored/r.candidates, "of 1")
+		figure.Print(name("field_reads"), reads(r), "fields")
+		figure.Print(name("oracle_equal"), float64(r.exact), "answers")
+		figure.Print(name("p50_one_client_ms"), rig.Millis(r.one.At(0.5)), "ms")
+		figure.Print(name("p99_one_client_ms"), rig.Millis(r.one.At(0.99)), "ms")
+		figure.Print(name("cpu_per_query_us"), rig.Micros(r.oneCPU.served()), "us")
+		figure.Print(name("cpu_per_query_broker_us"), rig.Micros(r.oneCPU.broker), "us")
+		figure.Print(name("cpu_per_query_nodes_us"), rig.Micros(r.oneCPU.nodes), "us")
+		figure.Print(name("cpu_per_query_saturated_us"), rig.Micros(r.fullCPU.served()), "us")
+		figure.Print(name("most_qps"), r.most, "queries/s")
+		figure.Print(name("saturation_qps"), r.saturation, "queries/s")
+		figure.Print(name("p50_half_saturation_ms"), rig.Millis(r.half.took.At(0.5)), "ms")
+		figure.Print(name("p99_half_saturation_ms"), rig.Millis(r.half.took.At(0.99)), "ms")
+		figure.Print(name("p99_half_saturation_median_second_ms"), rig.Millis(r.half.usual(0.99)), "ms")
+		figure.Print(name("refused_half_saturation"), float64(r.half.refused+r.half.missed), "queries")
+		figure.Print(name("late_p99_half_saturation_ms"), rig.Millis(r.half.late.At(0.99)), "ms")
+		figure.Print(name("p999_half_saturation_ms"), rig.Millis(r.half.took.At(0.999)), "ms")
 	}
 	return nil
 }

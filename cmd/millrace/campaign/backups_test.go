@@ -124,17 +124,17 @@ func TestAnEmptiedDiskComesFromBackups(t *testing.T) {
 	}
 	began := time.Now()
 	w.settle()
-	figure.Tell("bootstrap_seconds", time.Since(began).Seconds(), "s")
+	figure.Print("bootstrap_seconds", time.Since(began).Seconds(), "s")
 	restored, err := w.metric(w.ctx, node.name, "millrace_backup_restored_bytes_total")
 	if err != nil || restored == 0 {
 		t.Errorf("%.0f bytes were restored, %v", restored, err)
 	}
-	figure.Tell("bootstrap_restored", restored/(1<<20), "MiB")
+	figure.Print("bootstrap_restored", restored/(1<<20), "MiB")
 	stop()
 	w.asker.drain()
 	t.Log(w.asker.take())
 	if w.finish() {
-		figure.Tell("bootstrap_digests_compared", float64(w.digests()), "partitions")
+		figure.Print("bootstrap_digests_compared", float64(w.digests()), "partitions")
 	}
 	w.verdict()
 }

@@ -223,9 +223,9 @@ func TestKillsBesideTheBucket(t *testing.T) {
 	if err != nil {
 		t.Errorf("verify: %v: %s", err, out)
 	}
-	figure.Tell("bucket_kills", float64(kills), "kills")
+	figure.Print("bucket_kills", float64(kills), "kills")
 	if w.finish() {
-		figure.Tell("bucket_digests_compared", float64(w.digests()), "partitions")
+		figure.Print("bucket_digests_compared", float64(w.digests()), "partitions")
 	}
 	w.verdict()
 }

@@ -32,15 +32,15 @@ func TestCampaign(t *testing.T) {
 	if w.finish() {
 		compared = w.digests()
 	}
-	figure.Print("campaign_faults", float64(faults), "faults", 200)
+	figure.Print("campaign_faults", float64(faults), "faults")
 	answers := sum.whole + sum.partial + sum.flagged
-	figure.Tell("campaign_answers", float64(answers), "answers")
-	figure.Tell("campaign_partial", float64(sum.partial), "answers")
-	figure.Tell("campaign_flagged", float64(sum.flagged), "answers")
-	figure.Tell("campaign_refused", float64(sum.refused), "questions")
-	figure.Tell("campaign_inputs", float64(w.truth.acknowledged()), "inputs")
-	figure.Print("campaign_oldest_unflagged", sum.oldest.Seconds(), "s", staleAfter.Seconds())
-	figure.Tell("campaign_digests_compared", float64(compared), "partitions")
+	figure.Print("campaign_answers", float64(answers), "answers")
+	figure.Print("campaign_partial", float64(sum.partial), "answers")
+	figure.Print("campaign_flagged", float64(sum.flagged), "answers")
+	figure.Print("campaign_refused", float64(sum.refused), "questions")
+	figure.Print("campaign_inputs", float64(w.truth.acknowledged()), "inputs")
+	figure.Print("campaign_oldest_unflagged", sum.oldest.Seconds(), "s")
+	figure.Print("campaign_digests_compared", float64(compared), "partitions")
 	w.verdict()
 	if answers < 20*faults {
 		t.Errorf("only %d answers: the campaign shows little", answers)
@@ -51,7 +51,7 @@ func TestCampaign(t *testing.T) {
 func (w *world) verdict() {
 	for _, kind := range kindsOfViolation {
 		n := w.history.found(kind)
-		figure.Print("campaign_"+kind, float64(n), "violations", 0)
+		figure.Print("violations_"+kind, float64(n), "violations")
 		if n > 0 {
 			w.t.Errorf("%d %s; the history is in %s", n, kind, w.history.path)
 		}

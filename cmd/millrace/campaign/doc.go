@@ -6,7 +6,8 @@
 // partition, and two brokers, each a process of the real binary under a user id
 // of its own, so that the packet filter can cut one of them off from one
 // neighbour. Load runs all the time: records and features go in, and questions
-// are asked. A schedule, drawn from a seed, says what breaks and for how long.
+// are asked, by a process that does nothing else, so that judging the answers does
+// not slow them. A schedule, drawn from a seed, says what breaks and for how long.
 // After each round the campaign heals everything, waits until the cluster is
 // whole, and judges what was answered:
 //

@@ -54,10 +54,10 @@ func TestModelsUnderFaults(t *testing.T) {
 	w.settle()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	figure.Tell("models_answers", float64(m.mu.answers), "answers")
-	figure.Tell("models_pushes", float64(m.version), "versions")
-	figure.Print("models_two_versions", float64(w.history.found("two versions")), "answers", 0)
-	figure.Print("models_refused", float64(w.history.found("refused")), "questions", 0)
+	figure.Print("models_answers", float64(m.mu.answers), "answers")
+	figure.Print("models_pushes", float64(m.version), "versions")
+	figure.Print("models_two_versions", float64(w.history.found("two versions")), "answers")
+	figure.Print("models_refused", float64(w.history.found("refused")), "questions")
 	for _, kind := range []string{"two versions", "refused", "page of another version", "ended"} {
 		if n := w.history.found(kind); n > 0 {
 			t.Errorf("%d %s; the history is in %s", n, kind, w.history.path)

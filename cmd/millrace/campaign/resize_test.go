@@ -301,13 +301,13 @@ func TestResize(t *testing.T) {
 	w.asker.drain()
 	sum := w.asker.take()
 	t.Log(sum)
-	figure.Tell("resize_answers", float64(sum.whole+sum.flagged+sum.partial), "answers")
-	figure.Print("resize_failed", float64(sum.refused), "questions", 0)
-	figure.Print("resize_partial", float64(sum.partial), "answers", 0)
+	figure.Print("resize_answers", float64(sum.whole+sum.flagged+sum.partial), "answers")
+	figure.Print("resize_failed", float64(sum.refused), "questions")
+	figure.Print("resize_partial", float64(sum.partial), "answers")
 	if s.rests {
 		moving, still := quantile(w.moving, 0.99), quantile(w.still, 0.99)
-		figure.Tell("resize_p99_moving", moving.Seconds()*1e3, "ms")
-		figure.Print("resize_p99_vs_still", moving.Seconds()/still.Seconds(), "ratio", 1.5)
+		figure.Print("resize_p99_moving", moving.Seconds()*1e3, "ms")
+		figure.Print("resize_p99_vs_still", moving.Seconds()/still.Seconds(), "ratio")
 	}
 	w.allAnswered(s, sum)
 	w.ends3()
@@ -333,7 +333,7 @@ func (w *resizing) ends3() {
 	w.nodes, w.clients = w.nodes[:nodes], w.clients[:nodes]
 	w.settleOwners()
 	if w.finish() {
-		figure.Tell("resize_digests_compared", float64(w.digests()), "partitions")
+		figure.Print("resize_digests_compared", float64(w.digests()), "partitions")
 	}
 }
 
@@ -402,7 +402,7 @@ func TestRepair(t *testing.T) {
 	}
 	// The lease ends ten seconds after the last sign of life.
 	after := time.Since(killed) - graceOf - 10*time.Second
-	figure.Print("repair_after_grace", after.Seconds(), "s", repairWithin.Seconds())
+	figure.Print("repair_after_grace", after.Seconds(), "s")
 	if !s.short && after > repairWithin { // the short list runs on machines that others share
 		t.Errorf("two replicas of everything are ready %v after the grace, not within %v", after, repairWithin)
 	}
@@ -410,7 +410,7 @@ func TestRepair(t *testing.T) {
 	w.asker.drain()
 	sum := w.asker.take()
 	t.Log(sum)
-	figure.Print("repair_failed", float64(sum.refused), "questions", 0)
+	figure.Print("repair_failed", float64(sum.refused), "questions")
 	w.allAnswered(s, sum)
 	w.ends3()
 	w.verdict()
@@ -485,8 +485,8 @@ func TestRollbacks(t *testing.T) {
 	w.asker.drain()
 	sum := w.asker.take()
 	t.Log(sum)
-	figure.Tell("rollback_answers", float64(sum.whole+sum.flagged+sum.partial), "answers")
-	figure.Print("rollback_failed", float64(sum.refused+sum.partial), "answers", 0)
+	figure.Print("rollback_answers", float64(sum.whole+sum.flagged+sum.partial), "answers")
+	figure.Print("rollback_failed", float64(sum.refused+sum.partial), "answers")
 	w.allAnswered(s, sum)
 	w.ends3()
 	w.verdict()

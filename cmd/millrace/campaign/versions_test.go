@@ -105,9 +105,9 @@ func TestVersionsMix(t *testing.T) {
 	w.asker.drain()
 	sum := w.asker.take()
 	t.Log(sum)
-	figure.Tell("versions_answers", float64(sum.whole+sum.flagged+sum.partial), "answers")
-	figure.Print("versions_refused", float64(sum.refused), "questions", 0)
-	figure.Tell("versions_partial", float64(sum.partial), "answers")
+	figure.Print("versions_answers", float64(sum.whole+sum.flagged+sum.partial), "answers")
+	figure.Print("versions_refused", float64(sum.refused), "questions")
+	figure.Print("versions_partial", float64(sum.partial), "answers")
 	if sum.refused > 0 {
 		t.Errorf("%d questions were refused", sum.refused)
 	}

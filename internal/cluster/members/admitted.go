@@ -99,7 +99,7 @@ func decodeAdmitted(b []byte) ([]Admission, error) {
 	return all, err
 }
 
-// SetModels notes what the node made of the models, otherwise as SetReady.
+// SetModels notes what the node made of the models, otherwise as SetAnswering.
 func (m *Membership) SetModels(all []Admission) { m.say("models", encodeAdmitted(all)) }
 
 // Admitted is the watched answers of the nodes to the models.

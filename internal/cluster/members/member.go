@@ -117,15 +117,10 @@ func (m *Membership) Fault() error { _, err := m.state.Get(); return err }
 // Take it before looking.
 func (m *Membership) Changed() <-chan struct{} { return m.state.Changed() }
 
-// SetReady notes which partitions the node is caught up on, to be told as soon
-// as etcd listens. Of several that were not told yet the last one counts.
-func (m *Membership) SetReady(ready topology.Set) { m.say("ready", string(ready.Encode())) }
-
-// SetLag notes how far the node is behind the log, otherwise as SetReady.
-func (m *Membership) SetLag(lag topology.Lag) { m.say("lag", encodeLag(lag)) }
-
-// SetAnswering is SetReady and SetLag together: nobody hears of the one without the
-// other, and so of no partition as ready that is behind.
+// SetAnswering notes which partitions the node is caught up on, and how far it is
+// behind the log, to be told as soon as etcd listens. Of several that were not told
+// yet the last one counts. The two are told together: nobody hears of a partition as
+// ready that is behind.
 func (m *Membership) SetAnswering(ready topology.Set, lag topology.Lag) {
 	m.sayAll(map[string]string{"ready": string(ready.Encode()), "lag": encodeLag(lag)})
 }
@@ -138,7 +133,7 @@ func encodeLag(lag topology.Lag) string {
 }
 
 // SetReports notes why partitions of the node are not ready, otherwise as
-// SetReady. What is too long to be told is shortened.
+// SetAnswering. What is too long to be told is shortened.
 func (m *Membership) SetReports(reports []topology.Report) {
 	m.say("state", string(topology.EncodeReports(reports)))
 }

@@ -145,7 +145,7 @@ func decodeStats(body []byte) (s NodeStats, err error) {
 	return s, nil
 }
 
-// SetStats notes what planning is to know of the node, otherwise as SetReady.
+// SetStats notes what planning is to know of the node, otherwise as SetAnswering.
 // Brokers do not hear of it.
 func (m *Membership) SetStats(s NodeStats) { m.say(statsKind, string(s.encode())) }
 

@@ -11,14 +11,6 @@ import (
 	"github.com/millrace/millrace/internal/figure"
 )
 
-// goals are what Millrace's CPU time a query, p50 and p99 of one client, and
-// memory are to be, of those of a baseline.
-var goals = map[string]struct{ cpu, p50, p99, memory float64 }{
-	"grpc":   {0.7, 0.8, 0.6, 1.2},
-	"redis":  {1.0 / 6, 0, 0, 0},
-	"lucene": {1.0 / 3, 0, 0, 0},
-}
-
 // perQuery is the CPU time of a query, all roles and the client together, and
 // without the log.
 func (res *result) perQuery() time.Duration {
@@ -85,39 +77,33 @@ func (r *run) report(backing fmt.Stringer, idle idle, all []*result) error {
 // figures prints a line of JSON for each.
 func (r *run) figures(candidates, p99, passes float64, idle idle, all []*result) {
 	name := func(s string) string { return r.label() + "_" + s }
-	figure.Tell(name("candidates"), candidates, "records")
-	figure.Tell(name("candidates_p99"), p99, "records")
-	figure.Tell(name("passes"), passes, "of 1")
-	figure.Tell(name("idle_node_percent"), 100*idle.node, "% of a processor")
-	figure.Tell(name("idle_broker_percent"), 100*idle.broker, "% of a processor")
+	figure.Print(name("candidates"), candidates, "records")
+	figure.Print(name("candidates_p99"), p99, "records")
+	figure.Print(name("passes"), passes, "of 1")
+	figure.Print(name("idle_node_percent"), 100*idle.node, "% of a processor")
+	figure.Print(name("idle_broker_percent"), 100*idle.broker, "% of a processor")
 	if !math.IsNaN(idle.log) {
-		figure.Tell(name("idle_log_percent"), 100*idle.log, "% of a processor")
+		figure.Print(name("idle_log_percent"), 100*idle.log, "% of a processor")
 	}
 	ours := all[0]
 	for _, res := range all {
-		figure.Print(name(res.label+"_exact"), float64(res.exact), "answers", float64(len(r.w.asked)))
-		figure.Tell(name(res.label+"_cpu_per_query_us"), rig.Micros(res.perQuery()), "us")
-		figure.Tell(name(res.label+"_p50_ms"), rig.Millis(res.one.At(0.5)), "ms")
-		figure.Tell(name(res.label+"_p99_ms"), rig.Millis(res.one.At(0.99)), "ms")
-		figure.Tell(name(res.label+"_qps"), res.qps(), "queries/s")
-		figure.Tell(name(res.label+"_memory_mib"), float64(res.memory)/(1<<20), "MiB")
+		figure.Print(name(res.label+"_inexact"), float64(len(r.w.asked)-res.exact), "answers")
+		figure.Print(name(res.label+"_cpu_per_query_us"), rig.Micros(res.perQuery()), "us")
+		figure.Print(name(res.label+"_p50_ms"), rig.Millis(res.one.At(0.5)), "ms")
+		figure.Print(name(res.label+"_p99_ms"), rig.Millis(res.one.At(0.99)), "ms")
+		figure.Print(name(res.label+"_qps"), res.qps(), "queries/s")
+		figure.Print(name(res.label+"_memory_mib"), float64(res.memory)/(1<<20), "MiB")
 	}
 	for _, res := range all[1:] {
-		goal := goals[res.label]
-		ratio := func(what string, ours, theirs, goal float64) {
-			if theirs <= 0 {
-				return // too short to measure
+		ratio := func(what string, ours, theirs float64) {
+			if theirs > 0 { // else it was too short to measure
+				figure.Print(name(what+"_vs_"+res.label), ours/theirs, "x")
 			}
-			if goal == 0 {
-				figure.Tell(name(what+"_vs_"+res.label), ours/theirs, "x")
-				return
-			}
-			figure.Print(name(what+"_vs_"+res.label), ours/theirs, "x", goal)
 		}
-		ratio("cpu", float64(ours.perQuery()), float64(res.perQuery()), goal.cpu)
-		ratio("p50", float64(ours.one.At(0.5)), float64(res.one.At(0.5)), goal.p50)
-		ratio("p99", float64(ours.one.At(0.99)), float64(res.one.At(0.99)), goal.p99)
-		ratio("memory", float64(ours.memory), float64(res.memory), goal.memory)
-		ratio("qps", ours.qps(), res.qps(), 0)
+		ratio("cpu", float64(ours.perQuery()), float64(res.perQuery()))
+		ratio("p50", float64(ours.one.At(0.5)), float64(res.one.At(0.5)))
+		ratio("p99", float64(ours.one.At(0.99)), float64(res.one.At(0.99)))
+		ratio("memory", float64(ours.memory), float64(res.memory))
+		ratio("qps", ours.qps(), res.qps())
 	}
 }

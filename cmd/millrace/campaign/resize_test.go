@@ -17,6 +17,8 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/steering"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/figure"
 	"github.com/millrace/millrace/internal/partition"
 )
@@ -191,6 +193,24 @@ func (w *resizing) registered(id millrace.NodeID) {
 	}
 }
 
+// current is what etcd says, once the watcher has heard it: a plan may be over before.
+func (w *resizing) current() (now *topology.Map) {
+	w.t.Helper()
+	if err := eventually(w.ctx, patience, func(ctx context.Context) error {
+		s, err := steering.Read(ctx, w.look)
+		if err != nil {
+			return err
+		}
+		if now = w.watch.Current(); now.Epoch() < s.Assignment.Epoch {
+			return fmt.Errorf("the watcher has heard of epoch %d, and not of %d", now.Epoch(), s.Assignment.Epoch)
+		}
+		return nil
+	}); err != nil {
+		w.t.Fatal(err)
+	}
+	return now
+}
+
 func (w *resizing) nodeNamed(name string) *process {
 	for _, p := range w.nodes {
 		if p.name == name {
@@ -339,8 +359,9 @@ func (w *resizing) ends3() {
 
 // settleOwners takes over who hosts what now.
 func (w *resizing) settleOwners() {
+	now := w.current()
 	for p := range partition.All() {
-		w.owners[p] = slices.Clone(w.watch.Current().Replicas(p))
+		w.owners[p] = slices.Clone(now.Replicas(p))
 	}
 }
 
@@ -362,7 +383,7 @@ func TestRepair(t *testing.T) {
 	stop := w.underLoad()
 	defer stop()
 	w.asker.take()
-	hosted := w.watch.Current().Assignment()
+	hosted := w.current().Assignment()
 	w.history.chapter("a node is back in time")
 	w.nodeNamed("node-2").kill(syscall.SIGKILL)
 	if err := eventually(w.ctx, patience, func(context.Context) error {
@@ -377,7 +398,7 @@ func TestRepair(t *testing.T) {
 	if err := w.wholeBy(2); err != nil {
 		t.Fatal(err)
 	}
-	if now := w.watch.Current().Assignment(); !slices.EqualFunc(now.Replicas[:], hosted.Replicas[:], slices.Equal[[]millrace.NodeID]) {
+	if now := w.current().Assignment(); !slices.EqualFunc(now.Replicas[:], hosted.Replicas[:], slices.Equal[[]millrace.NodeID]) {
 		t.Error("a node that is back in time moved something")
 	}
 	w.settle() // brokers have heard of it, too
@@ -444,7 +465,7 @@ func TestRollbacks(t *testing.T) {
 	w.load.burst(w.ctx, 20*members)
 	w.settle()
 	w.add("node-4")
-	before := w.watch.Current().Assignment()
+	before := w.current().Assignment()
 	stop := w.underLoad()
 	defer stop()
 	steps := 15
@@ -465,7 +486,7 @@ func TestRollbacks(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		after := w.watch.Current().Assignment()
+		after := w.current().Assignment()
 		same := 0
 		for p := range partition.All() {
 			if sameNodes(after.Replicas[p], before.Replicas[p]) {

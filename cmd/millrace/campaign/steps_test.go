@@ -200,7 +200,7 @@ func (w *resizing) breakAt(b breakage, o *observer, perSecond int) (hit []string
 	w.t.Helper()
 	w.prepare(b.verb)
 	w.whole2()
-	o.begin(w.watch.Current())
+	o.begin(w.current())
 	w.do("node", b.verb, mover, "--apply", "--moves-per-second", fmt.Sprint(perSecond))
 	if w.comes(b.at) {
 		if b.order != "" {
@@ -304,7 +304,7 @@ func readyOf(m *topology.Map, p millrace.Partition, or map[millrace.NodeID]bool)
 func (w *resizing) prepare(verb string) {
 	w.t.Helper()
 	w.registered(mover)
-	now := w.watch.Current().Assignment()
+	now := w.current().Assignment()
 	hosts := slices.Contains(now.Nodes(), mover)
 	switch {
 	case verb == "add" && hosts:

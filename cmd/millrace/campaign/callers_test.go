@@ -13,7 +13,6 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -63,7 +62,6 @@ func startCallers(t *testing.T, brokers []string) *callers {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), askedBrokers+"="+strings.Join(brokers, ","))
 	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -72,7 +70,7 @@ func startCallers(t *testing.T, brokers []string) *callers {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
+	if err := startForLife(cmd); err != nil {
 		t.Fatal(err)
 	}
 	c.mu.to, c.mu.waiting = gob.NewEncoder(in), map[uint64]chan<- reply{}

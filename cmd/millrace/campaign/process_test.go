@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"runtime"
 	"sync"
 	"syscall"
+	"testing"
 	"time"
 )
 
@@ -49,11 +52,10 @@ func (p *process) launch() error {
 	cmd := exec.Command(p.args[0], p.args[1:]...)
 	cmd.Env = append(os.Environ(), p.env...)
 	cmd.Stdout, cmd.Stderr = f, f
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if p.uid != 0 {
-		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: p.uid, Gid: p.uid}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: p.uid, Gid: p.uid}}
 	}
-	if err := cmd.Start(); err != nil {
+	if err := startForLife(cmd); err != nil {
 		return fmt.Errorf("%s: %w", p.name, err)
 	}
 	ended := make(chan struct{})
@@ -61,6 +63,31 @@ func (p *process) launch() error {
 	go p.wait(cmd, ended)
 	return nil
 }
+
+// startForLife starts a process that is killed when this one ends. The kernel kills
+// it when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG), as one does
+// that a goroutine was locked to until its end: all are started by one that stays.
+func startForLife(cmd *exec.Cmd) error {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	started := make(chan error)
+	parents() <- func() { started <- cmd.Start() }
+	return <-started
+}
+
+// parents has functions called by one thread, which stays until this process ends.
+var parents = sync.OnceValue(func() chan<- func() {
+	calls := make(chan func())
+	go func() {
+		runtime.LockOSThread()
+		for call := range calls {
+			call()
+		}
+	}()
+	return calls
+})
 
 // restartAfter is the pause before a process that ended by itself is started
 // again, as a supervisor would.
@@ -124,4 +151,43 @@ func (p *process) lastLines(bytes int) string {
 		return err.Error()
 	}
 	return string(text[max(0, len(text)-bytes):])
+}
+
+// A process lives on when the thread ends that asked for it.
+func TestProcessesOutliveThreads(t *testing.T) {
+	ended := make(chan string, 1)
+	p := &process{
+		name: "sleeper", args: []string{"sleep", "1h"}, log: filepath.Join(t.TempDir(), "log"),
+		told: func(_, how string) { ended <- how },
+	}
+	asked := make(chan error)
+	var thread string
+	var ask func()
+	ask = func() {
+		runtime.LockOSThread()                    // for good: the thread ends with it,
+		if syscall.Gettid() == syscall.Getpid() { // but for the first, which is asleep from now on
+			go ask()
+			return
+		}
+		thread = fmt.Sprintf("/proc/self/task/%d", syscall.Gettid())
+		asked <- p.start()
+	}
+	go ask()
+	if err := <-asked; err != nil {
+		t.Fatal(err)
+	}
+	defer p.kill(syscall.SIGKILL)
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		if _, err := os.Stat(thread); os.IsNotExist(err) {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the thread that asked has not ended within a minute")
+		}
+	}
+	select {
+	case how := <-ended:
+		t.Errorf("it ended with the thread: %s", how)
+	case <-time.After(100 * time.Millisecond):
+	}
 }

@@ -202,14 +202,19 @@ func (s Status) End() Status {
 }
 
 // waitsFor is why the new replica of a move may not be assigned now, or "": its
-// node lives and has room, or the data, and the partition has room for one more. A move without
-// one begins at once.
+// node lives and has room, or the data, and the partition has room for one more; and it
+// does not say that it serves it, as one does that hosted it a moment ago and has not heard
+// that it is to let go: what it says then would be taken for the new replica's. A move
+// without one begins at once.
 func (p *Plan) waitsFor(m *Move, a *topology.Assignment, e *evidence, coming int64) string {
 	if m.To == "" || slices.Contains(a.Replicas[m.Partition], m.To) {
 		return ""
 	}
 	if !e.nodes.Alive(m.To) {
 		return fmt.Sprintf("%s is not there", m.To)
+	}
+	if ready := e.nodes.Ready(m.To); ready.Has(m.Partition) {
+		return fmt.Sprintf("%s has not let go yet of the replica that it had before", m.To)
 	}
 	if n := len(a.Replicas[m.Partition]); n >= topology.MaxOwners {
 		return fmt.Sprintf("the partition has %d replicas, and one has to go first", n)

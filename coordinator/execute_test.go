@@ -25,8 +25,12 @@ type world struct {
 	now   time.Time
 	a     topology.Assignment
 	alive map[millrace.NodeID]bool
-	ready map[millrace.NodeID]topology.Set
+	ready map[millrace.NodeID]topology.Set // what each says that it serves
 	disk  map[millrace.NodeID]topology.Set // what is whole on each node's disk
+	// unheard is what each node was assigned, one set for each assignment that it has not
+	// heard of yet; late is how many seconds one takes on average to be heard.
+	unheard map[millrace.NodeID][]topology.Set
+	late    int
 }
 
 func newWorld(r *rand.Rand, nodes, replicas int) *world {
@@ -39,7 +43,10 @@ func newWorld(r *rand.Rand, nodes, replicas int) *world {
 		panic(err)
 	}
 	a.Wanted = replicas
-	w := &world{r: r, now: time.Unix(1e9, 0), a: a, alive: map[millrace.NodeID]bool{}, ready: map[millrace.NodeID]topology.Set{}, disk: map[millrace.NodeID]topology.Set{}}
+	w := &world{
+		r: r, now: time.Unix(1e9, 0), a: a, alive: map[millrace.NodeID]bool{}, ready: map[millrace.NodeID]topology.Set{},
+		disk: map[millrace.NodeID]topology.Set{}, unheard: map[millrace.NodeID][]topology.Set{},
+	}
 	for _, id := range ids {
 		w.alive[id], w.ready[id], w.disk[id] = true, a.Hosted(id), a.Hosted(id)
 	}
@@ -51,24 +58,42 @@ func (w *world) add(id millrace.NodeID) {
 	w.alive[id], w.ready[id], w.disk[id] = true, topology.Set{}, topology.Set{}
 }
 
-// live lets some time pass: nodes build some of what they are assigned, and
+// assign has an assignment made, of which nodes hear one after the other.
+func (w *world) assign(a topology.Assignment) {
+	for id := range w.alive {
+		if hosted := a.Hosted(id); hosted != w.a.Hosted(id) {
+			w.unheard[id] = append(w.unheard[id], hosted)
+		}
+	}
+	w.a = a
+}
+
+// live lets some time pass: nodes hear of what they are assigned, build some of it, and
 // serve what they have.
 func (w *world) live() {
 	w.now = w.now.Add(time.Second)
 	for _, id := range slices.Sorted(maps.Keys(w.alive)) {
+		if !w.alive[id] {
+			w.ready[id], w.unheard[id] = topology.Set{}, nil // it hears of the newest alone when it is back
+			continue
+		}
 		hosted, disk := w.a.Hosted(id), w.disk[id]
+		for w.late > 0 && len(w.unheard[id]) > 0 && w.r.IntN(w.late) == 0 {
+			ready := w.ready[id]
+			w.ready[id], w.unheard[id] = ready.And(w.unheard[id][0]), w.unheard[id][1:]
+		}
+		if w.late > 0 && len(w.unheard[id]) > 0 {
+			continue
+		}
+		w.unheard[id] = nil
 		for p := range hosted.All() {
-			if w.alive[id] && w.r.IntN(3) == 0 {
+			if w.r.IntN(3) == 0 {
 				disk.Add(p)
 			}
 		}
-		if drop := w.a.Drop[id]; w.alive[id] {
-			disk = disk.Minus(drop.Minus(hosted))
-		}
-		w.disk[id] = disk
-		if w.ready[id] = disk.And(hosted); !w.alive[id] {
-			w.ready[id] = topology.Set{}
-		}
+		drop := w.a.Drop[id]
+		disk = disk.Minus(drop.Minus(hosted))
+		w.disk[id], w.ready[id] = disk, disk.And(hosted)
 	}
 }
 
@@ -85,11 +110,19 @@ func (w *world) evidence() *evidence {
 	return &evidence{now: w.now, nodes: topology.NewMap(w.a, alive, maps.Clone(w.ready)), stats: stats, givenUp: map[millrace.NodeID]bool{}}
 }
 
-// counts returns how many ready replicas each partition has.
+// counts returns how many ready replicas each partition has, but for those that are let
+// go of when their node hears of what it was assigned.
 func (w *world) counts() (n [partition.Count]int) {
-	e := w.evidence()
-	for p := range partition.All() {
-		n[p] = e.serving(p, w.a.Replicas[p], "")
+	for id, ready := range w.ready {
+		stay := ready.And(w.a.Hosted(id))
+		for _, hosted := range w.unheard[id] {
+			stay = stay.And(hosted)
+		}
+		if w.alive[id] {
+			for p := range stay.All() {
+				n[p]++
+			}
+		}
 	}
 	return n
 }
@@ -118,7 +151,7 @@ func (w *world) step(t *testing.T, p *Plan) {
 	if err := next.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	w.a = next
+	w.assign(next)
 	for q, n := range w.counts() {
 		least := floor
 		if p.Status == RollingBack || p.Status == RolledBack {
@@ -154,6 +187,7 @@ func TestPlansEnd(t *testing.T) {
 		from, to := 3+r.IntN(4), 3+r.IntN(4)
 		replicas := 2 + r.IntN(2)
 		w := newWorld(r, from, 2)
+		w.late = r.IntN(4)
 		ids := make([]millrace.NodeID, to)
 		for i := range ids {
 			ids[i] = millrace.NodeID(fmt.Sprintf("n%d", i))

@@ -1,13 +1,18 @@
 package coordinator
 
 import (
+	"bytes"
+	"compress/gzip"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 	"github.com/millrace/millrace/internal/cluster/steering"
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/partition"
@@ -226,7 +231,7 @@ func read(s *steering.State) (*Steered, error) {
 	out := &Steered{State: s}
 	for name, into := range map[string]any{planDoc: &out.Plan, intentDoc: &out.Intent, notesDoc: &out.Notes} {
 		if body := s.Documents[name]; body != "" {
-			if err := json.Unmarshal([]byte(body), into); err != nil && name == notesDoc {
+			if err := unpack(body, into); err != nil && name == notesDoc {
 				out.Notes, out.unread = Notes{}, err
 			} else if err != nil {
 				return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: name, Detail: fmt.Sprintf("what etcd has as steer/%s is none: %v", name, err), WayOut: "remove the key, or bring back what it was; a plan that is lost can be made anew"}
@@ -245,14 +250,50 @@ func (s *Steered) write() error {
 		if name == planDoc && s.Plan == nil {
 			continue
 		}
-		body, err := json.Marshal(doc)
+		body, err := pack(doc)
 		if err != nil {
 			return err
 		}
-		if _, had := s.Documents[name]; !had && string(body) == "{}" {
+		if _, had := s.Documents[name]; !had && body == "{}" {
 			continue
 		}
-		s.Documents[name] = string(body)
+		s.Documents[name] = body
 	}
 	return nil
+}
+
+// packedFrom is the size in bytes from which a document is compressed: a plan of 720
+// partitions and 15 replicas that is rolled back has 20,000 moves, of 110 bytes each
+// in the end, where a document may have a megabyte. Moves are alike: of them, a tenth is left.
+const packedFrom = keyspace.MaxDocumentBytes / 2
+
+// pack returns a document as etcd has it: JSON, compressed by gzip if it is long.
+func pack(doc any) (string, error) {
+	body, err := json.Marshal(doc)
+	if err != nil || len(body) < packedFrom {
+		return string(body), err
+	}
+	var out bytes.Buffer
+	z := gzip.NewWriter(&out)
+	_, err = z.Write(body)
+	err = errors.Join(err, z.Close())
+	return out.String(), err
+}
+
+// unpack reads what pack returned. What unpacks to more than 64 times what etcd may have
+// is none.
+func unpack(body string, into any) error {
+	var from io.Reader = strings.NewReader(body)
+	if strings.HasPrefix(body, "\x1f\x8b") {
+		z, err := gzip.NewReader(from)
+		if err != nil {
+			return err
+		}
+		from = io.LimitReader(z, 64*keyspace.MaxDocumentBytes)
+	}
+	text, err := io.ReadAll(from)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(text, into)
 }

@@ -180,6 +180,17 @@ func (s *estate) pause(id millrace.NodeID, paused bool) {
 	s.await("it is told", func(l *coordinator.Steered) bool { return l.Map.Paused(id) == paused })
 }
 
+// fail has the store of a node fail, which goes on answering, or work again.
+func (s *estate) fail(id millrace.NodeID, reason string) {
+	s.t.Helper()
+	var reports []topology.Report
+	if reason != "" {
+		reports = []topology.Report{{State: "ready", Reason: reason, Partitions: topology.All()}}
+	}
+	s.runs[id].m.SetReports(reports)
+	s.await("it is told", func(l *coordinator.Steered) bool { return l.Map.Halted(id) == reason })
+}
+
 func (s *estate) begin(r coordinator.Request) {
 	s.t.Helper()
 	r.By = "test"
@@ -277,6 +288,36 @@ func TestWhoGaveWayStaysEmpty(t *testing.T) {
 	})
 	if !errors.Is(err, stop) || moves != 0 {
 		t.Errorf("%d moves would follow, %v", moves, err)
+	}
+}
+
+// A node that takes in nothing new is given nothing, and what it shares with a node that
+// is drained stays there: its answers are about to be old, and its disk may be gone. When it
+// is well again the plan goes on.
+func TestANodeThatTakesNothingInIsNotCountedOn(t *testing.T) {
+	for _, reason := range []string{topology.DiskFullReason, topology.StoreFailingReason} {
+		t.Run(reason, func(t *testing.T) {
+			s := newEstate(t, "a", "b", "c")
+			var looks atomic.Int64
+			s.coordinate("one", func(step string) {
+				if step == "written" {
+					looks.Add(1)
+				}
+			})
+			s.fail("b", reason)
+			s.begin(coordinator.Request{Kind: coordinator.Drain, Nodes: []millrace.NodeID{"a"}, Limits: coordinator.Limits{PerNode: partition.Count}})
+			s.await("c has what a shares with b", func(l *coordinator.Steered) bool {
+				return l.Map.Hosted("c") == topology.All() && l.Map.Ready("c") == topology.All()
+			})
+			seen := looks.Load()
+			s.await("that is looked at", func(*coordinator.Steered) bool { return looks.Load() > seen+2 })
+			l := s.await("", func(*coordinator.Steered) bool { return true })
+			if n := hosts(l); n["a"] != 480 || n["b"] != 480 {
+				t.Fatalf("a hosts %d of 480, b %d of 480, and b takes nothing in", n["a"], n["b"])
+			}
+			s.fail("b", "")
+			s.await("a is drained", func(l *coordinator.Steered) bool { return l.Plan.Status == coordinator.Done })
+		})
 	}
 }
 

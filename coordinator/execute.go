@@ -30,9 +30,9 @@ func (e *evidence) answers(id millrace.NodeID, p millrace.Partition) bool {
 }
 
 // ready reports whether a node can be relied on to serve a partition: it does,
-// and is not about to be behind, as one is whose ingest is paused.
+// and is not about to be behind, as one is whose ingest is paused or whose disk is full.
 func (e *evidence) ready(id millrace.NodeID, p millrace.Partition) bool {
-	return e.answers(id, p) && !e.nodes.Paused(id)
+	return e.answers(id, p) && e.nodes.Halted(id) == ""
 }
 
 // serving counts the nodes that serve a partition, but for one.
@@ -202,7 +202,7 @@ func (s Status) End() Status {
 }
 
 // waitsFor is why the new replica of a move may not be assigned now, or "": its
-// node lives and has room, or the data, and the partition has room for one more; and it
+// node lives, takes in what is new and has room, or the data, and the partition has room for one more; and it
 // does not say that it serves it, as one does that hosted it a moment ago and has not heard
 // that it is to let go: what it says then would be taken for the new replica's. A move
 // without one begins at once.
@@ -212,6 +212,9 @@ func (p *Plan) waitsFor(m *Move, a *topology.Assignment, e *evidence, coming int
 	}
 	if !e.nodes.Alive(m.To) {
 		return fmt.Sprintf("%s is not there", m.To)
+	}
+	if why := e.nodes.Halted(m.To); why != "" && why != topology.PausedReason { // which ends by itself
+		return fmt.Sprintf("%s takes in nothing new: %s", m.To, why)
 	}
 	if ready := e.nodes.Ready(m.To); ready.Has(m.Partition) {
 		return fmt.Sprintf("%s has not let go yet of the replica that it had before", m.To)

@@ -234,14 +234,63 @@ func read(s *steering.State) (*Steered, error) {
 			if err := unpack(body, into); err != nil && name == notesDoc {
 				out.Notes, out.unread = Notes{}, err
 			} else if err != nil {
-				return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: name, Detail: fmt.Sprintf("what etcd has as steer/%s is none: %v", name, err), WayOut: "remove the key, or bring back what it was; a plan that is lost can be made anew"}
+				return nil, malformed(name, err)
 			}
+		}
+	}
+	if out.Plan != nil {
+		if err := out.Plan.validate(); err != nil {
+			return nil, malformed(planDoc, err)
 		}
 	}
 	if out.Intent.Nodes == nil {
 		out.Intent.Nodes = map[millrace.NodeID]Mark{}
 	}
 	return out, nil
+}
+
+// malformed says that a document in etcd is none. Nothing is done by it or about it.
+func malformed(name string, err error) error {
+	return &millrace.Error{
+		Reason: millrace.ReasonInvalid, Field: name, Detail: fmt.Sprintf("what etcd has as steer/%s is none: %v", name, err),
+		WayOut: "bring back what it was, or remove the key with etcdctl; a plan that is lost can be made anew",
+	}
+}
+
+// validate refuses what no coordinator has written: what was damaged, or written by hand.
+// All that is done about a plan believes that it holds.
+func (p *Plan) validate() error {
+	statuses := []Status{Running, Cancelling, RollingBack, Paused, Done, Cancelled, RolledBack}
+	switch {
+	case p.ID == "":
+		return errors.New("it has no id")
+	case !slices.Contains(statuses, p.Status):
+		return fmt.Errorf("status %.40q is not one of %q", p.Status, statuses)
+	case p.Status == Paused && !slices.Contains(statuses[:3], p.Held):
+		return fmt.Errorf("held %.40q, of one that is paused, is not one of %q", p.Held, statuses[:3])
+	case p.Wanted < 1 || p.Wanted > topology.MaxOwners || p.BaseWanted < 1 || p.BaseWanted > topology.MaxOwners:
+		return fmt.Errorf("wanted %d and base_wanted %d are not both 1 to %d", p.Wanted, p.BaseWanted, topology.MaxOwners)
+	case p.Limits.PerNode < 0 || p.Limits.PerSecond < 0 || p.Limits.BytesPerSecond < 0:
+		return errors.New("limits are not negative")
+	case !slices.ContainsFunc(p.Base[:], func(owners []millrace.NodeID) bool { return len(owners) > 0 }):
+		return errors.New("base says of no partition who hosted it before")
+	}
+	for q, owners := range p.Base {
+		if len(owners) > topology.MaxOwners {
+			return fmt.Errorf("base has %d nodes of partition %d, more than %d", len(owners), q, topology.MaxOwners)
+		}
+	}
+	for i, m := range p.Moves {
+		switch {
+		case m.Partition >= partition.Count:
+			return fmt.Errorf("move %d is of partition %d, and there are %d", i, m.Partition, partition.Count)
+		case m.State != Waiting && m.State != Building && m.State != Moved:
+			return fmt.Errorf("move %d is %.40q, which is not one of %q", i, m.State, []MoveState{Waiting, Building, Moved})
+		case m.From == m.To, m.Bytes < 0:
+			return fmt.Errorf("move %d is of %d bytes from %.80q to %.80q", i, m.Bytes, m.From, m.To)
+		}
+	}
+	return nil
 }
 
 // write puts the documents back.

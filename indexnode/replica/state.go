@@ -91,31 +91,31 @@ type Reason string
 
 // The reasons.
 const (
-	KafkaAway      Reason = "kafka_away"              // the end of the log could not be confirmed
-	InputStalled   Reason = "input_stalled"           // partitioners have not brought what came in to the log
-	Behind         Reason = "behind"                  // the log is read, and its end not reached
-	SchemaUnknown  Reason = "schema_unknown"          // a record's schema has not come yet
-	DiskFull       Reason = topology.DiskFullReason   // the store takes nothing in
-	StoreFailing   Reason = "store_failing"           // the store cannot write or read now
-	DeadLetters    Reason = "dead_letters"            // records that were refused are not among the dead letters yet
-	Corrupt        Reason = "corrupt"                 // what is stored cannot be right
-	Differs        Reason = "differs"                 // it differs from what its log makes of a replica; others do not
-	ByOperator     Reason = topology.ByOperatorReason // an operator has quarantined it, until it is released
-	Compared       Reason = "compared"                // it stands still for some seconds, to be compared with another
-	Paused         Reason = topology.PausedReason     // an operator has said that nothing is to be applied for a time
-	LogBeginsLater Reason = "log_begins_later"        // the log no longer has what comes next
-	OtherLog       Reason = "other_log"               // the log is not the one that was read
-	LogShorter     Reason = "log_shorter"             // the log ends before what was read of it
-	LogDeletes     Reason = "log_deletes"             // the topic deletes records, and no backup reaches as far
-	BatchTooLarge  Reason = "batch_too_large"         // a batch of the log cannot be opened within bounds
-	BatchBroken    Reason = "batch_broken"            // a batch of the log is broken there: nobody can read it
-	BackupAway     Reason = "backup_away"             // the place of the backups does not answer
-	Restores       Reason = "restores"                // a backup is being brought back
-	Warming        Reason = "warming"                 // what peers hold hot is read into the cache
-	LogTrimmed     Reason = "log_trimmed"             // of a ready one: the log no longer has its beginning, and no backup has it
-	TooManyTypes   Reason = "too_many_types"          // of a node that answers: what asks for all content types is refused
-	Moved          Reason = "moved"                   // assigned to other nodes
-	Leaving        Reason = "leaving"                 // of a node that is being stopped: it answers until brokers have heard
+	KafkaAway      Reason = "kafka_away"                // the end of the log could not be confirmed
+	InputStalled   Reason = "input_stalled"             // partitioners have not brought what came in to the log
+	Behind         Reason = "behind"                    // the log is read, and its end not reached
+	SchemaUnknown  Reason = "schema_unknown"            // a record's schema has not come yet
+	DiskFull       Reason = topology.DiskFullReason     // the store takes nothing in
+	StoreFailing   Reason = topology.StoreFailingReason // the store cannot write or read now
+	DeadLetters    Reason = "dead_letters"              // records that were refused are not among the dead letters yet
+	Corrupt        Reason = "corrupt"                   // what is stored cannot be right
+	Differs        Reason = "differs"                   // it differs from what its log makes of a replica; others do not
+	ByOperator     Reason = topology.ByOperatorReason   // an operator has quarantined it, until it is released
+	Compared       Reason = "compared"                  // it stands still for some seconds, to be compared with another
+	Paused         Reason = topology.PausedReason       // an operator has said that nothing is to be applied for a time
+	LogBeginsLater Reason = "log_begins_later"          // the log no longer has what comes next
+	OtherLog       Reason = "other_log"                 // the log is not the one that was read
+	LogShorter     Reason = "log_shorter"               // the log ends before what was read of it
+	LogDeletes     Reason = "log_deletes"               // the topic deletes records, and no backup reaches as far
+	BatchTooLarge  Reason = "batch_too_large"           // a batch of the log cannot be opened within bounds
+	BatchBroken    Reason = "batch_broken"              // a batch of the log is broken there: nobody can read it
+	BackupAway     Reason = "backup_away"               // the place of the backups does not answer
+	Restores       Reason = "restores"                  // a backup is being brought back
+	Warming        Reason = "warming"                   // what peers hold hot is read into the cache
+	LogTrimmed     Reason = "log_trimmed"               // of a ready one: the log no longer has its beginning, and no backup has it
+	TooManyTypes   Reason = "too_many_types"            // of a node that answers: what asks for all content types is refused
+	Moved          Reason = "moved"                     // assigned to other nodes
+	Leaving        Reason = "leaving"                   // of a node that is being stopped: it answers until brokers have heard
 )
 
 // Why says why a replica is in its state. The zero Why is no reason.

@@ -121,11 +121,12 @@ func (o *Operating) Replica(p millrace.Partition, named string) (topology.Node, 
 }
 
 // Alone returns what a node hosts and nobody else serves who can be relied on: who has it
-// ready and is neither behind nor about to be, as one is whose ingest is paused.
+// ready and is neither behind nor about to be, as one is whose ingest is paused or whose disk
+// is full.
 func Alone(m *topology.Map, id millrace.NodeID) topology.Set {
 	alone := m.Hosted(id)
 	for _, n := range m.Nodes() {
-		if n.ID != id && m.Alive(n.ID) && !m.Paused(n.ID) {
+		if n.ID != id && m.Alive(n.ID) && m.Halted(n.ID) == "" {
 			serves := m.Ready(n.ID)
 			serves = serves.And(m.Hosted(n.ID))
 			alone = alone.Minus(serves.Minus(m.Lag(n.ID).Behind))

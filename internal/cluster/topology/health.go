@@ -206,10 +206,11 @@ func (n *NodeHealth) faults() (faults []string) {
 	return faults
 }
 
-// The states of a replica that answers, and of one that does until brokers have heard
-// that the partition is assigned elsewhere.
+// The states of a replica that answers, of one whose answers are older than they may be,
+// and of one that answers until brokers have heard that the partition is assigned elsewhere.
 const (
 	readyState    = "ready"
+	staleState    = "stale"
 	drainingState = "draining"
 )
 

@@ -111,6 +111,19 @@ func (m *Map) Paused(id millrace.NodeID) bool {
 	return slices.ContainsFunc(m.reports[id], func(r Report) bool { return r.Reason == PausedReason })
 }
 
+// Halted returns why a node takes in nothing new of what it answers, as it says, so that its
+// answers grow old; "" if it does: an operator has paused it, its disk is full, or its store
+// fails.
+func (m *Map) Halted(id millrace.NodeID) string {
+	for _, r := range m.reports[id] {
+		answers := r.State == readyState || r.State == staleState
+		if r.Reason == PausedReason || answers && (r.Reason == DiskFullReason || r.Reason == StoreFailingReason) {
+			return r.Reason
+		}
+	}
+	return ""
+}
+
 // Keeper returns the node that is to back up a partition: of the backup nodes
 // that are alive and have it, the first by id; where there is none, one of its
 // replicas that are alive, so that each has about as many to back up: of those

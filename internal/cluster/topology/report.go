@@ -27,9 +27,12 @@ const (
 	ByOperatorReason = "by_operator" // replicas are out of service until they are released
 )
 
-// DiskFullReason is the reason of a [Report] of a node that takes nothing in for want of
-// space.
-const DiskFullReason = "disk_full"
+// The reasons of a [Report] of a node whose store takes nothing in: for want of space, or as
+// it cannot be written or read.
+const (
+	DiskFullReason     = "disk_full"
+	StoreFailingReason = "store_failing"
+)
 
 const (
 	maxReportsBytes = 64 << 10

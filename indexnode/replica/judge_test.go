@@ -494,7 +494,7 @@ func TestWhatHoldsBackIsSaidOnce(t *testing.T) {
 		t.Errorf("at once: %s", got)
 	}
 	past(tellAfter)
-	if got := said(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "level=WARN") || !strings.Contains(got, "reason=kafka_away partitions=2 for_one=\"the log is not read yet\"") {
+	if got := said(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "level=WARN") || !strings.Contains(got, "reason=behind partitions=2 for_one=\"the log is not read yet\"") {
 		t.Errorf("of two: %s", got)
 	}
 	if got := said(); got != "" {
@@ -508,7 +508,7 @@ func TestWhatHoldsBackIsSaidOnce(t *testing.T) {
 	for _, p := range []millrace.Partition{partHere, partThere} {
 		f.all.Of(p).state.Store(int32(Ready))
 	}
-	if got := said(); !strings.Contains(got, "no partition is held back any more for this reason\" reason=kafka_away") {
+	if got := said(); !strings.Contains(got, "no partition is held back any more for this reason\" reason=behind") {
 		t.Errorf("at the end: %s", got)
 	}
 	f.all.Of(partHere).setHeld(kafka.Timeline, held(DiskFull, store.ErrDiskFull))

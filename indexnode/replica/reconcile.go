@@ -134,7 +134,7 @@ func (all *Replicas) begin(r *Replica) {
 		all.step(r, Resumed, Why{KafkaAway, "the end of the log is not confirmed since the start"})
 		all.warm(r) // Kafka may be away for long
 	} else {
-		all.step(r, Assigned, Why{KafkaAway, "the log is not read yet"})
+		all.step(r, Assigned, Why{Behind, "the log is not read yet"})
 	}
 }
 

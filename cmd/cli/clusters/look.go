@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/cluster/dial"
@@ -51,18 +52,20 @@ func (c *Flags) Look(ctx context.Context) (Look, error) {
 
 // steered returns why nothing moves or is repaired, and takes those partitions for no
 // surplus that a plan moves. What is read of the plan is newer than h: one that has ended
-// since left nothing behind. One that cannot be read is a fault only where there is a
-// surplus that it may explain.
+// since left nothing behind. One that is none is a fault, since nothing is repaired, and one
+// that cannot be read where there is a surplus that it may explain.
 func steered(ctx context.Context, cl *cluster.Client, h *topology.Health) (still string, err error) {
 	surplus := h.Surplus.Len() > 0 && !h.Lost
 	s, _, err := coordinator.Look(ctx, cl)
+	var none *millrace.Error
 	switch {
-	case err != nil && surplus:
+	case err != nil && (surplus || errors.As(err, &none) && none.Reason == millrace.ReasonInvalid):
 		return "", err
 	case err != nil:
-		return "", nil // the map's fault is told, and a plan that cannot be read by status
+		return "", nil // the map's fault is told
 	case surplus:
-		h.Surplus = h.Surplus.And(s.Surplus())
+		still := h.Surplus.And(s.Surplus())
+		h.Surplus, h.Moving = still, h.Surplus.Minus(still)
 	}
 	return s.Plan.Standstill(), nil
 }

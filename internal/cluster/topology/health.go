@@ -25,7 +25,8 @@ type Health struct {
 	Nodes    []NodeHealth // all that are registered or assigned, by id
 	Unserved Set          // partitions without a ready replica
 	Below    Set          // those with one, but with fewer than Replicas
-	Surplus  Set          // those that more nodes host than Replicas; who knows of a plan that moves them takes them out
+	Surplus  Set          // those that more nodes host than Replicas; who knows of a plan that moves them has them in Moving instead
+	Moving   Set          // of those a replica may be on its way, which is no fault while enough others are ready
 	lost     loss
 }
 
@@ -144,8 +145,9 @@ func (h Health) Faults() []string {
 	if n := h.Below.Len(); n > 0 {
 		faults = append(faults, fmt.Sprintf("%d of %d partitions have fewer than %d ready replicas: %s", n, partition.Count, h.Replicas, &h.Below))
 	}
+	moving := h.Moving.Minus(h.Below.Or(h.Unserved))
 	for _, n := range h.Nodes {
-		faults = append(faults, n.faults()...)
+		faults = append(faults, n.faults(moving)...)
 	}
 	return faults
 }
@@ -181,8 +183,8 @@ func (h Health) Warnings() (warnings []string) {
 	return warnings
 }
 
-// faults says what is wrong with a node.
-func (n *NodeHealth) faults() (faults []string) {
+// faults says what is wrong with a node, of which replicas of moving may be on their way.
+func (n *NodeHealth) faults(moving Set) (faults []string) {
 	switch {
 	case n.State == NodeNever:
 		return []string{fmt.Sprintf("%s has never registered, and is assigned %d partitions", n.ID, n.Hosts.Len())}
@@ -192,8 +194,12 @@ func (n *NodeHealth) faults() (faults []string) {
 		return []string{fmt.Sprintf("%s is gone, last heard %s, with %d partitions", n.ID, n.Seen.Format(time.RFC3339), n.Hosts.Len())}
 	}
 	behind := n.Hosts.Minus(n.Ready)
+	behind = behind.Minus(moving)
 	for _, r := range n.Reports {
-		if !r.Warning {
+		if r.State == restoringState || r.State == catchingUpState {
+			r.Partitions = r.Partitions.Minus(moving)
+		}
+		if !r.Warning && r.Partitions.Len() > 0 {
 			faults, behind = append(faults, n.describe(r)), behind.Minus(r.Partitions)
 		}
 	}
@@ -212,6 +218,12 @@ const (
 	readyState    = "ready"
 	staleState    = "stale"
 	drainingState = "draining"
+)
+
+// The states of a replica that is on its way.
+const (
+	restoringState  = "restoring"
+	catchingUpState = "catching_up"
 )
 
 // told returns what a node reports but for what has moved away from it and is no fault

@@ -151,3 +151,48 @@ func TestSurplusReplicasAreTold(t *testing.T) {
 		t.Errorf("%q", h.Warnings())
 	}
 }
+
+func setOf(ps ...millrace.Partition) (s Set) {
+	for _, p := range ps {
+		s.Add(p)
+	}
+	return s
+}
+
+// A replica that is on its way to a partition that moves is no fault while as many others as
+// are wanted are ready; it is where one of those is not, and one that is quarantined is.
+func TestWhatMovesIsNoFault(t *testing.T) {
+	a := spread(t, 2, 2)
+	a.AllowUnknown, a.Wanted = true, 2
+	for p := range 3 {
+		a.Replicas[p] = append(a.Replicas[p], "n2")
+	}
+	all := All()
+	but2 := all.Minus(setOf(2))
+	keys := func(n0 Set, reports ...Report) map[string][]byte {
+		return map[string][]byte{
+			"nodes/n0": node("n0"), "ready/n0": n0.Encode(), "nodes/n1": node("n1"), "ready/n1": all.Encode(),
+			"nodes/n2": node("n2"), "state/n2": EncodeReports(reports),
+		}
+	}
+	coming := Report{State: "catching_up", Reason: "behind", Partitions: setOf(0, 1)} // of 2 it says nothing
+	for _, c := range []struct {
+		name    string
+		keys    map[string][]byte
+		moving  Set
+		faults  int
+		contain string
+	}{
+		{"nobody moves it", keys(all, coming), Set{}, 2, "catching_up"},
+		{"moves", keys(all, coming), setOf(0, 1, 2), 0, ""},
+		{"one of two is not ready", keys(but2, coming), setOf(0, 1, 2), 3, "n2: 1 partitions are not ready: 2"},
+		{"quarantined", keys(all, coming, Report{State: "quarantined", Reason: "corrupt", Partitions: setOf(2)}), setOf(0, 1, 2), 1, "n2: 1 partitions are quarantined: corrupt"},
+	} {
+		h := healthOf(t, a, c.keys)
+		h.Moving = c.moving
+		got := h.Faults()
+		if len(got) != c.faults || !strings.Contains(strings.Join(got, "\n"), c.contain) {
+			t.Errorf("%s: %q", c.name, got)
+		}
+	}
+}

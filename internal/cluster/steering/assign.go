@@ -21,24 +21,18 @@ var ErrEpoch = errors.New("cluster: the assignment has moved")
 // Present is what etcd has of an assignment when another is to follow.
 type Present struct {
 	Assignment     *topology.Assignment // nil: none that is of use
+	epoch          int64                // the highest that anybody may have
 	revision, last int64                // of the two keys that hold it
 	known          map[millrace.NodeID]bool
 }
 
-// Epoch is that of the assignment; 0: there is none.
-func (p *Present) Epoch() int64 {
-	if p.Assignment == nil {
-		return 0
-	}
-	return p.Assignment.Epoch
-}
+// Epoch is the one that the next assignment is above; 0: there is none.
+func (p *Present) Epoch() int64 { return p.epoch }
 
 func assignmentKey(c *cluster.Client) string { return c.Prefix() + cluster.MapPrefix + "assignment" }
 func lastKey(c *cluster.Client) string       { return c.Prefix() + cluster.MapPrefix + "last" }
 
-// ReadPresent reads what watchers hold, as far as etcd can tell: of the assignment
-// and the one that this package last wrote the higher epoch, but none that is
-// malformed or so far ahead that no watcher takes it.
+// ReadPresent reads what watchers hold, as [topology.Present] judges it.
 func ReadPresent(ctx context.Context, c *cluster.Client) (*Present, error) {
 	s, err := c.List(ctx, cluster.MapPrefix)
 	if err != nil {
@@ -49,15 +43,7 @@ func ReadPresent(ctx context.Context, c *cluster.Client) (*Present, error) {
 
 func presentOf(s *keyspace.Snapshot) *Present {
 	p := &Present{revision: s.Values["assignment"].Version, last: s.Values["last"].Version, known: topology.NewMap(topology.Assignment{}, nil, nil).Known(s)}
-	epoch := int64(0)
-	for _, key := range []string{"last", "assignment"} {
-		a, err := topology.DecodeAssignment(s.Values[key].Data)
-		if err != nil || a.Epoch < epoch || key == "assignment" && a.Epoch > epoch+topology.MaxEpochStep {
-			continue
-		}
-		p.Assignment, epoch = a, a.Epoch
-	}
-	if p.Assignment != nil {
+	if p.Assignment, p.epoch, _ = topology.Present(s); p.Assignment != nil { // watchers tell what is wrong
 		for _, id := range p.Assignment.Nodes() {
 			p.known[id] = true
 		}
@@ -66,13 +52,16 @@ func presentOf(s *keyspace.Snapshot) *Present {
 }
 
 // Assigned returns the present assignment; ok is false if there is none. A
-// change of it is assigned with the next epoch.
+// change of it is assigned with the epoch after its own, which is the highest that anybody
+// may have.
 func Assigned(ctx context.Context, c *cluster.Client) (a topology.Assignment, ok bool, err error) {
 	p, err := ReadPresent(ctx, c)
 	if err != nil || p.Assignment == nil {
 		return a, false, err
 	}
-	return *p.Assignment, true, nil
+	a = *p.Assignment
+	a.Epoch = p.epoch
+	return a, true, nil
 }
 
 // Assign replaces the assignment. a.Epoch must be above the present one, by at
@@ -174,12 +163,8 @@ func AssignOps(c *cluster.Client, body []byte) []clientv3.Op {
 
 // accepts judges the assignment that is to follow, and notes the past in it.
 func (p *Present) accepts(a *topology.Assignment) error {
-	epoch := int64(0)
-	if p.Assignment != nil {
-		epoch = p.Assignment.Epoch
-	}
-	if a.Epoch <= epoch || a.Epoch > epoch+topology.MaxEpochStep {
-		return fmt.Errorf("%w: it has epoch %d, so the next is %d and not %d", ErrEpoch, epoch, epoch+1, a.Epoch)
+	if a.Epoch <= p.epoch || a.Epoch > p.epoch+topology.MaxEpochStep {
+		return fmt.Errorf("%w: it has epoch %d, so the next is %d and not %d", ErrEpoch, p.epoch, p.epoch+1, a.Epoch)
 	}
 	a.Past = nil
 	if p.Assignment != nil {

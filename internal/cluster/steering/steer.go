@@ -154,25 +154,23 @@ func read(ctx context.Context, c *cluster.Client) (*State, steeredAt, error) {
 // documentOps returns what changes the documents.
 func documentOps(c *cluster.Client, before, after map[string]string) (ops []clientv3.Op, err error) {
 	for name, body := range after {
+		if was, had := before[name]; had && body == was { // or somebody else's, whatever it is
+			continue
+		}
 		if err := keyspace.ValidID(name); err != nil {
 			return nil, fmt.Errorf("cluster: steer: %w", err)
 		}
 		if len(body) > keyspace.MaxDocumentBytes {
 			return nil, fmt.Errorf("cluster: steer: %s of %d bytes, more than %d", name, len(body), keyspace.MaxDocumentBytes)
 		}
-		if body != before[name] {
-			ops = append(ops, clientv3.OpPut(c.Prefix()+steerPrefix+name, body))
-		}
+		ops = append(ops, clientv3.OpPut(c.Prefix()+steerPrefix+name, body))
 	}
 	return ops, nil
 }
 
 // nextEpoch returns what writes an assignment as the next one.
 func nextEpoch(c *cluster.Client, p *Present, a topology.Assignment) ([]clientv3.Op, error) {
-	a.Epoch = 1
-	if p.Assignment != nil {
-		a.Epoch = p.Assignment.Epoch + 1
-	}
+	a.Epoch = p.epoch + 1
 	if err := errors.Join(a.Validate(), p.accepts(&a)); err != nil {
 		return nil, err
 	}

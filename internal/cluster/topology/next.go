@@ -101,6 +101,42 @@ func (m *Map) addNode(id millrace.NodeID, body []byte, now keyspace.Name) error 
 	return nil
 }
 
+// Present returns the assignment that watchers hold, as far as etcd can tell, nil if there
+// is none, and the highest epoch that any of them may have: the assignment is taken or,
+// where it is none that may follow the last one that was written as one should be, that one.
+// fault says then what is wrong: it was written past all checks, and may be malformed, of
+// another past, or a mistake.
+func Present(s *keyspace.Snapshot) (a *Assignment, epoch int64, fault error) {
+	last, err := DecodeAssignment(s.Values["last"].Data)
+	a, fault = DecodeAssignment(s.Values["assignment"].Data)
+	switch {
+	case err != nil && fault != nil:
+		return nil, 0, fault
+	case err != nil && a.Epoch > MaxEpochStep:
+		return nil, 0, fmt.Errorf("cluster: etcd has assignment %d, and the first one has %d at most", a.Epoch, MaxEpochStep)
+	case err != nil:
+		return a, a.Epoch, nil
+	case fault != nil:
+		return last, last.Epoch, fault
+	case a.Epoch > last.Epoch+MaxEpochStep:
+		return last, last.Epoch, fmt.Errorf("cluster: etcd has assignment %d, more than %d above %d", a.Epoch, MaxEpochStep, last.Epoch)
+	case a.Epoch < last.Epoch:
+		return last, last.Epoch, fmt.Errorf("cluster: etcd has assignment %d, older than %d", a.Epoch, last.Epoch)
+	case a.Epoch == last.Epoch && !last.hosts(a):
+		return last, last.Epoch, fmt.Errorf("cluster: etcd has another assignment of epoch %d", a.Epoch)
+	case a.Epoch == last.Epoch:
+		return a, a.Epoch, nil
+	}
+	known := (&Map{}).Known(s)
+	for _, id := range last.Nodes() {
+		known[id] = true
+	}
+	if err := errors.Join(last.Shrinks(a), a.Unknown(known)); err != nil {
+		return last, a.Epoch, fmt.Errorf("cluster: etcd has assignment %d, which is refused: %w", a.Epoch, err)
+	}
+	return a, a.Epoch, nil
+}
+
 // nextAssignment returns the assignment to change to; nil for none. What is
 // wrong with one that there is no better one than is told beside it.
 func (m *Map) nextAssignment(s *keyspace.Snapshot) (*Assignment, error) {
@@ -113,6 +149,13 @@ func (m *Map) nextAssignment(s *keyspace.Snapshot) (*Assignment, error) {
 	}
 	if len(m.raw) > 0 && bytes.Equal(v.Data, m.raw) {
 		return nil, nil // most changes are of what nodes say of themselves
+	}
+	if m.Epoch() == 0 {
+		a, _, err := Present(s)
+		if a == nil {
+			return nil, err
+		}
+		return a, errors.Join(err, a.Unknown(m.Known(s)))
 	}
 	a, err := DecodeAssignment(v.Data)
 	if err != nil {
@@ -131,8 +174,6 @@ func (m *Map) nextAssignment(s *keyspace.Snapshot) (*Assignment, error) {
 		return a, nil // an older version, which knows less of it, kept what this process began with
 	case a.Epoch > m.Epoch()+MaxEpochStep && a.Epoch > lastEpoch(s)+MaxEpochStep:
 		return nil, fmt.Errorf("cluster: etcd has assignment %d, more than %d above %d; keeping %[3]d", a.Epoch, MaxEpochStep, m.Epoch())
-	case m.Epoch() == 0:
-		return a, a.Unknown(m.Known(s))
 	}
 	if err := errors.Join(m.assignment.Shrinks(a), a.Unknown(m.Known(s))); err != nil {
 		return nil, fmt.Errorf("cluster: etcd has assignment %d, which is refused; keeping %d: %w", a.Epoch, m.Epoch(), err)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -179,6 +180,32 @@ func TestARestartWaitsForWhatServedBefore(t *testing.T) {
 	}, "node", "restart", "node-2", "--exec", "true", "--timeout", "5m", "--apply", "--yes")
 	if err != nil || !strings.Contains(said, "720 partitions; 1 of them are quarantined and are not waited for: 644\n") || !strings.Contains(said, "node-2 is whole again after") {
 		t.Errorf("%v\n%s", err, said)
+	}
+}
+
+// A node is not restarted while the other one that serves what it hosts says nothing,
+// though etcd says that it is well: it is frozen, or cut off.
+func TestNoRestartBesideASilentNode(t *testing.T) {
+	t.Parallel()
+	c := startClinic(t)
+	second := c.ok()
+	frozen, err := net.Listen("tcp", "127.0.0.1:0") // which accepts nobody
+	c.must(err)
+	defer frozen.Close()
+	c.must(c.nodes["node-2"].Leave(c.ctx))
+	m, err := members.Join(c.ctx, second, topology.Node{ID: "node-2", Addr: frozen.Addr().String(), Start: 2})
+	c.must(err)
+	m.SetAnswering(topology.All(), topology.Lag{})
+	c.nodes["node-2"] = m
+	clitest.WaitFor(c.ctx, t, "node-2 to register", func() bool { return m.Fault() == nil })
+	touched := filepath.Join(t.TempDir(), "touched")
+	c.says("[node-2] do not answer, and 720 partitions that it hosts are served by nobody else", fails, "node", "restart", "node-1", "--etcd", c.addr, "--apply", "--yes", "--exec", "touch "+touched)
+	if clitest.Exists(touched) {
+		t.Error("it is restarted")
+	}
+	c.says("node-1 restarts", fails, "node", "restart", "node-1", "--etcd", c.addr, "--apply", "--yes", "--exec", "touch "+touched, "--override", "millrace", "--timeout", "1s")
+	if !clitest.Exists(touched) {
+		t.Error("it is not restarted, though somebody means it")
 	}
 }
 

@@ -5,10 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"slices"
+	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 
@@ -120,19 +127,64 @@ func (o *Operating) Replica(p millrace.Partition, named string) (topology.Node, 
 	}
 }
 
-// Alone returns what a node hosts and nobody else serves who can be relied on: who has it
-// ready and is neither behind nor about to be, as one is whose ingest is paused or whose disk
-// is full.
-func Alone(m *topology.Map, id millrace.NodeID) topology.Set {
+// Alone returns what a node hosts and nobody else serves who can be relied on, but for some:
+// who has it ready and is neither behind nor about to be, as one is whose ingest is paused or
+// whose disk is full.
+func Alone(m *topology.Map, id millrace.NodeID, but ...millrace.NodeID) topology.Set {
 	alone := m.Hosted(id)
 	for _, n := range m.Nodes() {
-		if n.ID != id && m.Alive(n.ID) && m.Halted(n.ID) == "" {
+		if n.ID != id && !slices.Contains(but, n.ID) && m.Alive(n.ID) && m.Halted(n.ID) == "" {
 			serves := m.Ready(n.ID)
 			serves = serves.And(m.Hosted(n.ID))
 			alone = alone.Minus(serves.Minus(m.Lag(n.ID).Behind))
 		}
 	}
 	return alone
+}
+
+// silentAfter is how long a node may take to say that it is there.
+const silentAfter = 2 * time.Second
+
+// Silent asks nodes, all at the same time, whether they are there, and returns those that
+// say nothing: a frozen one stands as alive until its lease is over, and one that is cut off
+// from all but etcd for as long as that lasts. What cannot be asked from here, for want of a
+// name or a certificate, is not among them.
+func (c *Conns) Silent(ctx context.Context, nodes []topology.Node) []millrace.NodeID {
+	silent := make([]bool, len(nodes))
+	var asked sync.WaitGroup
+	for i, n := range nodes {
+		asked.Go(func() { silent[i] = c.silent(ctx, n) })
+	}
+	asked.Wait()
+	var ids []millrace.NodeID
+	for i, n := range nodes {
+		if silent[i] {
+			ids = append(ids, n.ID)
+		}
+	}
+	return ids
+}
+
+func (c *Conns) silent(ctx context.Context, n topology.Node) bool {
+	named, cancel := context.WithTimeout(ctx, silentAfter)
+	defer cancel()
+	host, _, err := net.SplitHostPort(n.Addr)
+	if err == nil {
+		_, err = net.DefaultResolver.LookupHost(named, host)
+	}
+	if err != nil {
+		return false
+	}
+	conn, err := c.dial(n)
+	if err != nil {
+		return false
+	}
+	asked, cancel := context.WithTimeout(ctx, silentAfter)
+	defer cancel()
+	_, err = healthv1.NewHealthClient(conn).Check(asked, &healthv1.HealthCheckRequest{})
+	s := status.Convert(err)
+	refused := s.Code() == codes.Unavailable && strings.Contains(s.Message(), syscall.ECONNREFUSED.Error())
+	return refused || s.Code() == codes.DeadlineExceeded
 }
 
 // Ask calls a node, and gives its refusals their fields and ways out.

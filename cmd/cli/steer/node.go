@@ -344,6 +344,9 @@ func (r *restarting) restartAlone(told context.Context, w io.Writer, cl *cluster
 	if err == nil && r.Override == "" {
 		err = r.await(told, watch, func(m *topology.Map) error { return spared(m, id) })
 	}
+	if err == nil && r.Override == "" {
+		err = r.answered(told, watch.Current(), id)
+	}
 	if told.Err() != nil {
 		return false, fmt.Errorf("%w: %s is not restarted", overBy(told), id)
 	}
@@ -467,6 +470,27 @@ func spared(m *topology.Map, id millrace.NodeID) error {
 	alone := clusters.Alone(m, id)
 	if k := alone.Len(); k > 0 {
 		return fmt.Errorf("%d partitions that it hosts are served by nobody else: %s", k, &alone)
+	}
+	return nil
+}
+
+// answered refuses a restart while those who serve what a node hosts say nothing, whatever
+// etcd says of them.
+func (r *restarting) answered(ctx context.Context, m *topology.Map, id millrace.NodeID) error {
+	conns, err := clusters.ConnsOf(ctx)
+	if err != nil {
+		return err
+	}
+	defer conns.Close()
+	hosted := m.Hosted(id)
+	others := slices.DeleteFunc(slices.Clone(m.Nodes()), func(n topology.Node) bool {
+		shared := hosted.And(m.Hosted(n.ID))
+		return n.ID == id || !m.Alive(n.ID) || shared.Len() == 0
+	})
+	silent := conns.Silent(ctx, others)
+	alone := clusters.Alone(m, id, silent...)
+	if k := alone.Len(); k > 0 {
+		return fmt.Errorf("%v do not answer, and %d partitions that it hosts are served by nobody else: %s; see to them, or %s", silent, k, &alone, r.OverrideWay())
 	}
 	return nil
 }

@@ -213,7 +213,8 @@ func (p *Plan) waitsFor(m *Move, a *topology.Assignment, e *evidence, coming int
 	if !e.nodes.Alive(m.To) {
 		return fmt.Sprintf("%s is not there", m.To)
 	}
-	if why := e.nodes.Halted(m.To); why != "" && why != topology.PausedReason { // which ends by itself
+	served := e.serving(m.Partition, a.Replicas[m.Partition], "") > 0                     // else whoever has anything of it is better than nobody
+	if why := e.nodes.Halted(m.To); served && why != "" && why != topology.PausedReason { // which ends by itself
 		return fmt.Sprintf("%s takes in nothing new: %s", m.To, why)
 	}
 	if ready := e.nodes.Ready(m.To); ready.Has(m.Partition) {
@@ -223,10 +224,11 @@ func (p *Plan) waitsFor(m *Move, a *topology.Assignment, e *evidence, coming int
 		return fmt.Sprintf("the partition has %d replicas, and one has to go first", n)
 	}
 	s, needs := e.stats[m.To], m.needs(e)
-	if _, has := s.Partitions[m.Partition]; has && needs == 0 {
+	room := s.FreeBytes - s.KeptBytes
+	if _, has := s.Partitions[m.Partition]; has && needs == 0 && (room >= 0 || !served) {
 		return ""
 	}
-	if room := s.FreeBytes - s.KeptBytes; s.DiskBytes > 0 && (room < 0 || room-coming < needs) {
+	if s.DiskBytes > 0 && (room < 0 || room-coming < needs) {
 		return fmt.Sprintf("%s has no room: %d MiB are free, of which %d stay so and %d are for moves under way, and it takes %d", m.To, s.FreeBytes>>20, s.KeptBytes>>20, coming>>20, needs>>20)
 	}
 	return ""

@@ -926,9 +926,12 @@ func TestExplainSaysWhatMovesWaitFor(t *testing.T) {
 		detail  string
 		seconds float64
 	}{
-		"it is begun":         {0, nil, "assigned", "", 1},
-		"its node is gone":    {0, func(e *evidence, _ *Plan) { delete(w.alive, "n3") }, "gone", "n3 is not there", 1},
-		"it is ready":         {0, func(*evidence, *Plan) { w.ready["n3"] = topology.All() }, "ready", string(p.Moves[0].From) + " goes when as many serve as are wanted", 1},
+		"it is begun":      {0, nil, "assigned", "", 1},
+		"its node is gone": {0, func(e *evidence, _ *Plan) { delete(w.alive, "n3") }, "gone", "n3 is not there", 1},
+		"it is ready":      {0, func(*evidence, *Plan) { w.ready["n3"] = topology.All() }, "ready", string(p.Moves[0].From) + " goes when as many serve as are wanted", 1},
+		"another is not": {0, func(*evidence, *Plan) {
+			w.ready["n3"], w.ready[w.a.Replicas[0][1]] = topology.All(), topology.Set{}
+		}, "ready", string(p.Moves[0].From) + " goes when as many serve as are wanted, and " + string(w.a.Replicas[0][1]) + " does not", 1},
 		"it is ready, paused": {0, func(_ *evidence, p *Plan) { w.ready["n3"], p.Status = topology.All(), Paused }, "ready", string(p.Moves[0].From) + " stays while the plan is paused", 1},
 		"it is done":          {1, nil, "done", "", 1},
 		"its turn":            {2, nil, "waiting", "its turn: 1 moves to n3 are under way, and 0 others wait before it", 61},
@@ -942,6 +945,9 @@ func TestExplainSaysWhatMovesWaitFor(t *testing.T) {
 	} {
 		plan := *p
 		plan.Moves = slices.Clone(p.Moves)
+		for _, id := range []millrace.NodeID{"n0", "n1", "n2"} {
+			w.ready[id] = w.a.Hosted(id)
+		}
 		w.alive["n3"], w.ready["n3"] = true, topology.Set{}
 		e := w.evidence()
 		if c.change != nil {

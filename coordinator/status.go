@@ -24,6 +24,12 @@ type Progress struct {
 	Left     float64           `json:"left"`      // seconds that are left, as moves have ended since the first did; -1: not known
 	UnderWay []MoveProgress    `json:"under_way"` // moves whose new replica is being built
 	Nodes    []NodeProgress    `json:"nodes"`
+	// Undone are moves that took away, in the end, what an order took back: of one that is
+	// cancelled, the new replicas that were not ready.
+	Undone int `json:"undone,omitempty"`
+	// Holding counts, by the node that they wait for, the moves of which the new replica is
+	// ready and the old one stays, since that node does not serve the partition.
+	Holding map[millrace.NodeID]int `json:"holding,omitempty"`
 }
 
 // Standstill says why nothing moves or is repaired: the plan is paused, since when and by
@@ -132,18 +138,28 @@ func (s *Steered) Progress(now time.Time) (pr Progress) {
 		pr.Nodes = append(pr.Nodes, *count[id])
 	}
 	var lately []Move // moved since the last order
-	bytes, full := int64(0), false
+	bytes, full, ready := int64(0), false, 0
+	pr.Holding = map[millrace.NodeID]int{}
 	for _, m := range p.Moves {
 		pr.Moves[m.State]++
 		pr.Bytes += m.Bytes
 		switch m.State {
 		case Moved:
 			pr.Done += m.Bytes
+			if m.To == "" && !m.Since.Before(p.Since) && (p.Status == Cancelling || p.Status == Cancelled) {
+				pr.Undone++
+			}
 			if !m.Since.Before(p.Since) {
 				lately, bytes = append(lately, m), bytes+m.Bytes
 			}
 		case Building:
 			mp := s.underWay(m, now)
+			if mp.Replica == readyReplica {
+				ready++
+				if held := s.holding(m); len(held) > 0 {
+					pr.Holding[held[0]]++
+				}
+			}
 			full = full || mp.Reason == topology.DiskFullReason
 			pr.UnderWay = append(pr.UnderWay, mp)
 		}
@@ -160,7 +176,7 @@ func (s *Steered) Progress(now time.Time) (pr Progress) {
 	switch {
 	case p.Status.Ended():
 		pr.Left = 0
-	case p.Status == Paused || full: // for nobody knows how long
+	case p.Status == Paused || full || len(pr.Holding) > 0 && ready == p.left(): // for nobody knows how long
 	default:
 		pr.Left = p.remains(lately, pr.Bytes-pr.Done, now)
 	}
@@ -168,7 +184,7 @@ func (s *Steered) Progress(now time.Time) (pr Progress) {
 }
 
 // remains is how many seconds moves of so many bytes take yet, by those that have ended
-// lately; -1: that is not known. How long the first of them took says nothing: others
+// lately, as many of them or as many bytes, whichever is longer; -1: that is not known. How long the first of them took says nothing: others
 // were built meanwhile.
 func (p *Plan) remains(lately []Move, bytes int64, now time.Time) float64 {
 	if len(lately) == 0 {
@@ -181,15 +197,19 @@ func (p *Plan) remains(lately []Move, bytes int64, now time.Time) float64 {
 			moved, ended = moved+m.Bytes, ended+1
 		}
 	}
-	seconds := now.Sub(first).Seconds()
-	switch {
-	case moved > 0:
-		return seconds / float64(moved) * float64(bytes)
-	case ended > 0: // nobody says how large they are
-		return seconds / float64(ended) * float64(p.left())
+	if ended == 0 {
+		return -1
 	}
-	return -1
+	seconds := now.Sub(first).Seconds()
+	left := seconds / float64(ended) * float64(p.left()) // as when so many begin a second
+	if moved > 0 {
+		left = max(left, seconds/float64(moved)*float64(bytes))
+	}
+	return left
 }
+
+// readyReplica is the state of a new replica that is ready.
+const readyReplica = "ready"
 
 // underWay is what the node that builds a replica says of it.
 func (s *Steered) underWay(m Move, now time.Time) MoveProgress {
@@ -201,7 +221,7 @@ func (s *Steered) underWay(m Move, now time.Time) MoveProgress {
 	case !s.Map.Alive(m.To):
 		mp.Replica, mp.Detail = "gone", fmt.Sprintf("%s is not there", m.To)
 	case ready.Has(m.Partition):
-		mp.Replica, mp.Detail = "ready", s.goes(m)
+		mp.Replica, mp.Detail = readyReplica, s.goes(m)
 	}
 	for _, r := range s.Map.Reports(m.To) {
 		if r.Partitions.Has(m.Partition) && !r.Warning {
@@ -219,7 +239,23 @@ func (s *Steered) goes(m Move) string {
 	case s.Plan.Status == Paused:
 		return fmt.Sprintf("%s stays while the plan is paused", m.From)
 	}
-	return fmt.Sprintf("%s goes when as many serve as are wanted", m.From)
+	text := fmt.Sprintf("%s goes when as many serve as are wanted", m.From)
+	for _, id := range s.holding(m) {
+		text += fmt.Sprintf(", and %s does not", id)
+	}
+	return text
+}
+
+// holding returns the nodes that a move waits for whose new replica is ready: those that host
+// the partition and do not serve it.
+func (s *Steered) holding(m Move) (ids []millrace.NodeID) {
+	e := &evidence{nodes: s.Map}
+	for _, id := range s.Assignment.Replicas[m.Partition] {
+		if id != m.From && id != m.To && !e.ready(id, m.Partition) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 // moved is where one of the plan's moves is, also one that nobody has begun or

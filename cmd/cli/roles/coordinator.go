@@ -69,7 +69,7 @@ func (c *coordinatorConfig) coordinator() (coordinator.Config, error) {
 	exposures, err := c.exposures()
 	return coordinator.Config{
 		Name: cmp.Or(c.Name, host), Addr: c.Admin, Grace: c.Grace, RepairOff: !c.repairs(), DropAfter: c.DropAfter, Exposures: exposures, Outcomes: c.outcomes(),
-		Limits: coordinator.Limits{PerNode: c.MovesPerNode, PerSecond: c.MovesBegun, BytesPerSecond: c.Rate << 20}, Log: slog.Default(),
+		Limits: coordinator.Limits{PerNode: c.MovesPerNode, PerSecond: c.MovesBegun, BytesPerSecond: min(c.Rate, 1<<40) << 20}, Log: slog.Default(),
 	}, err
 }
 

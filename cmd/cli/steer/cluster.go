@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -424,6 +425,14 @@ func tellPlan(w io.Writer, s *coordinator.Steered, err error) {
 	if p := s.Plan; p != nil && !p.Status.Ended() {
 		fmt.Fprintf(w, "plan %s (%s) is %s as etcd has it, which may be older, and goes on from this assignment: look at it with millrace cluster status\n", p.ID, p.Kind, p.Status)
 	}
+	draining := []millrace.NodeID{}
+	for id, m := range s.Intent.Nodes {
+		if m.Draining {
+			draining = append(draining, id)
+		}
+	}
+	slices.Sort(draining)
+	fmt.Fprintf(w, "drained are, as etcd has it, which may be older: %v; drain others again (millrace node drain), or plans give them partitions\n", draining)
 }
 
 // tellStays tells of a document that is not restored, and why.
@@ -481,7 +490,8 @@ lacks, too: the name of their file is told. Where those are gone for good, --ove
 version without bytes serves what did before, and that is told.
 
 A plan that was under way is in no directory: it is told where partitions have more
-replicas than are wanted and etcd has no plan any more, and which plan goes on.
+replicas than are wanted and etcd has no plan any more, and which plan goes on. Nor are
+the nodes that were drained: it tells who is, as etcd has it.
 
 It tells how old each directory is, and of each document that it writes the directory
 that it is from. What was written into etcd since it lost state stays,

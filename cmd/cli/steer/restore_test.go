@@ -84,10 +84,13 @@ func TestALostPlanIsTold(t *testing.T) {
 	var out strings.Builder
 	tellPlan(&out, s, nil)
 	s.Plan.Status = coordinator.Paused
+	s.Intent.Nodes = map[millrace.NodeID]coordinator.Mark{"n4": {Draining: true}, "n3": {Draining: true}, "n5": {Added: true}}
 	tellPlan(&out, s, nil)
 	tellPlan(&out, nil, errors.New("etcd is away"))
 	const want = `1 partitions have more than 1 replicas, and etcd has no plan that is under way: one was, and is lost, and nobody takes them away: 4: see to it with millrace cluster plan, and millrace cluster apply
+drained are, as etcd has it, which may be older: []; drain others again (millrace node drain), or plans give them partitions
 plan x (add) is paused as etcd has it, which may be older, and goes on from this assignment: look at it with millrace cluster status
+drained are, as etcd has it, which may be older: [n3 n4]; drain others again (millrace node drain), or plans give them partitions
 all is restored, and what becomes of a plan that was under way cannot be told: etcd is away: see millrace cluster status
 `
 	if out.String() != want {

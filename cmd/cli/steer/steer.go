@@ -194,6 +194,9 @@ const maxLeft = 365 * 24 * time.Hour
 
 func progressLine(p *coordinator.Plan, pr *coordinator.Progress) string {
 	line := fmt.Sprintf("%s: %d of %d moves done, %d building, %.1f of %.1f MiB", p.Status, pr.Moves[coordinator.Moved], len(p.Moves), pr.Moves[coordinator.Building], float64(pr.Done)/(1<<20), float64(pr.Bytes)/(1<<20))
+	if pr.Undone > 0 {
+		line += fmt.Sprintf(", %d of them took back what was not ready", pr.Undone)
+	}
 	if pr.Rate > 0 {
 		line += fmt.Sprintf(", %.1f MiB/s", pr.Rate/(1<<20))
 	}
@@ -206,6 +209,9 @@ func progressLine(p *coordinator.Plan, pr *coordinator.Progress) string {
 	}
 	if slices.Sort(full); waits > 0 {
 		line += fmt.Sprintf(", %d wait for room on the disks of %s", waits, slices.Compact(full))
+	}
+	for _, id := range slices.Sorted(maps.Keys(pr.Holding)) {
+		line += fmt.Sprintf(", %d wait for %s, which does not serve what they leave", pr.Holding[id], id)
 	}
 	if pr.Left > 0 && pr.Left < maxLeft.Seconds() {
 		line += fmt.Sprintf(", about %s left", (time.Duration(pr.Left) * time.Second).Round(time.Second))
@@ -375,6 +381,11 @@ func warnings(o coordinator.Order, s *coordinator.Steered) []string {
 	if o == coordinator.Rollback {
 		for _, id := range s.Missing() {
 			out = append(out, fmt.Sprintf("%s hosted partitions before the plan and is not there: it gets them when it is back, and others get them if it is given up", id))
+		}
+		for _, n := range s.Map.Nodes() {
+			if why := s.Map.Halted(n.ID); why != "" {
+				out = append(out, fmt.Sprintf("%s takes in nothing new (%s): what goes back to it waits until it does", n.ID, why))
+			}
 		}
 	}
 	return out

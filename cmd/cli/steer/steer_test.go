@@ -158,6 +158,11 @@ func TestProgressTellsOfFullDisks(t *testing.T) {
 	if got := progressLine(&coordinator.Plan{Status: coordinator.Running}, &pr); !strings.HasSuffix(got, want) {
 		t.Errorf("%q; want %q", got, want)
 	}
+	pr = coordinator.Progress{Moves: map[coordinator.MoveState]int{coordinator.Moved: 3}, Left: -1, Undone: 2, Holding: map[millrace.NodeID]int{"n9": 1}}
+	const told = "cancelling: 3 of 4 moves done, 0 building, 0.0 of 0.0 MiB, 2 of them took back what was not ready, 1 wait for n9, which does not serve what they leave"
+	if got := progressLine(&coordinator.Plan{Status: coordinator.Cancelling, Moves: make([]coordinator.Move, 4)}, &pr); got != told {
+		t.Errorf("%q; want %q", got, told)
+	}
 }
 
 // Who stops a roll goes on after a node that is restarted, and with one of which only the

@@ -24,6 +24,7 @@ import (
 	"github.com/millrace/millrace/broker/intake"
 	"github.com/millrace/millrace/broker/items"
 	"github.com/millrace/millrace/broker/limits"
+	"github.com/millrace/millrace/internal/arrivals"
 	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/permit"
 	"github.com/millrace/millrace/internal/rpcerr"
@@ -107,7 +108,7 @@ func (b *Doors) guarded(next http.Handler) http.Handler {
 			return
 		}
 		defer cancel()
-		loan := b.admission.Parsing.BorrowFor(cmp.Or(permit.Who(ctx).Name, intake.HostOf(r.RemoteAddr)))
+		loan := b.admission.Parsing.BorrowFor(cmp.Or(permit.Who(ctx).Name, arrivals.HostOf(r.RemoteAddr)))
 		defer loan.Return()
 		answer := b.admission.Answering.Borrow()
 		defer answer.Return() // when it is written

@@ -97,7 +97,7 @@ func (b *Doors) HTTPServer() *http.Server {
 // parsed. A request that it hands on has its body in a [received].
 func (b *Doors) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx, err := admission.WithHeaders(tracing.IncomingHTTP(r.Context(), r.Header), r.Header.Get)
+		ctx, err := admission.WithHeaders(b.admission.Traced(tracing.IncomingHTTP(r.Context(), r.Header)), r.Header.Get)
 		if err != nil {
 			refuse(w, r, err)
 			return

@@ -194,7 +194,7 @@ func serveGRPC[Req any, PReq interface {
 	proto.Message
 }, Resp any](b *Doors, method func(context.Context, PReq) (*Resp, error)) grpc.MethodHandler {
 	return func(_ any, ctx context.Context, parse func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
-		ctx = tracing.Incoming(ctx)
+		ctx = b.admission.Traced(tracing.Incoming(ctx))
 		ctx, err := admission.WithHeaders(ctx, func(name string) string {
 			if values := metadata.ValueFromIncomingContext(ctx, name); len(values) > 0 {
 				return values[0]

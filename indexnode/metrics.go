@@ -37,6 +37,9 @@ func newCounters(reg prometheus.Registerer, n *Node) counters {
 	gauge("millrace_indexnode_question_memory_bytes", "Memory that is counted for questions: what they read beside the caches, and their answers.", func() float64 {
 		return float64(n.memory.Held())
 	})
+	gauge("millrace_indexnode_request_memory_bytes", "Memory that is counted for calls of brokers and nodes, from their first byte until they are answered. Calls are refused as it comes near a quarter of question_memory_mib.", func() float64 {
+		return float64(n.arriving.Held())
+	})
 	gauge("millrace_indexnode_ingest_paused_seconds", "For how long yet nothing is applied because an operator has paused it; 0 when it is not paused.", func() float64 {
 		now := time.Now()
 		return max(0, n.replicas.Paused(now).Sub(now).Seconds())

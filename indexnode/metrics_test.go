@@ -1,6 +1,7 @@
 package indexnode
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -88,7 +89,7 @@ func TestMetrics(t *testing.T) {
 			refused.Inc()
 		}
 	}
-	if err := n.memory.Borrow().More(7); err != nil {
+	if err := errors.Join(n.memory.Borrow().More(7), n.arriving.Borrow().More(11)); err != nil {
 		t.Fatal(err)
 	}
 
@@ -109,7 +110,7 @@ func TestMetrics(t *testing.T) {
 		"cache_memory_bytes": float64(s.Arena.Used), "cache_mapped_bytes": float64(s.Arena.Mapped), "cache_retired_bytes": float64(s.Arena.Retired),
 		"cache_record_bytes": float64(s.Arena.Used) / float64(s.Records), "cache_fat_bytes": float64(s.Bytes),
 		"cache_bound_bytes": 16 << 10, "cache_taken_bytes": float64(s.Taken),
-		"indexnode_question_memory_bytes":  7,
+		"indexnode_question_memory_bytes": 7, "indexnode_request_memory_bytes": 11,
 		"indexnode_type_records type=post": 90, "indexnode_type_deleted_records type=post": 1, "indexnode_type_timelines type=post": 30,
 		"indexnode_type_newest_timestamp_seconds type=post": 1700000000.002, "indexnode_type_cached_records type=post": float64(s.Records),
 		"indexnode_type_in_total type=post": 90 + 1 + 1, "indexnode_type_out_total how=deleted type=post": 1,

@@ -25,6 +25,8 @@ import (
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/tap"
 
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/internal/cluster/members"
@@ -40,6 +42,7 @@ import (
 	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/indexnode/warm"
+	"github.com/millrace/millrace/internal/arrivals"
 	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/cluster/datadir"
@@ -49,6 +52,7 @@ import (
 	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/nodewire"
 	"github.com/millrace/millrace/internal/permit"
+	"github.com/millrace/millrace/internal/rpcerr"
 	"github.com/millrace/millrace/internal/wait"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/schemas/registry"
@@ -152,6 +156,7 @@ type Node struct {
 	awaits     atomic.Value                    // string: what Run waits for before it hosts anything; empty: nothing
 	maps       atomic.Pointer[func() *topology.Map]
 	memory     *memory.Budget // of questions
+	arriving   *memory.Budget // of calls that are not answered
 }
 
 // Open opens the node's store. Run does the rest; Close after it.
@@ -164,6 +169,7 @@ func Open(cfg Config) (*Node, error) {
 		n.models = relevance.Builtin()
 	}
 	n.memory = memory.New(cmp.Or(cfg.QuestionMemory, DefaultQuestionMemory), "questions")
+	n.arriving = memory.New(arrivingBytes(cmp.Or(cfg.QuestionMemory, DefaultQuestionMemory)), "calls that are arriving")
 	n.cfg.LagLimit = cmp.Or(cfg.LagLimit, lagLimit)
 	if cfg.Store.Log == nil {
 		cfg.Store.Log = n.log
@@ -204,6 +210,10 @@ func Open(cfg Config) (*Node, error) {
 // is read, 192 MiB.
 const DefaultQuestionMemory = 256 << 20
 
+// arrivingBytes bounds what calls hold together from their first byte until they are
+// answered, beside the memory of questions: several of the largest.
+func arrivingBytes(questions int64) int64 { return questions / 4 }
+
 // lagLimit is Config.LagLimit's default.
 const lagLimit = 8 * time.Second
 
@@ -225,7 +235,7 @@ func (n *Node) Run(ctx context.Context, l net.Listener) error {
 	reads, endReads := context.WithCancel(hosts)
 	defer endReads()
 	n.running.Store(&reads)
-	g.Go(func() error { return server.Serve(l) })
+	g.Go(func() error { return server.Serve(n.guard(l)) })
 	g.Go(func() error { return h.run(hosts, cmp.Or(n.cfg.Advertise, l.Addr().String())) })
 	g.Go(func() error {
 		defer stop()
@@ -254,6 +264,8 @@ func finish(server *grpc.Server, within time.Duration) {
 const (
 	// maxRequestBytes bounds a query: 20,000 entities of the longest kind.
 	maxRequestBytes = 16 << 20
+	// maxCallBytes bounds what a call is counted at, with the frames it comes in.
+	maxCallBytes = maxRequestBytes + maxRequestBytes/8
 	// maxHeaderBytes bounds the headers of a call. Brokers send some hundred bytes.
 	maxHeaderBytes = 16 << 10
 	// shakeWithin bounds a handshake, and idleConn how long a connection may have
@@ -262,9 +274,25 @@ const (
 	idleConn    = 15 * time.Minute
 )
 
+// guard bounds what the connections of the port hold of calls. A call may take its
+// time: a partition is read for minutes, and what it sends meanwhile is little.
+func (n *Node) guard(l net.Listener) net.Listener {
+	return arrivals.Watch(l, arrivals.Bounds{Budget: n.arriving, Call: maxCallBytes})
+}
+
+// admitCall refuses by its headers a call for which there is no memory.
+func admitCall(ctx context.Context, _ *tap.Info) (context.Context, error) {
+	if from, ok := peer.FromContext(ctx); ok {
+		if err := arrivals.Room(from.Addr); err != nil {
+			return nil, rpcerr.Status(err)
+		}
+	}
+	return ctx, nil
+}
+
 // server is what brokers ask.
 func (n *Node) server() *grpc.Server {
-	s := grpc.NewServer(append(serverOptions(), n.cfg.Permit.ServerOptions(nil, permit.Broker, permit.Node)...)...)
+	s := grpc.NewServer(append(serverOptions(), n.cfg.Permit.ServerOptions(admitCall, permit.Broker, permit.Node)...)...)
 	nodev1.RegisterNodeServiceServer(s, n)
 	nodev1.RegisterAdminServiceServer(s, n.admin())
 	healthv1.RegisterHealthServer(s, health.NewServer()) // by which brokers tell a busy node from one that answers nobody

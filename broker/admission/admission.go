@@ -9,8 +9,10 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 
 	"github.com/millrace/millrace/internal/memory"
+	"github.com/millrace/millrace/internal/tracing"
 )
 
 // Control lets requests in, by their headers alone: first the quota of the caller is asked,
@@ -23,6 +25,8 @@ type Control struct {
 	// parsing takes, and answers.
 	Arriving, Parsing, Answering *memory.Budget
 
+	traces *rate.Limiter // of those that callers want sampled
+
 	shed    prometheus.Counter
 	callers *prometheus.CounterVec // caller, outcome
 }
@@ -30,7 +34,7 @@ type Control struct {
 // New returns a control of requests that take so many bytes together.
 func New(callers map[string]Quota, bytes int64) *Control {
 	return &Control{
-		limiter: newLimiter(), quotas: newQuotas(callers),
+		limiter: newLimiter(), quotas: newQuotas(callers), traces: rate.NewLimiter(maxTraces, maxTraces),
 		Arriving:  memory.New(bytes/4, "requests that are arriving"),
 		Parsing:   memory.New(bytes/4, "requests that are being read"),
 		Answering: memory.New(bytes/2, "requests that are being answered"),
@@ -39,6 +43,17 @@ func New(callers map[string]Quota, bytes int64) *Control {
 		callers: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "millrace", Subsystem: "broker", Name: "caller_requests_total", Help: "Requests by caller (one that has a quota, or default) and outcome: admitted, refused for its quota."}, []string{"caller", "outcome"}),
 	}
+}
+
+// maxTraces is how many traces a second are sampled because their callers say so: one
+// that says it of every request would fill the queue of spans, which drops those of
+// others then, and the collector.
+const maxTraces = 100
+
+// Traced returns ctx, whose caller's wish to have its trace sampled is heeded for so
+// many a second.
+func (c *Control) Traced(ctx context.Context) context.Context {
+	return tracing.Within(ctx, c.traces.Allow)
 }
 
 // Collectors are the metrics of what is let in.

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/millrace/millrace/broker/intake"
+	"github.com/millrace/millrace/internal/arrivals"
 	"github.com/millrace/millrace/internal/memory"
 )
 
@@ -39,7 +40,7 @@ type delivery struct {
 func send(ctx context.Context, answer proto.Message, loan *memory.Loan) *delivery {
 	d := &delivery{answer: answer, loan: loan}
 	if p, ok := peer.FromContext(ctx); ok {
-		d.sent = intake.Keep(p.Addr, loan)
+		d.sent = arrivals.Keep(p.Addr, loan)
 	}
 	return d
 }

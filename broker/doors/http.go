@@ -24,6 +24,7 @@ import (
 	"github.com/millrace/millrace/broker/intake"
 	"github.com/millrace/millrace/broker/items"
 	"github.com/millrace/millrace/broker/limits"
+	"github.com/millrace/millrace/internal/arrivals"
 	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/permit"
 	"github.com/millrace/millrace/internal/rpcerr"
@@ -96,7 +97,7 @@ func (b *Doors) HTTPServer() *http.Server {
 // parsed. A request that it hands on has its body in a [received].
 func (b *Doors) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx, err := admission.WithHeaders(tracing.IncomingHTTP(r.Context(), r.Header), r.Header.Get)
+		ctx, err := admission.WithHeaders(b.admission.Traced(tracing.IncomingHTTP(r.Context(), r.Header)), r.Header.Get)
 		if err != nil {
 			refuse(w, r, err)
 			return
@@ -107,7 +108,7 @@ func (b *Doors) guarded(next http.Handler) http.Handler {
 			return
 		}
 		defer cancel()
-		loan := b.admission.Parsing.BorrowFor(cmp.Or(permit.Who(ctx).Name, intake.HostOf(r.RemoteAddr)))
+		loan := b.admission.Parsing.BorrowFor(cmp.Or(permit.Who(ctx).Name, arrivals.HostOf(r.RemoteAddr)))
 		defer loan.Return()
 		answer := b.admission.Answering.Borrow()
 		defer answer.Return() // when it is written

@@ -24,6 +24,7 @@ import (
 	"github.com/millrace/millrace/api/millrace/feed/v1/feedv1connect"
 	"github.com/millrace/millrace/broker/admission"
 	"github.com/millrace/millrace/broker/intake"
+	"github.com/millrace/millrace/internal/arrivals"
 	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/internal/permit"
 	"github.com/millrace/millrace/internal/rpcerr"
@@ -61,10 +62,18 @@ type Doors struct {
 	leaving atomic.Bool // see Leave
 }
 
+// arriveWithin is how long a request may take to arrive, from its first byte, and
+// takenWithin how long a caller may take to read an answer, unless somebody says
+// otherwise.
+const (
+	arriveWithin = 10 * time.Second
+	takenWithin  = 30 * time.Second
+)
+
 // New returns the doors of a broker.
 func New(c Config) *Doors {
 	return &Doors{
-		ArriveWithin: intake.ArriveWithin, TakenWithin: intake.TakenWithin,
+		ArriveWithin: arriveWithin, TakenWithin: takenWithin,
 		admission: c.Admission, permit: c.Permit, feed: c.Feed, why: c.Why, refused: c.Refused, shed: c.Shed,
 		checks: newChecks(),
 	}
@@ -90,9 +99,9 @@ func (b *Doors) ServerOptions() []grpc.ServerOption {
 
 // Guard returns the listener of the gRPC server: it bounds what connections
 // hold of requests that have not been read whole, and how long they may take to
-// read answers. See [intake.Watch].
+// read answers. See [arrivals.Watch].
 func (b *Doors) Guard(l net.Listener) net.Listener {
-	return intake.Watch(l, b.admission.Arriving, b.ArriveWithin, b.TakenWithin)
+	return arrivals.Watch(l, arrivals.Bounds{Budget: b.admission.Arriving, Call: 2 * intake.MaxBytes, Arrive: b.ArriveWithin, Taken: b.TakenWithin})
 }
 
 // refuseCompressed refuses compressed requests: a small one may become a large
@@ -185,7 +194,7 @@ func serveGRPC[Req any, PReq interface {
 	proto.Message
 }, Resp any](b *Doors, method func(context.Context, PReq) (*Resp, error)) grpc.MethodHandler {
 	return func(_ any, ctx context.Context, parse func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
-		ctx = tracing.Incoming(ctx)
+		ctx = b.admission.Traced(tracing.Incoming(ctx))
 		ctx, err := admission.WithHeaders(ctx, func(name string) string {
 			if values := metadata.ValueFromIncomingContext(ctx, name); len(values) > 0 {
 				return values[0]

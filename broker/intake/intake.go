@@ -1,6 +1,4 @@
-// Package intake bounds what callers can make a server hold and do before
-// their requests are parsed, and after they are answered: the time that a call
-// may take to arrive and its answer to be read ([Watch]), and the shape of a
+// Package intake bounds what callers can make a server hold and do by the shape of a
 // message, which is found before it is parsed ([JSON], [Message]). Requests of the
 // feed API are read so ([ReadJSON], [ReadMessage]).
 package intake

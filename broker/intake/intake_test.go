@@ -3,19 +3,13 @@ package intake
 import (
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
-	"github.com/millrace/millrace/internal/memory"
 )
 
 // The list is read by hand wherever the path leads, and only there.
@@ -60,64 +54,7 @@ func FuzzMessage(f *testing.F) {
 	})
 }
 
-// pipes is a listener of connections in memory.
-type pipes struct{ accepted chan net.Conn }
-
-func (p pipes) Accept() (net.Conn, error) {
-	c, ok := <-p.accepted
-	if !ok {
-		return nil, net.ErrClosed
-	}
-	return c, nil
-}
-func (pipes) Close() error   { return nil }
-func (pipes) Addr() net.Addr { return &net.TCPAddr{} }
-
 // The look at a message takes little beside parsing it.
-// Who takes back more calls in a second than anyone would who wants answers is
-// cut off; who does so over a longer time is not.
-func TestCallsThatAreTakenBack(t *testing.T) {
-	one := slices.Concat(make([]byte, 3), []byte{frameHeaders, 4, 0, 0, 0, 1}, []byte{0, 0, 4, frameReset, 0, 0, 0, 0, 1, 0, 0, 0, 8})
-	for name, c := range map[string]struct {
-		each, pause time.Duration // between maxResets calls and as many again
-		cut         bool
-	}{
-		"at once":      {0, 0, true},
-		"by and by":    {40 * time.Microsecond, 0, true},
-		"taking turns": {0, 1001 * time.Millisecond, false},
-		"slowly":       {51 * time.Microsecond, 0, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				l := pipes{make(chan net.Conn, 1)}
-				ours, theirs := net.Pipe()
-				l.accepted <- theirs
-				conn, _ := Watch(l, memory.New(1<<20, "requests"), time.Hour, time.Hour).Accept()
-				ended := make(chan error, 1)
-				go func() {
-					_, err := io.Copy(io.Discard, conn)
-					ended <- err
-				}()
-				_, _ = ours.Write(make([]byte, prefaceBytes))
-				for i := range 2 * maxResets {
-					if i == maxResets {
-						time.Sleep(c.pause)
-					}
-					time.Sleep(c.each)
-					if _, err := ours.Write(one); err != nil {
-						break
-					}
-				}
-				_ = ours.Close()
-				if err := <-ended; c.cut != errors.Is(err, errTakenBack) {
-					t.Errorf("it ended with %v", err)
-				}
-				_ = conn.Close()
-			})
-		})
-	}
-}
-
 func BenchmarkMessage(b *testing.B) {
 	req := &feedv1.GetFeedRequest{Feed: "recent"}
 	for i := range 1000 {

@@ -168,7 +168,7 @@ func TestLooksTellTheSameAsJSON(t *testing.T) {
 		"ready": {line: "--admin " + ready, facts: []string{ready, `"ready":true`}}, "schema check": {line: note + log, facts: []string{"record.mood", "adds", `"fits":true`, `"read_by":[]`}},
 		"schema list":  {line: log, facts: []string{"millrace.Note", "known", r.retired.String(), `"notes":[`}},
 		"timeline get": {line: "member:1 --in store", facts: []string{"2026-01-01", `"in_store":true`}, lines: 1}, "timeline history": {line: "member:1", facts: []string{r.ContentTopic() + "/0/0"}, lines: 1},
-		"topics history": {line: log}, "topics show": {line: log, facts: []string{"timeline", "720", "stuck", "posts", `"partitioned_through":"20`, `"offset":5`}},
+		"topics history": {line: log}, "topics show": {line: log, facts: []string{"timeline", "720", "stuck", "posts", `"partitioned_through":"20`, `"offset":5`, `"inputs":[{"name":"activity","end":1,"last_stable":1`}},
 		"version": {facts: []string{"go1", `"os":"`}},
 		"why":     {line: "--record a --viewer member:9 --entities member:1 --addr " + r.GRPC, facts: []string{"member:1", `"findings":[{`}},
 	}

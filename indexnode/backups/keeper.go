@@ -333,7 +333,12 @@ func (r *round) upload(ctx context.Context, whole []store.Checkpoint, dir string
 		c, newest := &whole[i], known[whole[i].Partition]
 		m := manifest(c, r.k.cfg.Node, schemas, r.k.cfg.Retention)
 		if newest != nil && sameState(m, newest) {
-			r.count(func(t *result) { t.partitions++; t.unchanged++ })
+			g.Go(func() error {
+				if err := r.lookOver(ctx, b, m, dir, newest); err != nil {
+					errs[i] = fmt.Errorf("partition %d: %w", c.Partition, err)
+				}
+				return nil
+			})
 			continue
 		}
 		g.Go(func() error {
@@ -348,7 +353,25 @@ func (r *round) upload(ctx context.Context, whole []store.Checkpoint, dir string
 	return errors.Join(errs...)
 }
 
-// uploadOne uploads a partition, of which the newest backup has another state.
+// lookOver looks whether the files of the newest backup of a partition are there, of
+// which it has the state, and uploads the partition anew where they are not: somebody
+// may have removed them. One request a file is what a partition costs to which
+// somebody writes, too.
+func (r *round) lookOver(ctx context.Context, b *backup.Bucket, m *backup.Manifest, dir string, newest *backup.Manifest) error {
+	err := b.Look(ctx, newest)
+	var missing backup.MissingFiles
+	switch {
+	case errors.As(err, &missing):
+		r.k.cfg.Log.Error("files of the newest backup of a partition are gone or damaged; it is backed up anew", "partition", m.Partition, "backup", newest.ID, "files", len(missing), "err", err)
+		return r.uploadOne(ctx, b, m, dir, nil)
+	case err != nil:
+		return err
+	}
+	r.count(func(t *result) { t.partitions++; t.unchanged++ })
+	return nil
+}
+
+// uploadOne uploads a partition, but for the files that the newest backup has; nil has none.
 func (r *round) uploadOne(ctx context.Context, b *backup.Bucket, m *backup.Manifest, dir string, newest *backup.Manifest) error {
 	for tries := 0; ; tries++ {
 		known := newest.Known()

@@ -364,6 +364,52 @@ func TestOneNodeExpiresForAll(t *testing.T) {
 	kept(1)
 }
 
+// A partition to which nobody writes is backed up anew where a file of its newest
+// backup is gone, or is not whole; the others are left alone.
+func TestWhatIsLostInTheBucketIsBackedUpAnew(t *testing.T) {
+	for name, lose := range map[string]func(file string) error{
+		"gone":  os.Remove,
+		"short": func(file string) error { return os.Truncate(file, 10) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, k, bucket, set := backedUp(t, nil)
+			p := slices.Collect(set.All())[0]
+			ids, err := bucket.IDs(t.Context(), p)
+			must(t, err)
+			m, err := bucket.Manifest(t.Context(), p, ids[0])
+			must(t, err)
+			hash := m.Files[0].SHA256.String()
+			must(t, lose(filepath.Join(b.dir, "bucket", "files", hash[:2], hash)))
+			must(t, k.Backup(t.Context()))
+			r, err := bucket.Verify(t.Context(), backup.DepthOpen, func(d *backup.Damage) { t.Error(d) })
+			must(t, err)
+			for of := range set.All() {
+				want := len(ids)
+				if of == p {
+					want++
+				}
+				if got := len(r.Backups[of]); got != want {
+					t.Errorf("partition %d has %d backups, want %d; partition %d lost a file", of, got, want, p)
+				}
+			}
+			has, ok := newest(t, k, p)
+			if !ok {
+				t.Fatal("there is no backup")
+			}
+			other := b.open("other")
+			must(t, b.keeper(other, "other-node", nil).Restore(t.Context(), p, has, func(string) {}))
+			if other.Digest(p) != b.store.Digest(p) {
+				t.Error("what is restored is something else")
+			}
+			uploaded := k.counters.mu.uploaded
+			must(t, k.Backup(t.Context()))
+			if again := k.counters.mu.uploaded; again != uploaded {
+				t.Errorf("all is there, and %d bytes were uploaded", again-uploaded)
+			}
+		})
+	}
+}
+
 // newest is the newest backup of a partition, if it has one.
 func newest(t testing.TB, k *Keeper, p millrace.Partition) (b replica.Backup, has bool) {
 	t.Helper()

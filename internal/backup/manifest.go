@@ -256,6 +256,10 @@ func (m MissingFiles) Error() string {
 	return fmt.Sprintf("backup: %d files of the manifest aren't in the bucket, the first %s", len(m), m[0].name())
 }
 
+// Look looks for the files of a backup, one request for each and none of their bytes.
+// Those that are not there, or have another size, are a [MissingFiles].
+func (b *Bucket) Look(ctx context.Context, m *Manifest) error { return b.lookAll(ctx, m.Refs()) }
+
 func (b *Bucket) lookAll(ctx context.Context, refs []Ref) error {
 	missing, err := parallel(ctx, refs, func(ctx context.Context, r Ref) (*Ref, error) {
 		err := b.look(ctx, r)

@@ -1,10 +1,13 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -43,6 +46,86 @@ func (i *Inspector) Ends(ctx context.Context, topic string) ([]millrace.Offset, 
 	ends := make([]millrace.Offset, len(listed[topic]))
 	listed.Each(func(o kadm.ListedOffset) { ends[o.Partition] = millrace.Offset(o.Offset) })
 	return ends, nil
+}
+
+// Extent returns where a topic ends, and where committed reads of it do.
+func (i *Inspector) Extent(ctx context.Context, topic string) (Ends, error) {
+	e, err := ListEnds(ctx, i.adm, topic)
+	if err != nil {
+		return e, fmt.Errorf("kafka: ends of %s: %w", topic, err)
+	}
+	return e, nil
+}
+
+// Transaction is one that is open in a topic.
+type Transaction struct {
+	ID         string // transactional; empty: not known
+	ProducerID int64
+	Partition  int32 // where it has its first entry, of those partitions that were asked for
+	Offset     millrace.Offset
+	Since      time.Time // zero: not known
+}
+
+// OldestOpen returns the transaction that has been open for the longest, of those that
+// hide something; nil: it has ended since. Kafka may refuse to tell its name: an error
+// comes beside what is known without.
+func (i *Inspector) OldestOpen(ctx context.Context, h *Hidden) (*Transaction, error) {
+	in := kadm.TopicsSet{}
+	for p := range h.From {
+		in.Add(h.Topic, p)
+	}
+	described, err := i.adm.DescribeProducers(ctx, in)
+	if err != nil {
+		return nil, fmt.Errorf("kafka: who writes to %s: %w", h.Topic, err)
+	}
+	var errs []error
+	open := map[int64]*Transaction{} // by producer
+	described.EachPartition(func(p kadm.DescribedProducersPartition) { errs = append(errs, p.Err) })
+	described.EachProducer(func(p kadm.DescribedProducer) {
+		if was := open[p.ProducerID]; p.CurrentTxnStartOffset >= 0 && (was == nil || p.Partition < was.Partition) {
+			open[p.ProducerID] = &Transaction{ProducerID: p.ProducerID, Partition: p.Partition, Offset: millrace.Offset(p.CurrentTxnStartOffset)}
+		}
+	})
+	if len(open) == 0 {
+		return nil, errors.Join(errs...)
+	}
+	errs = append(errs, i.name(ctx, open))
+	oldest := slices.MinFunc(slices.Collect(maps.Values(open)), func(a, b *Transaction) int {
+		switch {
+		case a.Since.IsZero() && !b.Since.IsZero():
+			return 1
+		case b.Since.IsZero() && !a.Since.IsZero():
+			return -1
+		}
+		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.ProducerID, b.ProducerID))
+	})
+	return oldest, errors.Join(errs...)
+}
+
+// name fills in whose transactions these are, and since when they are open.
+func (i *Inspector) name(ctx context.Context, open map[int64]*Transaction) error {
+	listed, err := i.adm.ListTransactions(ctx, slices.Sorted(maps.Keys(open)), nil)
+	if err != nil {
+		return fmt.Errorf("kafka: whose transactions they are: %w", err)
+	}
+	if len(listed) == 0 {
+		return nil
+	}
+	for _, t := range listed {
+		if of := open[t.ProducerID]; of != nil {
+			of.ID = t.TxnID
+		}
+	}
+	described, err := i.adm.DescribeTransactions(ctx, listed.TransactionalIDs()...)
+	if err != nil {
+		return fmt.Errorf("kafka: since when transactions are open: %w", err)
+	}
+	for _, t := range described {
+		if of := open[t.ProducerID]; of != nil && t.Err == nil && t.StartTimestamp > 0 {
+			of.Since = time.UnixMilli(t.StartTimestamp)
+		}
+	}
+	return nil
 }
 
 // Starts returns the oldest offset that each partition of a topic still has.

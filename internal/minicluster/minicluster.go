@@ -37,6 +37,7 @@ import (
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/auditlog"
 	"github.com/millrace/millrace/internal/kafka/exposures"
 	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/internal/partition"
@@ -378,7 +379,7 @@ func (c *Cluster) startBroker(run context.Context, metrics *prometheus.Registry)
 	b.RegisterGRPC(server)
 
 	var everybody *permit.Policy // may do everything
-	metrics.MustRegister(admin.FileFaults(), admin.Certificates())
+	metrics.MustRegister(admin.FileFaults(), admin.Certificates(), (*auditlog.Copier)(nil).Collector())
 	told := door.NewRefusals(c.cfg.Log, metrics)
 	serve := func(port string, addr *string, listen, refusal string, f func(net.Listener) error) error {
 		l, err := grpctune.Listen(listen)

@@ -62,6 +62,17 @@ func (c carrier) Keys() []string {
 	return keys
 }
 
+// Within returns ctx with its caller's wish to have the trace sampled, if may says that
+// there is room for it. Without, the trace is continued, and not sampled by a sampler
+// that follows its parent's. May is asked of none that is not to be sampled.
+func Within(ctx context.Context, may func() bool) context.Context {
+	sc := trace.SpanContextFromContext(ctx)
+	if !sc.IsSampled() || may() {
+		return ctx
+	}
+	return trace.ContextWithRemoteSpanContext(ctx, sc.WithTraceFlags(sc.TraceFlags().WithSampled(false)))
+}
+
 type forcedKey struct{}
 
 // Force returns ctx such that a span begun in it is sampled, by any sampler

@@ -191,9 +191,7 @@ func newRole(ctx context.Context, c *Common, ready func() error, leave func()) (
 			return nil, nil, err
 		}
 	}
-	if c.AuditTopic != "" {
-		r.copyActs(last, c)
-	}
+	r.copyActs(last, c)
 	if c.Admin != "" {
 		l, err := r.listen(ctx, c, c.adminPort())
 		if err != nil {
@@ -211,13 +209,15 @@ func newRole(ctx context.Context, c *Common, ready func() error, leave func()) (
 	return r, ctx, nil
 }
 
-// copyActs copies the audit log to its topic until ctx ends.
+// copyActs copies the audit log to its topic until ctx ends, if it has one.
 func (r *role) copyActs(ctx context.Context, c *Common) {
+	if c.AuditTopic == "" {
+		r.metrics.MustRegister((*auditlog.Copier)(nil).Collector())
+		return
+	}
 	host, _ := os.Hostname()
 	copies := auditlog.New(auditlog.Config{File: c.Audit, Brokers: c.kafka(), Topic: c.AuditTopic, By: host + ":" + c.Audit, Log: slog.Default()})
-	r.metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "millrace_audit_unsent_bytes", Help: "Bytes of the audit log that are not in its topic yet.",
-	}, func() float64 { return float64(copies.Unsent()) }))
+	r.metrics.MustRegister(copies.Collector())
 	r.group.Go(func() error {
 		copies.Run(ctx)
 		return nil

@@ -35,7 +35,11 @@ func topicsShow(l *reach.LogFlags) *cobra.Command {
 	return display.Looking(&cobra.Command{
 		Use:   "show",
 		Short: "Show Millrace's own topics and the progress of the partitioners",
-		Args:  cobra.NoArgs,
+		Long: `Shows Millrace's own topics, the progress of the partitioners, and of each topic
+that they read where it ends and up to where committed reads get (LAST STABLE).
+What lies between waits for a transaction that is open: the oldest is shown by
+its transactional id and how long it has been open, as far as Kafka tells.`,
+		Args: cobra.NoArgs,
 	}, func(c *cobra.Command, output *display.Form, _ []string) error {
 		ctx, cancel := l.Bound(c.Context())
 		defer cancel()
@@ -53,6 +57,26 @@ type topicsShown struct {
 	Topics   []topicShown `json:"topics"`
 	Warnings []string     `json:"warnings"` // of what the log of record does not keep
 	Groups   []groupShown `json:"groups"`   // of partitioners
+	Inputs   []inputShown `json:"inputs"`   // the topics that groups carry
+}
+
+// inputShown is how much there is in a topic that partitioners read. Offsets are summed
+// over its partitions.
+type inputShown struct {
+	Name    string     `json:"name"`
+	End     int64      `json:"end"`               // the high watermark
+	Stable  int64      `json:"last_stable"`       // up to which committed reads get
+	Waiting int64      `json:"waiting"`           // what lies behind a transaction that is open, and is read once that has ended
+	Open    *openShown `json:"open,omitempty"`    // the transaction that has been open for the longest
+	Unknown string     `json:"unknown,omitempty"` // why something of it is not known
+}
+
+type openShown struct {
+	ID         string     `json:"transactional_id,omitempty"` // left out: not known
+	ProducerID int64      `json:"producer_id"`
+	Partition  int32      `json:"partition"`
+	Offset     int64      `json:"offset"`
+	Since      *time.Time `json:"since,omitempty"` // left out: not known
 }
 
 type topicShown struct {
@@ -87,7 +111,7 @@ func topicsOf(ctx context.Context, l *reach.LogFlags) (*topicsShown, error) {
 	if err != nil {
 		return nil, err
 	}
-	shown := &topicsShown{Kafka: log.Cluster, Topics: []topicShown{}, Warnings: []string{}, Groups: []groupShown{}}
+	shown := &topicsShown{Kafka: log.Cluster, Topics: []topicShown{}, Warnings: []string{}, Groups: []groupShown{}, Inputs: []inputShown{}}
 	for _, t := range log.Topics() {
 		of := topicShown{Name: t.Name, Partitions: t.Partitions, Cleanup: t.CleanupPolicy, kept: "for ever"}
 		if t.Retention >= 0 {
@@ -102,7 +126,7 @@ func topicsOf(ctx context.Context, l *reach.LogFlags) (*topicsShown, error) {
 	if log.Progress.Partitions == 0 {
 		return shown, nil
 	}
-	return shown, withProgress(ctx, l, func(said *progress.Log) error {
+	err = withProgress(ctx, l, func(said *progress.Log) error {
 		for _, p := range said.Groups() {
 			g := groupShown{Group: p.Group, Instance: p.Instance, At: p.At().UTC(), Silent: Silence(p, time.Now()), Carries: p.Kinds, OtherLog: p.OtherLog, Stuck: []stuckShown{}}
 			if p.ThroughMillis != 0 {
@@ -119,6 +143,101 @@ func topicsOf(ctx context.Context, l *reach.LogFlags) (*topicsShown, error) {
 		}
 		return nil
 	})
+	if err != nil {
+		return nil, err
+	}
+	shown.Inputs, err = inputsOf(ctx, l, shown.Groups)
+	return shown, err
+}
+
+// inputsOf looks at the topics that groups carry. What Kafka does not tell of one is said
+// in its place: it may be gone, or another's.
+func inputsOf(ctx context.Context, l *reach.LogFlags, of []groupShown) ([]inputShown, error) {
+	names := map[string]bool{}
+	for _, g := range of {
+		for topic := range g.Carries {
+			names[topic] = true
+		}
+	}
+	look, err := kafka.NewInspector(l.At(ctx))
+	if err != nil {
+		return nil, err
+	}
+	defer look.Close()
+	all := []inputShown{}
+	for _, topic := range slices.Sorted(maps.Keys(names)) {
+		all = append(all, inputOf(ctx, look, topic))
+	}
+	return all, nil
+}
+
+func inputOf(ctx context.Context, look *kafka.Inspector, topic string) inputShown {
+	in := inputShown{Name: topic}
+	at, err := look.Extent(ctx, topic)
+	if err != nil {
+		in.Unknown = err.Error()
+		return in
+	}
+	for p, end := range at.All {
+		in.End += end
+		in.Stable += min(at.Stable[p], end)
+	}
+	in.Waiting = in.End - in.Stable
+	hidden := at.Hidden(nil)
+	if hidden == nil {
+		return in
+	}
+	open, err := look.OldestOpen(ctx, hidden)
+	if err != nil {
+		in.Unknown = err.Error()
+	}
+	if open != nil {
+		in.Open = &openShown{ID: open.ID, ProducerID: open.ProducerID, Partition: open.Partition, Offset: int64(open.Offset)}
+		if !open.Since.IsZero() {
+			since := open.Since.UTC()
+			in.Open.Since = &since
+		}
+	}
+	return in
+}
+
+// write says what waits in a topic, and for whom.
+func (in inputShown) write(w io.Writer, now time.Time) {
+	if in.Waiting > 0 {
+		display.Printf(w, "%s: %d entries wait behind a transaction that is open, and are read once it has ended\n", in.Name, in.Waiting)
+	}
+	if o := in.Open; o != nil {
+		who, since := fmt.Sprintf("producer %d", o.ProducerID), "since when is not known"
+		if o.ID != "" {
+			who = fmt.Sprintf("transactional id %q", o.ID)
+		}
+		if o.Since != nil {
+			since = fmt.Sprintf("open for %s", now.Sub(*o.Since).Round(time.Second))
+		}
+		display.Printf(w, "  the oldest is of %s, %s, from offset %d of partition %d\n", who, since, o.Offset, o.Partition)
+	}
+	if in.Unknown != "" {
+		display.Printf(w, "  %s: not all is known: %s\n", in.Name, in.Unknown)
+	}
+}
+
+// writeInputs writes how much there is in the topics that groups carry.
+func (s *topicsShown) writeInputs(w io.Writer) error {
+	if len(s.Inputs) == 0 {
+		return nil
+	}
+	table := display.NewTable(w)
+	table.Printf("INPUT\tEND\tLAST STABLE\tWAITING\n")
+	for _, in := range s.Inputs {
+		table.Printf("%s\t%d\t%d\t%d\n", in.Name, in.End, in.Stable, in.Waiting)
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	for _, in := range s.Inputs {
+		in.write(w, time.Now())
+	}
+	return nil
 }
 
 func (s *topicsShown) write(w io.Writer) error {
@@ -154,7 +273,7 @@ func (s *topicsShown) write(w io.Writer) error {
 			display.Printf(w, "  %s\n", at.Says)
 		}
 	}
-	return nil
+	return s.writeInputs(w)
 }
 
 // withProgress reads the topic progress to its end for use.

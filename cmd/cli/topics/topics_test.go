@@ -22,3 +22,26 @@ func TestAGroupThatHasProvenNothing(t *testing.T) {
 		}
 	}
 }
+
+// A transaction that is open is named with what waits behind it, as far as Kafka tells.
+func TestOpenTransactionsAreShown(t *testing.T) {
+	since := time.Now().Add(-time.Hour)
+	for want, in := range map[string]inputShown{
+		"posts  12   12           0\n": {Name: "posts", End: 12, Stable: 12},
+		"posts: 2 entries wait behind a transaction that is open, and are read once it has ended\n" +
+			"  the oldest is of transactional id \"writer\", open for 1h0m0s, from offset 5 of partition 3\n": {
+			Name: "posts", End: 12, Stable: 10, Waiting: 2, Open: &openShown{ID: "writer", ProducerID: 7, Partition: 3, Offset: 5, Since: &since},
+		},
+		"  the oldest is of producer 7, since when is not known, from offset 5 of partition 3\n  posts: not all is known: refused\n": {
+			Name: "posts", End: 12, Stable: 10, Waiting: 2, Open: &openShown{ProducerID: 7, Partition: 3, Offset: 5}, Unknown: "refused",
+		},
+	} {
+		var out strings.Builder
+		if err := (&topicsShown{Inputs: []inputShown{in}}).write(&out); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("printed %q, which lacks %q", out.String(), want)
+		}
+	}
+}

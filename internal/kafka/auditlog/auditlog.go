@@ -17,6 +17,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/millrace/millrace/internal/kafka"
 )
 
@@ -52,13 +54,24 @@ const (
 // New returns a copier, which begins with Run.
 func New(c Config) *Copier { return &Copier{cfg: c} }
 
-// Unsent is how many bytes of the file are not in the topic.
+// Unsent is how many bytes of the file are not in the topic. A nil Copier copies
+// nothing, and is never behind.
 func (c *Copier) Unsent() int64 {
+	if c == nil {
+		return 0
+	}
 	is, err := os.Stat(c.cfg.File)
 	if err != nil {
 		return 0
 	}
 	return max(0, is.Size()-c.at.Load())
+}
+
+// Collector tells how far the topic is behind.
+func (c *Copier) Collector() prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "millrace_audit_unsent_bytes", Help: "Bytes of the audit log that are not in its topic yet; 0 where there is no topic.",
+	}, func() float64 { return float64(c.Unsent()) })
 }
 
 // Run copies until ctx ends, whatever happens to Kafka and to the file.

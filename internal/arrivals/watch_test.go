@@ -1,4 +1,4 @@
-package intake
+package arrivals
 
 import (
 	"errors"
@@ -18,7 +18,7 @@ func watchedPipe(t *testing.T, within, taken time.Duration) (ours net.Conn, thei
 	l := pipes{make(chan net.Conn, 1)}
 	theirs, end := net.Pipe()
 	l.accepted <- end
-	ours, err := Watch(l, memory.New(1<<20, "requests"), within, taken).Accept()
+	ours, err := Watch(l, Bounds{Budget: memory.New(1<<20, "requests"), Call: 24 << 20, Arrive: within, Taken: taken}).Accept()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,15 +29,14 @@ func watchedPipe(t *testing.T, within, taken time.Duration) (ours net.Conn, thei
 // Where there is no room any more a connection goes of the host whose connections hold
 // the most together, however little each of them does; and the largest of these.
 func TestWhoOpensManyMakesRoom(t *testing.T) {
-	w := &watch{budget: memory.New(1<<20, "requests"), conns: map[*watched]struct{}{}}
+	w := &watch{bounds: Bounds{Budget: memory.New(1<<20, "requests")}, conns: map[*watched]struct{}{}}
 	open := func(host string, held int64) *watched {
 		conn, other := net.Pipe()
-		c := &watched{Conn: conn, of: w, host: host}
+		c := &watched{Conn: conn, of: w, host: host, held: w.bounds.Budget.BorrowFor(host)}
 		t.Cleanup(func() { _ = other.Close(); _ = c.Close() })
-		if w.conns[c] = (struct{}{}); !w.budget.Take(held) {
+		if w.conns[c] = (struct{}{}); c.held.More(held) != nil {
 			t.Fatal("the budget is too small")
 		}
-		c.held.Store(held)
 		return c
 	}
 	honest := open("honest", 50)
@@ -56,7 +55,7 @@ func TestWhoOpensManyMakesRoom(t *testing.T) {
 	if len(w.conns) != 11 {
 		t.Errorf("%d connections are open", len(w.conns))
 	}
-	alone := &watch{budget: w.budget, conns: map[*watched]struct{}{honest: {}}}
+	alone := &watch{bounds: w.bounds, conns: map[*watched]struct{}{honest: {}}}
 	if alone.makeRoom(honest) {
 		t.Error("who holds the most has others closed")
 	}
@@ -173,3 +172,60 @@ func TestOnlySmallMessagesMayLast(t *testing.T) {
 		}
 	}
 }
+
+// Who takes back more calls in a second than anyone would who wants answers is
+// cut off; who does so over a longer time is not.
+func TestCallsThatAreTakenBack(t *testing.T) {
+	one := slices.Concat(make([]byte, 3), []byte{frameHeaders, 4, 0, 0, 0, 1}, []byte{0, 0, 4, frameReset, 0, 0, 0, 0, 1, 0, 0, 0, 8})
+	for name, c := range map[string]struct {
+		each, pause time.Duration // between maxResets calls and as many again
+		cut         bool
+	}{
+		"at once":      {0, 0, true},
+		"by and by":    {40 * time.Microsecond, 0, true},
+		"taking turns": {0, 1001 * time.Millisecond, false},
+		"slowly":       {51 * time.Microsecond, 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := pipes{make(chan net.Conn, 1)}
+				ours, theirs := net.Pipe()
+				l.accepted <- theirs
+				conn, _ := Watch(l, Bounds{Budget: memory.New(1<<20, "requests"), Call: 1 << 20, Arrive: time.Hour, Taken: time.Hour}).Accept()
+				ended := make(chan error, 1)
+				go func() {
+					_, err := io.Copy(io.Discard, conn)
+					ended <- err
+				}()
+				_, _ = ours.Write(make([]byte, prefaceBytes))
+				for i := range 2 * maxResets {
+					if i == maxResets {
+						time.Sleep(c.pause)
+					}
+					time.Sleep(c.each)
+					if _, err := ours.Write(one); err != nil {
+						break
+					}
+				}
+				_ = ours.Close()
+				if err := <-ended; c.cut != errors.Is(err, errTakenBack) {
+					t.Errorf("it ended with %v", err)
+				}
+				_ = conn.Close()
+			})
+		})
+	}
+}
+
+// pipes is a listener of connections in memory.
+type pipes struct{ accepted chan net.Conn }
+
+func (p pipes) Accept() (net.Conn, error) {
+	c, ok := <-p.accepted
+	if !ok {
+		return nil, net.ErrClosed
+	}
+	return c, nil
+}
+func (pipes) Close() error   { return nil }
+func (pipes) Addr() net.Addr { return &net.TCPAddr{} }

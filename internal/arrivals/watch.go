@@ -1,4 +1,7 @@
-package intake
+// Package arrivals bounds what the connections of a gRPC port hold before a request
+// is parsed, and until its answer is read: memory, against a budget that all share,
+// and time.
+package arrivals
 
 import (
 	"cmp"
@@ -7,19 +10,18 @@ import (
 	"net"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/millrace/millrace/internal/memory"
 )
 
-// ArriveWithin is how long a request may take to arrive, from its first byte,
-// unless somebody says otherwise.
-const ArriveWithin = 10 * time.Second
-
-// TakenWithin is how long a caller may take to read an answer, from its first
-// byte, unless somebody says otherwise.
-const TakenWithin = 30 * time.Second
+// Bounds are what the connections of a port may take.
+type Bounds struct {
+	Budget *memory.Budget // of calls that are not answered
+	Call   int64          // bytes that one call may hold, tiny frames counted at what they cost
+	Arrive time.Duration  // in which a call arrives whole; 0: as long as it likes
+	Taken  time.Duration  // in which an answer is read; 0: as long as it likes
+}
 
 // Watch returns a listener whose connections speak HTTP/2, as gRPC does, and
 // are closed when they ask too much of the server before it can judge their
@@ -28,8 +30,9 @@ const TakenWithin = 30 * time.Second
 //   - a call has not arrived whole in time, counted from its first byte;
 //   - a call is larger than any may be, tiny frames counted at what they cost;
 //   - calls are taken back faster than anyone would who wants answers;
-//   - the bytes of all calls that are not answered are more than the budget:
-//     then, of the host that holds the most, the connection that does goes;
+//   - the bytes of all calls that are not answered are more than the budget, or
+//     those of one host too much of it ([memory.Budget.BorrowFor]): then, of the
+//     host that holds the most, the connection that does goes;
 //   - an answer is not read in time, counted from its first byte, or nothing at
 //     all is.
 //
@@ -41,14 +44,13 @@ const TakenWithin = 30 * time.Second
 // calls and as long as callers like. So frames are counted as they pass, both
 // ways; of their payload only what gRPC puts before a message of the server is
 // looked at.
-func Watch(l net.Listener, budget *memory.Budget, within, taken time.Duration) net.Listener {
-	return &watch{Listener: l, budget: budget, within: within, taken: taken, conns: map[*watched]struct{}{}}
+func Watch(l net.Listener, b Bounds) net.Listener {
+	return &watch{Listener: l, bounds: b, conns: map[*watched]struct{}{}}
 }
 
 type watch struct {
 	net.Listener
-	budget        *memory.Budget
-	within, taken time.Duration
+	bounds Bounds
 
 	mu    sync.Mutex // before that of a connection
 	conns map[*watched]struct{}
@@ -60,7 +62,8 @@ func (w *watch) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &watched{Conn: conn, of: w, host: HostOf(conn.RemoteAddr().String())}
+	host := HostOf(conn.RemoteAddr().String())
+	c := &watched{Conn: conn, of: w, host: host, held: w.bounds.Budget.BorrowFor(host)}
 	c.in.left, c.in.frame, c.out.frame, c.out.messages = prefaceBytes, c.received, c.sent, true
 	c.mu.calls = map[uint32]*call{}
 	w.mu.Lock()
@@ -82,23 +85,30 @@ func HostOf(addr string) string {
 // whose connections together hold the most, the one that does. Otherwise whoever opens
 // many would have those of others closed.
 func (w *watch) makeRoom(c *watched) bool {
-	w.mu.Lock()
-	held := map[string]int64{}
-	for other := range w.conns {
-		held[other.host] += other.held.Load()
-	}
-	most := c
-	for other := range w.conns {
-		if cmp.Or(cmp.Compare(held[other.host], held[most.host]), cmp.Compare(other.held.Load(), most.held.Load())) > 0 {
-			most = other
-		}
-	}
-	w.mu.Unlock()
+	most := w.most(c)
 	if most == c {
 		return false
 	}
 	_ = most.Close()
 	return true
+}
+
+// most returns, of the host whose connections together hold the most, the connection
+// that does; c, if it is one of them.
+func (w *watch) most(c *watched) *watched {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	held := map[string]int64{}
+	for other := range w.conns {
+		held[other.host] += other.held.Held()
+	}
+	most := c
+	for other := range w.conns {
+		if cmp.Or(cmp.Compare(held[other.host], held[most.host]), cmp.Compare(other.held.Held(), most.held.Held())) > 0 {
+			most = other
+		}
+	}
+	return most
 }
 
 // What the parts of a call are counted at beside their bytes, and how many
@@ -118,7 +128,7 @@ type watched struct {
 	host    string
 	in, out frames    // of one reader, and of one writer
 	writes  time.Time // when the deadline to write was set; the writer's
-	held    atomic.Int64
+	held    *memory.Loan
 
 	mu struct {
 		sync.Mutex
@@ -147,10 +157,10 @@ type call struct {
 }
 
 var (
-	errTooLate   = errors.New("intake: a call did not arrive, or its answer was not read, in time")
-	errTooLarge  = errors.New("intake: a call is larger than any may be")
-	errTooMuch   = errors.New("intake: calls that have not arrived hold too much memory")
-	errTakenBack = errors.New("intake: too many calls were taken back")
+	errTooLate   = errors.New("arrivals: a call did not arrive, or its answer was not read, in time")
+	errTooLarge  = errors.New("arrivals: a call is larger than any may be")
+	errTooMuch   = errors.New("arrivals: calls that have not arrived hold too much memory")
+	errTakenBack = errors.New("arrivals: too many calls were taken back")
 )
 
 // NetConn returns the connection below, as that of crypto/tls does.
@@ -200,9 +210,12 @@ func (c *watched) deadlineLocked() (first time.Time) {
 		var due time.Time
 		switch {
 		case !call.answer.IsZero() && !call.rests:
-			due = call.answer.Add(c.of.taken)
-		case !call.whole:
-			due = call.began.Add(c.of.within)
+			if c.of.bounds.Taken == 0 {
+				continue
+			}
+			due = call.answer.Add(c.of.bounds.Taken)
+		case !call.whole && c.of.bounds.Arrive > 0:
+			due = call.began.Add(c.of.bounds.Arrive)
 		default:
 			continue
 		}
@@ -232,9 +245,11 @@ func (c *watched) setLocked(deadline time.Time) error {
 // Write implements net.Conn. What it writes counts as sent before it is: a
 // write may wait for the caller.
 func (c *watched) Write(p []byte) (int, error) {
-	if now := time.Now(); now.Sub(c.writes) > c.of.taken/4 {
-		c.writes = now
-		_ = c.SetWriteDeadline(now.Add(c.of.taken))
+	if taken := c.of.bounds.Taken; taken > 0 {
+		if now := time.Now(); now.Sub(c.writes) > taken/4 {
+			c.writes = now
+			_ = c.SetWriteDeadline(now.Add(taken))
+		}
 	}
 	c.out.pass(p)
 	c.mu.Lock()
@@ -245,8 +260,35 @@ func (c *watched) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// RemoteAddr implements net.Conn. See [Keep].
+// RemoteAddr implements net.Conn. See [Keep] and [Room].
 func (c *watched) RemoteAddr() net.Addr { return addr{c.Conn.RemoteAddr(), c} }
+
+// roomBytes is what a call may send before anybody reads it.
+const roomBytes = 1 << 20
+
+// Room refuses a call by its headers where there is no room for it and no other host
+// holds more: its caller is told so, and nothing is closed. Where another does, that one
+// makes room. What has no watched connection is let in.
+func Room(from net.Addr) error {
+	a, ok := from.(addr)
+	if !ok {
+		return nil
+	}
+	c := a.conn
+	loan := c.of.bounds.Budget.BorrowFor(c.host)
+	defer loan.Return()
+	for {
+		err := loan.More(roomBytes)
+		if err == nil {
+			return nil
+		}
+		most := c.of.most(c)
+		if most.host == c.host {
+			return err
+		}
+		_ = most.Close()
+	}
+}
 
 // addr is where a watched connection comes from.
 type addr struct {
@@ -256,7 +298,7 @@ type addr struct {
 
 // Keep returns a loan when the connection from an address ends, unless it was
 // returned by what Keep returns. That is nil where the connection is no watched
-// one, or has ended. A loan that nobody returns comes back when its answer must
+// one, or has ended, or answers may be read for ever. A loan that nobody returns comes back when its answer must
 // have been read, or the connection closed: gRPC drops an answer without a word
 // where the caller takes the call back while it is handed over.
 func Keep(from net.Addr, loan *memory.Loan) (giveBack func()) {
@@ -267,7 +309,7 @@ func Keep(from net.Addr, loan *memory.Loan) (giveBack func()) {
 	c := a.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.mu.closed {
+	if c.mu.closed || c.of.bounds.Taken == 0 {
 		return nil
 	}
 	if c.mu.loans == nil {
@@ -287,7 +329,7 @@ func Keep(from net.Addr, loan *memory.Loan) (giveBack func()) {
 
 // lost is how long after an answer was handed to gRPC nothing of it can be left: it
 // has begun within the time that a write may take, and is read within as long again.
-func (w *watch) lost() time.Duration { return 2 * w.taken }
+func (w *watch) lost() time.Duration { return 2 * w.bounds.Taken }
 
 // recall returns the loans of answers of which nothing can be left.
 func (c *watched) recall() {
@@ -315,7 +357,7 @@ func (c *watched) Close() error {
 	c.mu.Lock()
 	if !c.mu.closed {
 		c.mu.closed = true
-		c.of.budget.Give(c.held.Swap(0))
+		c.held.Return()
 		for loan := range c.mu.loans {
 			loan.Return()
 		}
@@ -369,7 +411,7 @@ func (c *watched) received(h frameHead) {
 	if of != nil {
 		more += int64(h.length) + frameBytes
 		of.held += more
-		if of.held > 2*MaxBytes {
+		if of.held > c.of.bounds.Call {
 			c.fault = errTooLarge
 		}
 	}
@@ -389,7 +431,7 @@ func (c *watched) arrived(of *call, headersEnd bool) {
 
 // hold takes bytes of the budget. Only the reader calls it.
 func (c *watched) hold(more int64) {
-	for !c.of.budget.Take(more) {
+	for c.held.More(more) != nil {
 		if !c.of.makeRoom(c) {
 			c.fault = errTooMuch
 			return
@@ -398,10 +440,8 @@ func (c *watched) hold(more int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.mu.closed { // by another, to make room
-		c.of.budget.Give(more)
-		return
+		c.held.Return()
 	}
-	c.held.Add(more)
 }
 
 // resetLocked counts a call that was taken back.
@@ -466,8 +506,7 @@ func (c *watched) endLocked(stream uint32) {
 		c.mu.taking--
 	}
 	if !c.mu.closed {
-		c.held.Add(-of.held)
-		c.of.budget.Give(of.held)
+		_ = c.held.More(-of.held)
 	}
 }
 

@@ -74,6 +74,30 @@ func TestTokensAreBounded(t *testing.T) {
 	}
 }
 
+// A token of another key, or with any bit flipped, is refused.
+func TestTokensAreSigned(t *testing.T) {
+	now := time.Now()
+	ours := ringOf(secretOf("a"))
+	token := (&Cursor{Served: []uint64{1, 2, 3}}).Encode(ours.Signing(now))
+	if _, err := ours.Open(token, now); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ringOf(secretOf("b")).Open(token, now); err == nil {
+		t.Error("a token of another key is taken")
+	}
+	b, err := base64.RawURLEncoding.DecodeString(token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 8 * len(b) {
+		b[i/8] ^= 1 << (i % 8)
+		if _, err := ours.Open(base64.RawURLEncoding.EncodeToString(b), now); err == nil {
+			t.Errorf("bit %d of %d is flipped, and the token taken", i, 8*len(b))
+		}
+		b[i/8] ^= 1 << (i % 8)
+	}
+}
+
 func FuzzDecodeCursor(f *testing.F) {
 	ring := ringOf([]byte("0123456789abcdef"))
 	key := ring.Signing(time.Now())

@@ -76,10 +76,12 @@ func TestRolesSayThatTheyWaitForEtcd(t *testing.T) {
 		}
 		c.Close()
 	}
-	e, err := minicluster.StartEtcd(ctx, filepath.Join(dir, "etcd"), etcd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	var e *minicluster.Etcd
+	clitest.WaitFor(ctx, t, "etcd to start", func() (started bool) { // somebody else may have its port for a moment
+		var err error
+		e, err = minicluster.StartEtcd(ctx, filepath.Join(dir, "etcd"), etcd)
+		return err == nil
+	})
 	defer e.Close()
 	says(broker, "/readyz", "no assignment yet")
 	says(node, "/readyz", "no assignment yet")

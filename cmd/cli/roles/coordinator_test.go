@@ -11,8 +11,8 @@ import (
 
 // A coordinator may be asked whether it is ready all the time while it starts.
 func TestACoordinatorIsAskedWhileItStarts(t *testing.T) {
-	etcd, admin := clitest.FreeAddr(t), clitest.FreeAddr(t)
-	e, err := minicluster.StartEtcd(t.Context(), t.TempDir(), etcd)
+	admin := clitest.FreeAddr(t)
+	e, err := minicluster.StartEtcd(t.Context(), t.TempDir(), "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -20,7 +20,7 @@ func TestACoordinatorIsAskedWhileItStarts(t *testing.T) {
 	told, tell := context.WithCancel(t.Context())
 	defer tell()
 	command := Coordinator()
-	command.SetArgs([]string{"--config", clitest.Written(t, fmt.Sprintf("name: one\netcd: [%q]\nadmin: %q\n", etcd, admin))})
+	command.SetArgs([]string{"--config", clitest.Written(t, fmt.Sprintf("name: one\netcd: [%q]\nadmin: %q\n", e.Addr(), admin))})
 	ended := make(chan error, 1)
 	go func() { ended <- command.ExecuteContext(told) }()
 	clitest.WaitFor(t.Context(), t, "the coordinator to be ready", func() bool { return clitest.SaysReady(admin) == "ok\n" })

@@ -60,3 +60,18 @@ func TestCompareFindsWhatIsLost(t *testing.T) {
 		t.Errorf("other work is compared: %v", err)
 	}
 }
+
+// Answers that differ are told, and no others.
+func TestCompareTellsThatAnswersDiffer(t *testing.T) {
+	for digest, differ := range map[uint64]bool{1: false, 2: true} {
+		base, head := rounds(1, 1, 0)
+		head[0].digests = []uint64{digest}
+		var out strings.Builder
+		if err := (&comparison{Compare: &Compare{Config: Config{Out: &out}, Slack: 0.05, SlackP99: 0.25}, world: &world{}}).report(base, head); err != nil {
+			t.Error(err)
+		}
+		if strings.Contains(out.String(), "The answers differ") != differ || !strings.Contains(out.String(), "cpu_per_record_partitioned") {
+			t.Errorf("digests 1 and %d: %s", digest, out.String())
+		}
+	}
+}

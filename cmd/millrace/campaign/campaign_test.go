@@ -70,9 +70,9 @@ func (w *world) campaign(s settings) (sum tally, faults int) {
 		n++
 		began := time.Since(w.history.began)
 		w.history.chapter(r.String())
-		w.breakAll(r)
+		broke := w.breakAll(r)
 		healed := w.heal(&r)
-		faults += len(r.faults)
+		faults += broke
 		got := w.asker.take()
 		sum = sum.plus(got)
 		w.t.Logf("#%d %.0fs %v | %s | %v | ended %d", n, began.Seconds(), r, healed, got, w.history.found("ended"))
@@ -105,11 +105,17 @@ func (w *world) underLoad() (stop func()) {
 	return func() { cancel(); wg.Wait() }
 }
 
-// breakAll begins the faults of a round and keeps them for as long as it says.
-// What breaks is a clock's affair: nothing tells when a session is given up.
-func (w *world) breakAll(r round) {
+// breakAll begins the faults of a round, keeps them for as long as it says, and
+// returns how many broke something. What breaks is a clock's affair: nothing tells
+// when a session is given up.
+func (w *world) breakAll(r round) (broke int) {
 	for _, f := range r.faults {
-		if err := f.begin(w); err != nil {
+		switch err := f.begin(w); {
+		case err == nil:
+			broke++
+		case errors.Is(err, errUnbroken):
+			w.history.note("unbroken", f.what)
+		default:
 			w.t.Errorf("%s: %v", f.what, err) // of the campaign itself
 		}
 	}
@@ -117,6 +123,7 @@ func (w *world) breakAll(r round) {
 	case <-w.ctx.Done():
 	case <-time.After(r.hold):
 	}
+	return broke
 }
 
 // heal mends what a round broke and waits until the cluster is whole. One that

@@ -27,9 +27,19 @@ import (
 // does is undone for all faults together.
 type fault struct {
 	what  string
-	of    string // what it breaks: two faults of a round break two things
-	begin func(*world) error
+	of    string             // what it breaks: two faults of a round break two things
+	begin func(*world) error // [errUnbroken]: it found nothing to break, and does not count
 	end   func(*world) error // nil: nothing to do
+}
+
+var errUnbroken = errors.New("there was nothing to break")
+
+// broken is nil if something was.
+func broken(something bool) error {
+	if !something {
+		return errUnbroken
+	}
+	return nil
 }
 
 // neighbour is 1 of what breaks something that roles stand on, else 0.
@@ -130,7 +140,7 @@ func killed(r *rand.Rand) fault {
 	name := victim(r, "partitioner", "node", "broker")
 	signal := pick(r, syscall.SIGKILL, syscall.SIGKILL, syscall.SIGTERM)
 	return fault{fmt.Sprintf("%s: %v", name, signal), name,
-		func(w *world) error { w.process(name).kill(signal); return nil },
+		func(w *world) error { return broken(w.process(name).kill(signal)) },
 		func(w *world) error { return w.process(name).start() }}
 }
 
@@ -145,13 +155,18 @@ func frozen(r *rand.Rand) fault {
 func freeze(what string, names ...string) fault {
 	signal := func(to syscall.Signal) func(*world) error {
 		return func(w *world) error {
+			ran := false
 			for _, name := range names {
-				w.process(name).signal(to)
+				ran = w.process(name).signal(to) || ran
 			}
-			return nil
+			return broken(ran)
 		}
 	}
-	return fault{what, names[0], signal(syscall.SIGSTOP), signal(syscall.SIGCONT)}
+	thaw := signal(syscall.SIGCONT)
+	return fault{what, names[0], signal(syscall.SIGSTOP), func(w *world) error {
+		_ = thaw(w) // what has ended needs none
+		return nil
+	}}
 }
 
 func cutFromKafka(r *rand.Rand) fault {
@@ -235,10 +250,11 @@ func trimmed(*rand.Rand) fault {
 			}
 		}
 		if at == nil {
-			return nil // the campaign is young
+			return errUnbroken // the campaign is young
 		}
 		ctx, cancel := context.WithTimeout(w.ctx, 10*time.Second)
 		defer cancel()
+		cut := false
 		for stream, topic := range w.truth.topics {
 			before := map[int32]int64{}
 			for p, end := range at.ends[stream] {
@@ -246,9 +262,11 @@ func trimmed(*rand.Rand) fault {
 			}
 			if err := trim(ctx, w.adm, topic, before); err != nil {
 				w.history.note("not trimmed", err.Error()) // another fault of the round keeps it from being
+				continue
 			}
+			cut = true
 		}
-		return nil
+		return broken(cut)
 	}, nil}
 }
 
@@ -358,25 +376,25 @@ func (w *world) sendLate(member millrace.Entity) (*schemas.Schema, error) {
 
 func kafkaKilled(*rand.Rand) fault {
 	return fault{"Kafka killed", "kafka",
-		func(w *world) error { w.kafka.signal(syscall.SIGKILL); return nil },
+		func(w *world) error { return broken(w.kafka.signal(syscall.SIGKILL)) },
 		func(w *world) error { return w.kafka.start() }}
 }
 
 func kafkaFrozen(*rand.Rand) fault {
 	return fault{"Kafka frozen", "kafka",
-		func(w *world) error { w.kafka.signal(syscall.SIGSTOP); return nil },
+		func(w *world) error { return broken(w.kafka.signal(syscall.SIGSTOP)) },
 		func(w *world) error { w.kafka.signal(syscall.SIGCONT); return nil }}
 }
 
 func etcdKilled(*rand.Rand) fault {
 	return fault{"etcd killed", "etcd",
-		func(w *world) error { w.etcd.kill(syscall.SIGKILL); return nil },
+		func(w *world) error { return broken(w.etcd.kill(syscall.SIGKILL)) },
 		func(w *world) error { return w.etcd.start() }}
 }
 
 func etcdFrozen(*rand.Rand) fault {
 	return fault{"etcd frozen", "etcd",
-		func(w *world) error { w.etcd.signal(syscall.SIGSTOP); return nil },
+		func(w *world) error { return broken(w.etcd.signal(syscall.SIGSTOP)) },
 		func(w *world) error { w.etcd.signal(syscall.SIGCONT); return nil }}
 }
 

@@ -5,7 +5,9 @@ package campaign
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -164,6 +166,43 @@ func TestTheScheduleIsTheSeeds(t *testing.T) {
 	if same {
 		t.Error("another seed gives the same faults")
 	}
+}
+
+// TestFaultsThatBreakNothingDoNotCount: a process that has ended cannot be killed or
+// frozen, and a log whose records are young is not trimmed.
+func TestFaultsThatBreakNothingDoNotCount(t *testing.T) {
+	w := &world{t: t, ctx: t.Context(), history: &history{t: t, began: time.Now()}}
+	sleeper := func(name string) *process {
+		p := &process{name: name, args: []string{"sleep", "1h"}, log: filepath.Join(t.TempDir(), "log"), told: func(name, how string) { t.Errorf("%s: %s", name, how) }}
+		if err := p.start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { p.kill(syscall.SIGKILL) })
+		return p
+	}
+	w.partitioners = []*process{sleeper("partitioner-1"), sleeper("partitioner-2")}
+	w.etcd = sleeper("etcd")
+	one, both := freeze("one frozen", "partitioner-1"), freeze("both frozen", "partitioner-1", "partitioner-2")
+	broke := func(want int, faults ...fault) {
+		t.Helper()
+		if got := w.breakAll(round{faults: faults}); got != want {
+			t.Errorf("%d of %v count, want %d", got, round{faults: faults}, want)
+		}
+		for _, f := range faults {
+			if f.end != nil && f.of != "etcd" {
+				if err := f.end(w); err != nil {
+					t.Errorf("%s: %v", f.what, err)
+				}
+			}
+		}
+	}
+	broke(3, one, both, etcdFrozen(nil))
+	broke(0, trimmed(nil))
+	w.process("partitioner-1").kill(syscall.SIGKILL)
+	broke(1, one, both)
+	w.process("partitioner-2").kill(syscall.SIGKILL)
+	broke(0, one, both)
+	broke(1, etcdKilled(nil), etcdKilled(nil), etcdFrozen(nil))
 }
 
 // TestTheReaderSkipsWhatIsNoRecord: values that no reader may take are not the

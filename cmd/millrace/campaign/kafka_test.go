@@ -69,14 +69,14 @@ func (k *realKafka) start() (err error) {
 	return err
 }
 
-func (k *realKafka) signal(s syscall.Signal) {
+// signal reports whether Kafka ran.
+func (k *realKafka) signal(s syscall.Signal) (ran bool) {
 	text, err := os.ReadFile(filepath.Join(k.root, ".kafka", fmt.Sprintf("kafka-%d.pid", k.port)))
 	if err != nil {
-		return
+		return false
 	}
-	if pid, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil {
-		_ = syscall.Kill(pid, s) // it may be over
-	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	return err == nil && syscall.Kill(pid, s) == nil
 }
 
 // client returns a client of the campaign's own, which no fault touches.

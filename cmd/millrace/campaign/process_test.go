@@ -114,8 +114,8 @@ func (p *process) wait(cmd *exec.Cmd, ended chan struct{}) {
 	}
 }
 
-// kill ends it by a signal and waits until it is over.
-func (p *process) kill(s syscall.Signal) {
+// kill ends it by a signal, waits until it is over, and reports whether it ran.
+func (p *process) kill(s syscall.Signal) (ran bool) {
 	p.mu.Lock()
 	p.mu.wanted = false
 	cmd, ended := p.mu.cmd, p.mu.ended
@@ -125,7 +125,7 @@ func (p *process) kill(s syscall.Signal) {
 	}
 	p.mu.Unlock()
 	if cmd == nil {
-		return
+		return false
 	}
 	select {
 	case <-ended:
@@ -133,15 +133,14 @@ func (p *process) kill(s syscall.Signal) {
 		_ = cmd.Process.Kill()
 		<-ended
 	}
+	return true
 }
 
-// signal freezes or thaws it.
-func (p *process) signal(s syscall.Signal) {
+// signal freezes or thaws it, and reports whether it ran.
+func (p *process) signal(s syscall.Signal) (ran bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.mu.cmd != nil {
-		_ = p.mu.cmd.Process.Signal(s) // it may be over
-	}
+	return p.mu.cmd != nil && p.mu.cmd.Process.Signal(s) == nil
 }
 
 // lastLines is the end of its log.

@@ -3,7 +3,6 @@
 package etcdtest
 
 import (
-	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -33,20 +32,17 @@ type Secured struct {
 func Start(t testing.TB, a *authority.Authority) *Secured {
 	t.Helper()
 	s := &Secured{t: t, Me: a.Issue("etcd-caller")}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	s.must(nil, err)
-	s.Addr = l.Addr().String()
-	s.must(nil, l.Close()) // etcd listens by itself
 	server := a.Issue("etcd", "127.0.0.1")
 	cfg := embed.NewConfig()
 	cfg.Dir, cfg.LogLevel, cfg.UnsafeNoFsync = t.TempDir(), "fatal", true
-	cfg.ListenClientUrls = []url.URL{{Scheme: "https", Host: s.Addr}}
+	cfg.ListenClientUrls = []url.URL{{Scheme: "https", Host: "127.0.0.1:0"}}
 	cfg.AdvertiseClientUrls = cfg.ListenClientUrls
 	cfg.ListenPeerUrls = []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
 	cfg.ClientTLSInfo = transport.TLSInfo{CertFile: server.Cert, KeyFile: server.Key, TrustedCAFile: a.CA, ClientCertAuth: true}
 	e, err := embed.StartEtcd(cfg)
 	s.must(nil, err)
 	t.Cleanup(e.Close)
+	s.Addr = e.Clients[0].Addr().String()
 	<-e.Server.ReadyNotify()
 	s.users()
 	return s

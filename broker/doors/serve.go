@@ -81,8 +81,8 @@ const (
 
 // ServerOptions are what the gRPC server of a broker needs. Its listener is
 // [Doors.Guard]'s.
-func (b *Doors) ServerOptions() []grpc.ServerOption {
-	return append(append(grpctune.Server(), b.permit.ServerOptions(b.admitCall, permit.Caller)...), grpc.ForceServerCodecV2(newCodec()),
+func (d *Doors) ServerOptions() []grpc.ServerOption {
+	return append(append(grpctune.Server(), d.permit.ServerOptions(d.admitCall, permit.Caller)...), grpc.ForceServerCodecV2(newCodec()),
 		grpc.MaxRecvMsgSize(intake.MaxBytes), grpc.MaxConcurrentStreams(maxCalls), grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.ConnectionTimeout(handshake), grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleConn}),
 		refuseCompressed())
@@ -91,8 +91,8 @@ func (b *Doors) ServerOptions() []grpc.ServerOption {
 // Guard returns the listener of the gRPC server: it bounds what connections
 // hold of requests that have not been read whole, and how long they may take to
 // read answers. See [intake.Watch].
-func (b *Doors) Guard(l net.Listener) net.Listener {
-	return intake.Watch(l, b.admission.Arriving, b.ArriveWithin, b.TakenWithin)
+func (d *Doors) Guard(l net.Listener) net.Listener {
+	return intake.Watch(l, d.admission.Arriving, d.ArriveWithin, d.TakenWithin)
 }
 
 // refuseCompressed refuses compressed requests: a small one may become a large
@@ -113,7 +113,7 @@ func (noDecompressor) Do(io.Reader) ([]byte, error) {
 // admitCall refuses on the strength of a request's headers what would be
 // refused anyway: in a flood, reading what is then refused takes as much time
 // as answering the rest.
-func (b *Doors) admitCall(ctx context.Context, info *tap.Info) (context.Context, error) {
+func (d *Doors) admitCall(ctx context.Context, info *tap.Info) (context.Context, error) {
 	if !strings.HasPrefix(info.FullMethodName, feedPrefix) {
 		return ctx, nil
 	}
@@ -125,14 +125,14 @@ func (b *Doors) admitCall(ctx context.Context, info *tap.Info) (context.Context,
 	}
 	p, err := admission.ParsePriority(get(admission.PriorityHeader))
 	if err == nil {
-		err = b.admission.Admit(admission.CallerOf(ctx, get(admission.CallerHeader)))
+		err = d.admission.Admit(admission.CallerOf(ctx, get(admission.CallerHeader)))
 	}
 	if err != nil {
-		b.refused(err)
+		d.refused(err)
 		return nil, rpcerr.Status(err)
 	}
-	if b.admission.Full(p) {
-		b.shed()
+	if d.admission.Full(p) {
+		d.shed()
 		return nil, errOverloaded
 	}
 	return admission.WithPass(ctx, &admission.Pass{}), nil
@@ -144,37 +144,37 @@ var errOverloaded = rpcerr.Status(admission.Overloaded)
 const feedPrefix = "/" + feedv1connect.FeedServiceName + "/"
 
 // RegisterGRPC puts the feed service, health and reflection on s.
-func (b *Doors) RegisterGRPC(s *grpc.Server) {
-	s.RegisterService(b.feedService(), b)
-	b.checks.SetServingStatus(feedv1.FeedService_ServiceDesc.ServiceName, healthv1.HealthCheckResponse_SERVING)
-	healthv1.RegisterHealthServer(s, b.checks)
+func (d *Doors) RegisterGRPC(s *grpc.Server) {
+	s.RegisterService(d.feedService(), d)
+	d.checks.SetServingStatus(feedv1.FeedService_ServiceDesc.ServiceName, healthv1.HealthCheckResponse_SERVING)
+	healthv1.RegisterHealthServer(s, d.checks)
 	reflection.Register(s)
 }
 
 // Leave has the broker tell that it is to be asked no more, and go on answering:
 // gRPC's health service says that it does not serve, and each answer by HTTP ends
 // its connection.
-func (b *Doors) Leave() {
-	b.leaving.Store(true)
-	b.checks.Shutdown()
+func (d *Doors) Leave() {
+	d.leaving.Store(true)
+	d.checks.Shutdown()
 }
 
 // Stop ends a server of gRPC once what is under way is answered, which it waits for
 // for some time at most.
-func (b *Doors) Stop(s *grpc.Server, finish time.Duration) {
-	b.checks.end() // they would last
+func (d *Doors) Stop(s *grpc.Server, finish time.Duration) {
+	d.checks.end() // they would last
 	defer time.AfterFunc(finish, s.Stop).Stop()
 	s.GracefulStop()
 }
 
 // feedService is the service of feed.proto, whose requests are let in before
 // they are parsed.
-func (b *Doors) feedService() *grpc.ServiceDesc {
+func (d *Doors) feedService() *grpc.ServiceDesc {
 	desc := feedv1.FeedService_ServiceDesc
 	desc.HandlerType = (*any)(nil)
 	desc.Methods = []grpc.MethodDesc{
-		{MethodName: "GetFeed", Handler: serveGRPC(b, b.feed)},
-		{MethodName: "Why", Handler: serveGRPC(b, b.why)},
+		{MethodName: "GetFeed", Handler: serveGRPC(d, d.feed)},
+		{MethodName: "Why", Handler: serveGRPC(d, d.why)},
 	}
 	return &desc
 }

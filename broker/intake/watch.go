@@ -154,37 +154,37 @@ var (
 )
 
 // NetConn returns the connection below, as that of crypto/tls does.
-func (c *watched) NetConn() net.Conn { return c.Conn }
+func (w *watched) NetConn() net.Conn { return w.Conn }
 
 // Read implements net.Conn.
-func (c *watched) Read(p []byte) (int, error) {
+func (w *watched) Read(p []byte) (int, error) {
 	var n int
 	var err error
 	for again := true; again; {
-		if err := c.wait(); err != nil {
+		if err := w.wait(); err != nil {
 			return 0, err
 		}
-		n, err = c.Conn.Read(p)
+		n, err = w.Conn.Read(p)
 		// A deadline may be that of an answer which has been read since.
-		again = n == 0 && errors.Is(err, os.ErrDeadlineExceeded) && c.hasDeadline()
+		again = n == 0 && errors.Is(err, os.ErrDeadlineExceeded) && w.hasDeadline()
 	}
-	c.in.pass(p[:n])
-	if c.fault != nil {
-		_ = c.Close()
-		return 0, c.fault
+	w.in.pass(p[:n])
+	if w.fault != nil {
+		_ = w.Close()
+		return 0, w.fault
 	}
 	return n, err
 }
 
 // wait sets the deadline of the call that has been arriving, or has an answer
 // being read, for the longest.
-func (c *watched) wait() error {
-	c.mu.Lock()
-	first := c.deadlineLocked()
-	err := c.setLocked(first)
-	c.mu.Unlock()
+func (w *watched) wait() error {
+	w.mu.Lock()
+	first := w.deadlineLocked()
+	err := w.setLocked(first)
+	w.mu.Unlock()
 	if !first.IsZero() && !time.Now().Before(first) {
-		_ = c.Close()
+		_ = w.Close()
 		return errTooLate
 	}
 	return err
@@ -192,17 +192,17 @@ func (c *watched) wait() error {
 
 // deadlineLocked returns when the first call is due that makes the server
 // wait; zero when none does.
-func (c *watched) deadlineLocked() (first time.Time) {
-	if len(c.mu.calls) == c.mu.arrived && c.mu.taking == 0 {
+func (w *watched) deadlineLocked() (first time.Time) {
+	if len(w.mu.calls) == w.mu.arrived && w.mu.taking == 0 {
 		return first
 	}
-	for _, call := range c.mu.calls {
+	for _, call := range w.mu.calls {
 		var due time.Time
 		switch {
 		case !call.answer.IsZero() && !call.rests:
-			due = call.answer.Add(c.of.taken)
+			due = call.answer.Add(w.of.taken)
 		case !call.whole:
-			due = call.began.Add(c.of.within)
+			due = call.began.Add(w.of.within)
 		default:
 			continue
 		}
@@ -214,39 +214,39 @@ func (c *watched) deadlineLocked() (first time.Time) {
 }
 
 // hasDeadline reports whether the deadline to read is one that wait or Write has set.
-func (c *watched) hasDeadline() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.mu.timed
+func (w *watched) hasDeadline() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.mu.timed
 }
 
 // setLocked sets the deadline to read.
-func (c *watched) setLocked(deadline time.Time) error {
-	if deadline.IsZero() && !c.mu.timed {
+func (w *watched) setLocked(deadline time.Time) error {
+	if deadline.IsZero() && !w.mu.timed {
 		return nil
 	}
-	c.mu.timed = !deadline.IsZero()
-	return c.SetReadDeadline(deadline)
+	w.mu.timed = !deadline.IsZero()
+	return w.SetReadDeadline(deadline)
 }
 
 // Write implements net.Conn. What it writes counts as sent before it is: a
 // write may wait for the caller.
-func (c *watched) Write(p []byte) (int, error) {
-	if now := time.Now(); now.Sub(c.writes) > c.of.taken/4 {
-		c.writes = now
-		_ = c.SetWriteDeadline(now.Add(c.of.taken))
+func (w *watched) Write(p []byte) (int, error) {
+	if now := time.Now(); now.Sub(w.writes) > w.of.taken/4 {
+		w.writes = now
+		_ = w.SetWriteDeadline(now.Add(w.of.taken))
 	}
-	c.out.pass(p)
-	c.mu.Lock()
-	if c.mu.taking > 0 && !c.mu.timed {
-		_ = c.setLocked(c.deadlineLocked())
+	w.out.pass(p)
+	w.mu.Lock()
+	if w.mu.taking > 0 && !w.mu.timed {
+		_ = w.setLocked(w.deadlineLocked())
 	}
-	c.mu.Unlock()
-	return c.Conn.Write(p)
+	w.mu.Unlock()
+	return w.Conn.Write(p)
 }
 
 // RemoteAddr implements net.Conn. See [Keep].
-func (c *watched) RemoteAddr() net.Addr { return addr{c.Conn.RemoteAddr(), c} }
+func (w *watched) RemoteAddr() net.Addr { return addr{w.Conn.RemoteAddr(), w} }
 
 // addr is where a watched connection comes from.
 type addr struct {
@@ -290,41 +290,41 @@ func Keep(from net.Addr, loan *memory.Loan) (giveBack func()) {
 func (w *watch) lost() time.Duration { return 2 * w.taken }
 
 // recall returns the loans of answers of which nothing can be left.
-func (c *watched) recall() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.mu.closed {
+func (w *watched) recall() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.mu.closed {
 		return
 	}
-	for loan, since := range c.mu.loans {
-		if time.Since(since) >= c.of.lost() {
-			delete(c.mu.loans, loan)
+	for loan, since := range w.mu.loans {
+		if time.Since(since) >= w.of.lost() {
+			delete(w.mu.loans, loan)
 			loan.Return()
 		}
 	}
-	if c.mu.recall = nil; len(c.mu.loans) > 0 {
-		c.mu.recall = time.AfterFunc(c.of.lost()/2, c.recall)
+	if w.mu.recall = nil; len(w.mu.loans) > 0 {
+		w.mu.recall = time.AfterFunc(w.of.lost()/2, w.recall)
 	}
 }
 
 // Close implements net.Conn.
-func (c *watched) Close() error {
-	c.of.mu.Lock()
-	delete(c.of.conns, c)
-	c.of.mu.Unlock()
-	c.mu.Lock()
-	if !c.mu.closed {
-		c.mu.closed = true
-		c.of.budget.Give(c.held.Swap(0))
-		for loan := range c.mu.loans {
+func (w *watched) Close() error {
+	w.of.mu.Lock()
+	delete(w.of.conns, w)
+	w.of.mu.Unlock()
+	w.mu.Lock()
+	if !w.mu.closed {
+		w.mu.closed = true
+		w.of.budget.Give(w.held.Swap(0))
+		for loan := range w.mu.loans {
 			loan.Return()
 		}
-		if c.mu.recall != nil {
-			c.mu.recall.Stop()
+		if w.mu.recall != nil {
+			w.mu.recall.Stop()
 		}
 	}
-	c.mu.Unlock()
-	return c.Conn.Close()
+	w.mu.Unlock()
+	return w.Conn.Close()
 }
 
 // The kinds and flags of frames that matter here.
@@ -338,30 +338,30 @@ const (
 )
 
 // received counts a frame of the caller.
-func (c *watched) received(h frameHead) {
-	c.mu.Lock()
-	of := c.mu.calls[h.stream]
+func (w *watched) received(h frameHead) {
+	w.mu.Lock()
+	of := w.mu.calls[h.stream]
 	more := int64(0)
 	switch h.kind {
 	case frameHeaders:
 		if of == nil {
 			of = &call{began: time.Now()}
-			c.mu.calls[h.stream], more = of, callBytes
+			w.mu.calls[h.stream], more = of, callBytes
 		}
 		of.ends = of.ends || h.flags&flagEndStream != 0
-		c.arrived(of, h.flags&flagEndHeaders != 0)
+		w.arrived(of, h.flags&flagEndHeaders != 0)
 	case frameContinuation:
-		c.arrived(of, h.flags&flagEndHeaders != 0)
+		w.arrived(of, h.flags&flagEndHeaders != 0)
 	case frameData:
 		if of != nil && h.flags&flagEndStream != 0 {
 			of.ends = true
-			c.arrived(of, true)
+			w.arrived(of, true)
 		}
 	case frameReset:
 		if of != nil {
-			c.endLocked(h.stream)
+			w.endLocked(h.stream)
 		}
-		c.resetLocked()
+		w.resetLocked()
 		of = nil
 	default:
 		of = nil
@@ -370,104 +370,104 @@ func (c *watched) received(h frameHead) {
 		more += int64(h.length) + frameBytes
 		of.held += more
 		if of.held > 2*MaxBytes {
-			c.fault = errTooLarge
+			w.fault = errTooLarge
 		}
 	}
-	c.mu.Unlock()
+	w.mu.Unlock()
 	if of != nil {
-		c.hold(more)
+		w.hold(more)
 	}
 }
 
 // arrived notes that a call is whole when it ends and so do its headers.
-func (c *watched) arrived(of *call, headersEnd bool) {
+func (w *watched) arrived(of *call, headersEnd bool) {
 	if of != nil && of.ends && headersEnd && !of.whole {
 		of.whole = true
-		c.mu.arrived++
+		w.mu.arrived++
 	}
 }
 
 // hold takes bytes of the budget. Only the reader calls it.
-func (c *watched) hold(more int64) {
-	for !c.of.budget.Take(more) {
-		if !c.of.makeRoom(c) {
-			c.fault = errTooMuch
+func (w *watched) hold(more int64) {
+	for !w.of.budget.Take(more) {
+		if !w.of.makeRoom(w) {
+			w.fault = errTooMuch
 			return
 		}
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.mu.closed { // by another, to make room
-		c.of.budget.Give(more)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.mu.closed { // by another, to make room
+		w.of.budget.Give(more)
 		return
 	}
-	c.held.Add(more)
+	w.held.Add(more)
 }
 
 // resetLocked counts a call that was taken back.
-func (c *watched) resetLocked() {
-	if now := time.Now(); now.Sub(c.mu.since) > time.Second {
-		c.mu.since, c.mu.resets = now, 0
+func (w *watched) resetLocked() {
+	if now := time.Now(); now.Sub(w.mu.since) > time.Second {
+		w.mu.since, w.mu.resets = now, 0
 	}
-	if c.mu.resets++; c.mu.resets > maxResets {
-		c.fault = errTakenBack
+	if w.mu.resets++; w.mu.resets > maxResets {
+		w.fault = errTakenBack
 	}
 }
 
 // sent counts a frame of the server: what begins an answer, and what ends a
 // call.
-func (c *watched) sent(h frameHead) {
+func (w *watched) sent(h frameHead) {
 	ends := h.flags&flagEndStream != 0
 	switch {
 	case h.kind == frameReset || (h.kind == frameHeaders || h.kind == frameData) && ends:
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.endLocked(h.stream)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.endLocked(h.stream)
 	case h.kind == frameHeaders:
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if of := c.mu.calls[h.stream]; of != nil && of.answer.IsZero() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if of := w.mu.calls[h.stream]; of != nil && of.answer.IsZero() {
 			of.answer = time.Now()
-			c.mu.taking++
+			w.mu.taking++
 		}
 	case h.kind == frameData:
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if of := c.mu.calls[h.stream]; of != nil && !of.answer.IsZero() && !of.large {
-			c.answeredLocked(of, h.small)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if of := w.mu.calls[h.stream]; of != nil && !of.answer.IsZero() && !of.large {
+			w.answeredLocked(of, h.small)
 		}
 	}
 }
 
 // answeredLocked notes what a frame has of an answer of which all before it were
 // small messages: one more, or else.
-func (c *watched) answeredLocked(of *call, small bool) {
+func (w *watched) answeredLocked(of *call, small bool) {
 	of.large = !small
 	switch {
 	case small && !of.rests:
 		of.rests = true
-		c.mu.taking--
+		w.mu.taking--
 	case !small && of.rests:
 		of.rests, of.answer = false, time.Now()
-		c.mu.taking++
+		w.mu.taking++
 	}
 }
 
-func (c *watched) endLocked(stream uint32) {
-	of := c.mu.calls[stream]
+func (w *watched) endLocked(stream uint32) {
+	of := w.mu.calls[stream]
 	if of == nil {
 		return
 	}
-	delete(c.mu.calls, stream)
+	delete(w.mu.calls, stream)
 	if of.whole {
-		c.mu.arrived--
+		w.mu.arrived--
 	}
 	if !of.answer.IsZero() && !of.rests {
-		c.mu.taking--
+		w.mu.taking--
 	}
-	if !c.mu.closed {
-		c.held.Add(-of.held)
-		c.of.budget.Give(of.held)
+	if !w.mu.closed {
+		w.held.Add(-of.held)
+		w.of.budget.Give(of.held)
 	}
 }
 

@@ -17,7 +17,6 @@ import (
 
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace/millrace"
@@ -30,6 +29,7 @@ import (
 	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/nodewire"
 	"github.com/millrace/millrace/internal/rpcerr"
+	"github.com/millrace/millrace/internal/tracing"
 )
 
 // Node is what a broker asks of an index node: a local one, a remote one or
@@ -452,7 +452,7 @@ func (a *Asking) call(ctx context.Context, r shardRequest, again bool) Outcome {
 		span.SetAttributes(attribute.String("node", string(r.node.ID)), attribute.Int("partitions", r.parts.Len()), attribute.Bool("again", again))
 	}
 	parts, err := a.query(spanned, r)
-	endSpan(span, err)
+	tracing.End(span, err)
 	took := time.Since(start)
 	label := a.count(ctx, r, err)
 	if a.q.Query.Explain {
@@ -660,13 +660,6 @@ func (a *Asking) note(r shardRequest, g *questions.Group, c *feedv1.NodeCall, er
 // reaches the caller.
 func margin(end time.Time) time.Time {
 	return end.Add(-min(time.Until(end)/20, 50*time.Millisecond))
-}
-
-func endSpan(span trace.Span, err error) {
-	if err != nil {
-		span.SetStatus(codes.Error, err.Error())
-	}
-	span.End()
 }
 
 // Explain tells every call of a node, and what hedges did.

@@ -18,7 +18,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace/millrace"
@@ -231,7 +230,7 @@ func (b *Broker) wireFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*fee
 		span.SetAttributes(attribute.String("feed", feed), attribute.Int("entities", len(req.GetEntities())),
 			attribute.Int("items", shown), attribute.Int("missing", len(resp.GetCoverage().GetMissing())))
 	}
-	endSpan(span, err)
+	tracing.End(span, err)
 	if err != nil {
 		b.exposeRefusal(ctx, q, err)
 	}
@@ -248,13 +247,6 @@ func (b *Broker) wireFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*fee
 // tracer is OpenTelemetry's, which does nothing until a process installs a
 // provider.
 var tracer = otel.Tracer("github.com/millrace/millrace/broker")
-
-func endSpan(span trace.Span, err error) {
-	if err != nil {
-		span.SetStatus(codes.Error, err.Error())
-	}
-	span.End()
-}
 
 func (b *Broker) getFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*question, *feedv1.GetFeedResponse, error) {
 	inFlight, err := b.admission.Enter(ctx)

@@ -147,7 +147,6 @@ func TestDividedAnswersEqualOneMachine(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 26))
 			w := randomWorld(t, r)
 			b, _ := w.divided(dividing, nil, feeds.Feed{Name: "divided", Model: "coarse", CapPerEntity: r.IntN(4)}, feeds.Feed{Name: "objects", Model: "coarse", DistinctObjects: true, CapPerEntity: r.IntN(4)})
-			b.fanout.Hedges(1, 1e6)
 			for range 3 {
 				req := randomRequest(r)
 				req.Feed, req.AsOf = []string{"divided", "objects"}[r.IntN(2)], timestamp(20_000)

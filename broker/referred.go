@@ -42,83 +42,83 @@ func newReferred(b *Broker) *referred { return &referred{b: b, asked: map[string
 
 // HasFeed finds a feed that is defined and not taken over, too: it may be yet, and
 // deals nothing until then.
-func (k *referred) HasFeed(name string) bool {
-	return k.b.feeds.Defined(name)
+func (r *referred) HasFeed(name string) bool {
+	return r.b.feeds.Defined(name)
 }
 
-func (k *referred) IsPrivate(name string) (bool, error) {
-	return k.b.feeds.Current()[name].Private, nil
+func (r *referred) IsPrivate(name string) (bool, error) {
+	return r.b.feeds.Current()[name].Private, nil
 }
 
-func (k *referred) HasModel(name string) bool {
-	if k.b.models == nil || slices.Contains(relevance.Builtin().Names(), name) {
+func (r *referred) HasModel(name string) bool {
+	if r.b.models == nil || slices.Contains(relevance.Builtin().Names(), name) {
 		return true
 	}
-	_, serves := k.b.models.Served(name)
+	_, serves := r.b.models.Served(name)
 	return serves
 }
 
-func (k *referred) CheckFilter(src string) error {
+func (r *referred) CheckFilter(src string) error {
 	if err := limits.CheckFilter(src); err != nil {
 		return &millrace.Error{Reason: millrace.ReasonFilter, Detail: err.Error()}
 	}
-	return k.ask("filter "+src, &nodev1.QueryRequest{Filter: src, Model: "recency", Types: []string{"any"}})
+	return r.ask("filter "+src, &nodev1.QueryRequest{Filter: src, Model: "recency", Types: []string{"any"}})
 }
 
 // CheckWeights asks nothing of a version that is condemned: the one that ranks in
 // its place scores by its own.
-func (k *referred) CheckWeights(feed, model string, set map[string]float64) error {
+func (r *referred) CheckWeights(feed, model string, set map[string]float64) error {
 	v := artefacts.Version{Name: model}
 	if model == "" {
-		if v.Name = k.b.feeds.Current()[feed].Model; v.Name != "" && !k.HasModel(v.Name) {
+		if v.Name = r.b.feeds.Current()[feed].Model; v.Name != "" && !r.HasModel(v.Name) {
 			return experiment.OwnModelGone(feed, v.Name)
 		}
 	}
-	if k.b.models != nil {
-		if served, ok := k.b.models.Served(v.Name); ok {
+	if r.b.models != nil {
+		if served, ok := r.b.models.Served(v.Name); ok {
 			v = served
 		}
 	}
-	if v.Name == "" || k.b.condemned.why(v) != "" {
+	if v.Name == "" || r.b.condemned.why(v) != "" {
 		return nil
 	}
 	form := weights.Form(set)
-	return k.ask(strings.Join([]string{"weights", v.Name, v.Version, v.Sum, form}, " "), &nodev1.QueryRequest{
+	return r.ask(strings.Join([]string{"weights", v.Name, v.Version, v.Sum, form}, " "), &nodev1.QueryRequest{
 		Model: v.Name, ModelVersion: v.Version, ModelSum: v.Sum, Weights: form, WeightsSum: weights.Sum(form), Types: []string{"any"},
 	})
 }
 
 // ask returns what index nodes have against a question. If none answers, it is what
 // they had.
-func (k *referred) ask(what string, q *nodev1.QueryRequest) error {
+func (r *referred) ask(what string, q *nodev1.QueryRequest) error {
 	now := time.Now()
-	old := k.asked[what]
-	if now.Before(old.until) || now.Before(k.deaf) {
+	old := r.asked[what]
+	if now.Before(old.until) || now.Before(r.deaf) {
 		return old.refused
 	}
-	heard, refused := k.b.fanout.Try(k.b.open, q)
+	heard, refused := r.b.fanout.Try(r.b.open, q)
 	if !heard {
-		k.deaf = time.Now().Add(deafFor)
+		r.deaf = time.Now().Add(deafFor)
 		return old.refused
 	}
-	for what, a := range k.asked { // nobody asks about what is gone
+	for what, a := range r.asked { // nobody asks about what is gone
 		if now.Sub(a.until) > takenFor {
-			delete(k.asked, what)
+			delete(r.asked, what)
 		}
 	}
-	k.asked[what] = asked{refused, now.Add(takenFor)}
+	r.asked[what] = asked{refused, now.Add(takenFor)}
 	if refused != nil {
-		k.asked[what] = asked{refused, now.Add(refusedFor)}
+		r.asked[what] = asked{refused, now.Add(refusedFor)}
 	}
 	return refused
 }
 
 // Changed tells of models alone; the rest is looked at every few seconds.
-func (k *referred) Changed() <-chan struct{} {
-	if k.b.models == nil {
+func (r *referred) Changed() <-chan struct{} {
+	if r.b.models == nil {
 		return nil
 	}
-	return k.b.models.Changed()
+	return r.b.models.Changed()
 }
 
 // tryFeed reports what index nodes have against a definition that is about to

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/internal/door"
 	"github.com/millrace/millrace/internal/permit"
+	"github.com/millrace/millrace/internal/tracing"
 )
 
 // Why answers a request and tells what became of a record in the answer. Its
@@ -31,7 +32,7 @@ func (b *Broker) Why(ctx context.Context, req *feedv1.WhyRequest) (*feedv1.WhyRe
 	ctx = b.trace(ctx, req.GetRequest().GetViewer().GetId())
 	ctx, span := tracer.Start(ctx, "broker.Why", trace.WithSpanKind(trace.SpanKindServer))
 	resp, err := b.why(ctx, req)
-	endSpan(span, err)
+	tracing.End(span, err)
 	return resp, err
 }
 

@@ -34,12 +34,12 @@ import (
 // Handler serves JSON: Connect's protocol, and POST /v1/feed and /v1/why. GET
 // /v1/openapi.json describes the latter. Errors are problem documents (RFC
 // 9457), but for calls by Connect's protocol, which has its own.
-func (b *Doors) Handler() http.Handler {
-	all := b.routes()
+func (d *Doors) Handler() http.Handler {
+	all := d.routes()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(b.ArriveWithin)) // also of what nobody reads
-		w = &timely{ResponseWriter: w, within: b.TakenWithin}
-		if b.leaving.Load() {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(d.ArriveWithin)) // also of what nobody reads
+		w = &timely{ResponseWriter: w, within: d.TakenWithin}
+		if d.leaving.Load() {
 			w.Header().Set("Connection", "close")
 		}
 		to, ok := all[r.URL.Path]
@@ -56,13 +56,13 @@ func (b *Doors) Handler() http.Handler {
 }
 
 // routes is everything that is served, by path.
-func (b *Doors) routes() map[string]route {
-	_, byConnect := feedv1connect.NewFeedServiceHandler(connectFeed{b},
-		connect.WithCodec(jsonCodec{b.admission.Parsing, "json"}), connect.WithCodec(jsonCodec{b.admission.Parsing, "json; charset=utf-8"}), connect.WithCodec(protoCodec{b.admission.Parsing}), connect.WithReadMaxBytes(intake.MaxBytes+envelopeBytes))
-	called := b.guarded(byConnect)
+func (d *Doors) routes() map[string]route {
+	_, byConnect := feedv1connect.NewFeedServiceHandler(connectFeed{d},
+		connect.WithCodec(jsonCodec{d.admission.Parsing, "json"}), connect.WithCodec(jsonCodec{d.admission.Parsing, "json; charset=utf-8"}), connect.WithCodec(protoCodec{d.admission.Parsing}), connect.WithReadMaxBytes(intake.MaxBytes+envelopeBytes))
+	called := d.guarded(byConnect)
 	return map[string]route{
-		"/v1/feed":         {http.MethodPost, b.guarded(gzhttp.GzipHandler(serveJSON(b, b.feedForJSON)))},
-		"/v1/why":          {http.MethodPost, b.guarded(gzhttp.GzipHandler(serveJSON(b, b.why)))},
+		"/v1/feed":         {http.MethodPost, d.guarded(gzhttp.GzipHandler(serveJSON(d, d.feedForJSON)))},
+		"/v1/why":          {http.MethodPost, d.guarded(gzhttp.GzipHandler(serveJSON(d, d.why)))},
 		"/v1/openapi.json": {http.MethodGet, http.HandlerFunc(serveOpenAPI)},
 		feedv1connect.FeedServiceGetFeedProcedure: {http.MethodPost, called},
 		feedv1connect.FeedServiceWhyProcedure:     {http.MethodPost, called},
@@ -85,9 +85,9 @@ const (
 
 // HTTPServer returns the server of [Doors.Handler], which bounds how long a
 // request may take to arrive and its answer to be read.
-func (b *Doors) HTTPServer() *http.Server {
+func (d *Doors) HTTPServer() *http.Server {
 	return &http.Server{
-		Handler: b.permit.Handler(b.Handler()), ReadHeaderTimeout: headersWithin, IdleTimeout: idleWithin, MaxHeaderBytes: maxHeaderBytes,
+		Handler: d.permit.Handler(d.Handler()), ReadHeaderTimeout: headersWithin, IdleTimeout: idleWithin, MaxHeaderBytes: maxHeaderBytes,
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerConnection: 1 << 20, MaxReceiveBufferPerStream: 64 << 10},
 	}
 }
@@ -95,9 +95,9 @@ func (b *Doors) HTTPServer() *http.Server {
 // guarded lets requests in by their headers, reads their bodies within the
 // budget and in time, and has the limiter let them in, all before anything is
 // parsed. A request that it hands on has its body in a [received].
-func (b *Doors) guarded(next http.Handler) http.Handler {
+func (d *Doors) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx, err := admission.WithHeaders(b.admission.Traced(tracing.IncomingHTTP(r.Context(), r.Header)), r.Header.Get)
+		ctx, err := admission.WithHeaders(d.admission.Traced(tracing.IncomingHTTP(r.Context(), r.Header)), r.Header.Get)
 		if err != nil {
 			refuse(w, r, err)
 			return
@@ -108,18 +108,18 @@ func (b *Doors) guarded(next http.Handler) http.Handler {
 			return
 		}
 		defer cancel()
-		loan := b.admission.Parsing.BorrowFor(cmp.Or(permit.Who(ctx).Name, arrivals.HostOf(r.RemoteAddr)))
+		loan := d.admission.Parsing.BorrowFor(cmp.Or(permit.Who(ctx).Name, arrivals.HostOf(r.RemoteAddr)))
 		defer loan.Return()
-		answer := b.admission.Answering.Borrow()
+		answer := d.admission.Answering.Borrow()
 		defer answer.Return() // when it is written
 		ctx = admission.WithPass(ctx, &admission.Pass{Loan: answer})
-		body, err := b.receive(w, r.WithContext(ctx), loan)
+		body, err := d.receive(w, r.WithContext(ctx), loan)
 		var in *admission.InFlight
 		if err == nil {
-			in, err = b.admission.Enter(ctx)
+			in, err = d.admission.Enter(ctx)
 		}
 		if err != nil {
-			b.refused(err)
+			d.refused(err)
 			refuse(w, r, err)
 			return
 		}
@@ -162,17 +162,17 @@ type received struct {
 func (*received) Close() error { return nil }
 
 // receive reads a body that the caller may send now.
-func (b *Doors) receive(w http.ResponseWriter, r *http.Request, loan *memory.Loan) (*received, error) {
+func (d *Doors) receive(w http.ResponseWriter, r *http.Request, loan *memory.Loan) (*received, error) {
 	for _, name := range []string{"Content-Encoding", "Connect-Content-Encoding", "Grpc-Encoding"} {
 		if e := r.Header.Get(name); e != "" && e != "identity" {
 			return nil, limits.Invalid(name, "send the body as it is", "%.100q is not taken here", e)
 		}
 	}
 	h := admission.HeadersOf(r.Context())
-	if err := b.admission.Admit(h.Caller); err != nil {
+	if err := d.admission.Admit(h.Caller); err != nil {
 		return nil, err
 	}
-	if b.admission.Full(h.Priority) {
+	if d.admission.Full(h.Priority) {
 		return nil, admission.Overloaded
 	}
 	body, err := readBody(r, loan)
@@ -225,13 +225,13 @@ func refuse(w http.ResponseWriter, r *http.Request, err error) {
 func serveJSON[Req any, PReq interface {
 	*Req
 	proto.Message
-}, Resp proto.Message](b *Doors, method func(context.Context, PReq) (Resp, error)) http.Handler {
+}, Resp proto.Message](d *Doors, method func(context.Context, PReq) (Resp, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		req := PReq(new(Req))
-		err := readRequest(r, req, b.admission.Parsing)
+		err := readRequest(r, req, d.admission.Parsing)
 		var resp Resp
 		if err != nil {
-			b.refused(err)
+			d.refused(err)
 		} else {
 			resp, err = method(r.Context(), req)
 		}
@@ -262,12 +262,12 @@ func readRequest(r *http.Request, req proto.Message, budget *memory.Budget) erro
 
 // feedForJSON is feed for doors that write JSON: the loan of the answer is
 // for its text too, and for the messages between.
-func (b *Doors) feedForJSON(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
-	resp, err := b.feed(ctx, req)
+func (d *Doors) feedForJSON(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
+	resp, err := d.feed(ctx, req)
 	if err != nil {
 		return nil, err
 	}
-	loan, over := b.admission.Loan(ctx)
+	loan, over := d.admission.Loan(ctx)
 	defer over()
 	return resp, loan.More(items.CostOfJSON(resp))
 }

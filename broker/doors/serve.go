@@ -90,8 +90,8 @@ const (
 
 // ServerOptions are what the gRPC server of a broker needs. Its listener is
 // [Doors.Guard]'s.
-func (b *Doors) ServerOptions() []grpc.ServerOption {
-	return append(append(grpctune.Server(), b.permit.ServerOptions(b.admitCall, permit.Caller)...), grpc.ForceServerCodecV2(newCodec()),
+func (d *Doors) ServerOptions() []grpc.ServerOption {
+	return append(append(grpctune.Server(), d.permit.ServerOptions(d.admitCall, permit.Caller)...), grpc.ForceServerCodecV2(newCodec()),
 		grpc.MaxRecvMsgSize(intake.MaxBytes), grpc.MaxConcurrentStreams(maxCalls), grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.ConnectionTimeout(handshake), grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleConn}),
 		refuseCompressed())
@@ -100,8 +100,8 @@ func (b *Doors) ServerOptions() []grpc.ServerOption {
 // Guard returns the listener of the gRPC server: it bounds what connections
 // hold of requests that have not been read whole, and how long they may take to
 // read answers. See [arrivals.Watch].
-func (b *Doors) Guard(l net.Listener) net.Listener {
-	return arrivals.Watch(l, arrivals.Bounds{Budget: b.admission.Arriving, Call: 2 * intake.MaxBytes, Arrive: b.ArriveWithin, Taken: b.TakenWithin})
+func (d *Doors) Guard(l net.Listener) net.Listener {
+	return arrivals.Watch(l, arrivals.Bounds{Budget: d.admission.Arriving, Call: 2 * intake.MaxBytes, Arrive: d.ArriveWithin, Taken: d.TakenWithin})
 }
 
 // refuseCompressed refuses compressed requests: a small one may become a large
@@ -122,7 +122,7 @@ func (noDecompressor) Do(io.Reader) ([]byte, error) {
 // admitCall refuses on the strength of a request's headers what would be
 // refused anyway: in a flood, reading what is then refused takes as much time
 // as answering the rest.
-func (b *Doors) admitCall(ctx context.Context, info *tap.Info) (context.Context, error) {
+func (d *Doors) admitCall(ctx context.Context, info *tap.Info) (context.Context, error) {
 	if !strings.HasPrefix(info.FullMethodName, feedPrefix) {
 		return ctx, nil
 	}
@@ -134,14 +134,14 @@ func (b *Doors) admitCall(ctx context.Context, info *tap.Info) (context.Context,
 	}
 	p, err := admission.ParsePriority(get(admission.PriorityHeader))
 	if err == nil {
-		err = b.admission.Admit(admission.CallerOf(ctx, get(admission.CallerHeader)))
+		err = d.admission.Admit(admission.CallerOf(ctx, get(admission.CallerHeader)))
 	}
 	if err != nil {
-		b.refused(err)
+		d.refused(err)
 		return nil, rpcerr.Status(err)
 	}
-	if b.admission.Full(p) {
-		b.shed()
+	if d.admission.Full(p) {
+		d.shed()
 		return nil, errOverloaded
 	}
 	return admission.WithPass(ctx, &admission.Pass{}), nil
@@ -153,37 +153,37 @@ var errOverloaded = rpcerr.Status(admission.Overloaded)
 const feedPrefix = "/" + feedv1connect.FeedServiceName + "/"
 
 // RegisterGRPC puts the feed service, health and reflection on s.
-func (b *Doors) RegisterGRPC(s *grpc.Server) {
-	s.RegisterService(b.feedService(), b)
-	b.checks.SetServingStatus(feedv1.FeedService_ServiceDesc.ServiceName, healthv1.HealthCheckResponse_SERVING)
-	healthv1.RegisterHealthServer(s, b.checks)
+func (d *Doors) RegisterGRPC(s *grpc.Server) {
+	s.RegisterService(d.feedService(), d)
+	d.checks.SetServingStatus(feedv1.FeedService_ServiceDesc.ServiceName, healthv1.HealthCheckResponse_SERVING)
+	healthv1.RegisterHealthServer(s, d.checks)
 	reflection.Register(s)
 }
 
 // Leave has the broker tell that it is to be asked no more, and go on answering:
 // gRPC's health service says that it does not serve, and each answer by HTTP ends
 // its connection.
-func (b *Doors) Leave() {
-	b.leaving.Store(true)
-	b.checks.Shutdown()
+func (d *Doors) Leave() {
+	d.leaving.Store(true)
+	d.checks.Shutdown()
 }
 
 // Stop ends a server of gRPC once what is under way is answered, which it waits for
 // for some time at most.
-func (b *Doors) Stop(s *grpc.Server, finish time.Duration) {
-	b.checks.end() // they would last
+func (d *Doors) Stop(s *grpc.Server, finish time.Duration) {
+	d.checks.end() // they would last
 	defer time.AfterFunc(finish, s.Stop).Stop()
 	s.GracefulStop()
 }
 
 // feedService is the service of feed.proto, whose requests are let in before
 // they are parsed.
-func (b *Doors) feedService() *grpc.ServiceDesc {
+func (d *Doors) feedService() *grpc.ServiceDesc {
 	desc := feedv1.FeedService_ServiceDesc
 	desc.HandlerType = (*any)(nil)
 	desc.Methods = []grpc.MethodDesc{
-		{MethodName: "GetFeed", Handler: serveGRPC(b, b.feed)},
-		{MethodName: "Why", Handler: serveGRPC(b, b.why)},
+		{MethodName: "GetFeed", Handler: serveGRPC(d, d.feed)},
+		{MethodName: "Why", Handler: serveGRPC(d, d.why)},
 	}
 	return &desc
 }
@@ -192,9 +192,9 @@ func (b *Doors) feedService() *grpc.ServiceDesc {
 func serveGRPC[Req any, PReq interface {
 	*Req
 	proto.Message
-}, Resp any](b *Doors, method func(context.Context, PReq) (*Resp, error)) grpc.MethodHandler {
+}, Resp any](d *Doors, method func(context.Context, PReq) (*Resp, error)) grpc.MethodHandler {
 	return func(_ any, ctx context.Context, parse func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
-		ctx = b.admission.Traced(tracing.Incoming(ctx))
+		ctx = d.admission.Traced(tracing.Incoming(ctx))
 		ctx, err := admission.WithHeaders(ctx, func(name string) string {
 			if values := metadata.ValueFromIncomingContext(ctx, name); len(values) > 0 {
 				return values[0]
@@ -204,9 +204,9 @@ func serveGRPC[Req any, PReq interface {
 		if err != nil {
 			return nil, rpcerr.Status(err)
 		}
-		inFlight, err := b.admission.Enter(ctx)
+		inFlight, err := d.admission.Enter(ctx)
 		if err != nil {
-			b.refused(err)
+			d.refused(err)
 			return nil, rpcerr.Status(err)
 		}
 		defer inFlight.Leave()
@@ -215,15 +215,15 @@ func serveGRPC[Req any, PReq interface {
 			a = &admission.Pass{InFlight: inFlight}
 			ctx = admission.WithPass(ctx, a)
 		}
-		a.Loan = b.admission.Answering.Borrow()
-		p := &parcel{req: PReq(new(Req)), loan: b.admission.Parsing.Borrow()}
+		a.Loan = d.admission.Answering.Borrow()
+		p := &parcel{req: PReq(new(Req)), loan: d.admission.Parsing.Borrow()}
 		defer p.loan.Return()
 		if err = parse(p); err == nil {
 			err = p.err
 		}
 		var resp *Resp
 		if err != nil {
-			b.refused(err)
+			d.refused(err)
 		} else {
 			resp, err = method(ctx, p.req.(PReq))
 		}

@@ -17,7 +17,6 @@ import (
 
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace/millrace"
@@ -30,6 +29,7 @@ import (
 	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/nodewire"
 	"github.com/millrace/millrace/internal/rpcerr"
+	"github.com/millrace/millrace/internal/tracing"
 )
 
 // Node is what a broker asks of an index node: a local one, a remote one or
@@ -97,30 +97,26 @@ func New(c Config) *Fanout {
 }
 
 // Close ends the connections to the nodes, once nothing is asked any more.
-func (b *Fanout) Close() {
-	b.end()
-	b.pings.Wait()
-	b.conns.close()
-	b.workers.close()
+func (f *Fanout) Close() {
+	f.end()
+	f.pings.Wait()
+	f.conns.close()
+	f.workers.close()
 }
 
 // Node returns the way to a node.
-func (b *Fanout) Node(n topology.Node) (Node, error) { return b.conns.get(n) }
+func (f *Fanout) Node(n topology.Node) (Node, error) { return f.conns.get(n) }
 
 // Note notes that a node lacks a model beside, so that for a moment others are
 // asked before it.
-func (b *Fanout) Note(id millrace.NodeID, sum string) { b.absent.note(id, sum) }
+func (f *Fanout) Note(id millrace.NodeID, sum string) { f.absent.note(id, sum) }
 
 // Unresponsive reports whether a node answers nobody.
-func (b *Fanout) Unresponsive(id millrace.NodeID) bool { return b.health.unresponsive(id) }
-
-// Hedges changes how many node calls may be hedges: a share of all, and so many
-// at once.
-func (b *Fanout) Hedges(share, burst float64) { b.budget = newBudget(share, burst) }
+func (f *Fanout) Unresponsive(id millrace.NodeID) bool { return f.health.unresponsive(id) }
 
 // Asking is the asking of one question. It keeps one map throughout.
 type Asking struct {
-	b   *Fanout
+	fan *Fanout
 	q   *questions.Question
 	Map *topology.Map
 
@@ -151,63 +147,63 @@ type Asking struct {
 // Ask gets a question answered as far as ctx, the time until end and the cluster
 // allow, by the versions that it names. The error is a refusal by a node, which
 // holds for the whole request.
-func (b *Fanout) Ask(ctx context.Context, q *questions.Question, end time.Time) (Outcome, *Asking, error) {
+func (f *Fanout) Ask(ctx context.Context, q *questions.Question, end time.Time) (Outcome, *Asking, error) {
 	if q.Loan == nil { // of nobody who takes the answer away
-		q.Loan = b.memory.Borrow()
+		q.Loan = f.memory.Borrow()
 		defer q.Loan.Return()
 	}
-	f := &Asking{b: b, q: q, Map: b.maps.Current(), began: time.Now(), End: end, Until: margin(end), room: b.sizes.expect(q)}
+	a := &Asking{fan: f, q: q, Map: f.maps.Current(), began: time.Now(), End: end, Until: margin(end), room: f.sizes.expect(q)}
 	if err := q.Hold(requestTimes*int64(q.Bytes()) + timelineBytes*int64(q.Asked())); err != nil {
-		return Outcome{}, f, err
+		return Outcome{}, a, err
 	}
-	ctx, f.cancel = context.WithDeadline(ctx, f.Until)
-	defer f.cancel()
-	f.nodes, f.zone = b.health.doubtful(f.Map), b.zone.preferred(f.Map)
+	ctx, a.cancel = context.WithDeadline(ctx, a.Until)
+	defer a.cancel()
+	a.nodes, a.zone = f.health.doubtful(a.Map), f.zone.preferred(a.Map)
 	for _, g := range q.Groups {
-		f.nodes.poor = append(f.nodes.poor, b.absent.lacking(g.Query.ModelSum)...)
+		a.nodes.poor = append(a.nodes.poor, f.absent.lacking(g.Query.ModelSum)...)
 	}
 	if q.BesideSum != "" {
-		f.nodes.poor = append(f.nodes.poor, b.absent.lacking(q.BesideSum)...)
+		a.nodes.poor = append(a.nodes.poor, f.absent.lacking(q.BesideSum)...)
 	}
-	b.conns.keep(b.maps)
-	o := f.cover(ctx, q.Want, nil)
+	f.conns.keep(f.maps)
+	o := a.cover(ctx, q.Want, nil)
 	o.oneVersion()
-	q.Times.FanOut = time.Since(f.began) - q.Times.Route
-	return o, f, f.refusal(&o)
+	q.Times.FanOut = time.Since(a.began) - q.Times.Route
+	return o, a, a.refusal(&o)
 }
 
 // refusal is what the request is refused for in the end; nil for nothing.
-func (f *Asking) refusal(o *Outcome) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.mu.unread != nil {
-		f.mu.unreadEnd.Stop()
-		if f.mu.refused == nil && len(o.Parts) == 0 {
-			f.mu.refused = f.mu.unread
+func (a *Asking) refusal(o *Outcome) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.mu.unread != nil {
+		a.mu.unreadEnd.Stop()
+		if a.mu.refused == nil && len(o.Parts) == 0 {
+			a.mu.refused = a.mu.unread
 		}
 	}
-	return f.mu.refused
+	return a.mu.refused
 }
 
 // refuse ends everything.
-func (f *Asking) refuse(err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.mu.refused == nil {
-		f.mu.refused = err
+func (a *Asking) refuse(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.mu.refused == nil {
+		a.mu.refused = err
 	}
-	f.cancel()
+	a.cancel()
 }
 
 // giveWay ends everything where a node has condemned a version, or it lacks
 // weights.
-func (f *Asking) giveWay(g *questions.Group, err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.mu.refused == nil {
-		f.mu.refused, f.mu.RefusedBy = err, questions.Weighted{Version: g.Model(), Sum: g.Query.WeightsSum}
+func (a *Asking) giveWay(g *questions.Group, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.mu.refused == nil {
+		a.mu.refused, a.mu.RefusedBy = err, questions.Weighted{Version: g.Model(), Sum: g.Query.WeightsSum}
 	}
-	f.cancel()
+	a.cancel()
 }
 
 // readWait is how long a node's refusal of a filter waits for another that takes it.
@@ -216,57 +212,57 @@ const readWait = 250 * time.Millisecond
 // mayBeRead reports whether a node's refusal of a filter is its own: it may lack a
 // schema that others have read. Where none has answered by then, two nodes speak for
 // the cluster, or one after a while, or all that can be asked.
-func (f *Asking) mayBeRead(id millrace.NodeID, err error) bool {
+func (a *Asking) mayBeRead(id millrace.NodeID, err error) bool {
 	var e *millrace.Error
 	if !errors.As(err, &e) || e.Reason != millrace.ReasonFilter {
 		return false
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.mu.unread == nil {
-		f.mu.unread, f.mu.unreadEnd = err, time.AfterFunc(readWait, func() {
-			if !f.hasAccepted() {
-				f.refuse(err)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.mu.unread == nil {
+		a.mu.unread, a.mu.unreadEnd = err, time.AfterFunc(readWait, func() {
+			if !a.hasAccepted() {
+				a.refuse(err)
 			}
 		})
 	}
-	if !slices.Contains(f.mu.unreadBy, id) {
-		f.mu.unreadBy = append(f.mu.unreadBy, id)
+	if !slices.Contains(a.mu.unreadBy, id) {
+		a.mu.unreadBy = append(a.mu.unreadBy, id)
 	}
-	return f.mu.accepted || len(f.mu.unreadBy) < 2
+	return a.mu.accepted || len(a.mu.unreadBy) < 2
 }
 
-func (f *Asking) hasAccepted() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.mu.accepted
+func (a *Asking) hasAccepted() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.mu.accepted
 }
 
-func (f *Asking) accept() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.mu.accepted = true
+func (a *Asking) accept() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.mu.accepted = true
 }
 
 // cover asks for partitions at replicas that were not tried yet, each node
 // with its hedge, all at the same time.
-func (f *Asking) cover(ctx context.Context, want topology.Set, tried []millrace.NodeID) Outcome {
-	if f.spent(tried) {
+func (a *Asking) cover(ctx context.Context, want topology.Set, tried []millrace.NodeID) Outcome {
+	if a.spent(tried) {
 		return none(want, MissNoReplica)
 	}
-	by := choice{m: f.Map, doubtful: f.nodes, zone: f.zone, avoid: tried, viewer: f.q.Viewer, work: f.q.Work}
+	by := choice{m: a.Map, doubtful: a.nodes, zone: a.zone, avoid: tried, viewer: a.q.Viewer, work: a.q.Work}
 	began := time.Now()
 	requests, rest := by.route(want)
 	if len(tried) == 0 { // before there is anything else at work
-		f.q.Times.Route = time.Since(began)
+		a.q.Times.Route = time.Since(began)
 	}
 	calls := 0
 	for _, r := range requests {
-		calls += len(f.q.GroupsIn(r.parts))
+		calls += len(a.q.GroupsIn(r.parts))
 	}
-	room := share(f.room, calls)
-	if err := f.q.Hold(2 * room * int64(calls)); err != nil {
-		f.refuse(err)
+	room := share(a.room, calls)
+	if err := a.q.Hold(2 * room * int64(calls)); err != nil {
+		a.refuse(err)
 		return none(want, MissOverloaded)
 	}
 	total := none(rest, MissNoReplica)
@@ -278,14 +274,14 @@ func (f *Asking) cover(ctx context.Context, want topology.Set, tried []millrace.
 	for i, r := range requests {
 		if i > 0 {
 			wg.Add(1)
-			f.b.workers.run(func() {
+			a.fan.workers.run(func() {
 				defer wg.Done()
-				outcomes[i] = f.askShard(ctx, r, tried)
+				outcomes[i] = a.askShard(ctx, r, tried)
 			})
 		}
 	}
 	if len(requests) > 0 { // here, where there is a goroutine already
-		outcomes[0] = f.askShard(ctx, requests[0], tried)
+		outcomes[0] = a.askShard(ctx, requests[0], tried)
 	}
 	wg.Wait()
 	for _, o := range outcomes {
@@ -295,14 +291,14 @@ func (f *Asking) cover(ctx context.Context, want topology.Set, tried []millrace.
 }
 
 // askShard asks one node and, when it is slow or fails, others for the same.
-func (f *Asking) askShard(ctx context.Context, r shardRequest, tried []millrace.NodeID) Outcome {
-	r.entities = f.q.Among(r.parts)
+func (a *Asking) askShard(ctx context.Context, r shardRequest, tried []millrace.NodeID) Outcome {
+	r.entities = a.q.Among(r.parts)
 	next := append(slices.Clip(tried), r.node.ID)
 	var heard, shed atomic.Bool // from the node itself; that it is overloaded
 	var partly atomic.Bool      // it has answered for some, and others were asked for the rest
 	first := func(ctx context.Context) (Outcome, bool) {
-		called, over := f.b.health.wait(ctx, r.node.ID)
-		o := f.call(called, r, len(tried) > 0)
+		called, over := a.fan.health.wait(ctx, r.node.ID)
+		o := a.call(called, r, len(tried) > 0)
 		heard.Store(called.Err() == nil) // unless it was given up
 		over()
 		shed.Store(o.all(MissOverloaded))
@@ -311,7 +307,7 @@ func (f *Asking) askShard(ctx context.Context, r shardRequest, tried []millrace.
 			partly.Store(true)
 			reasons := o.Missing
 			o.Missing = nil
-			o.add(f.cover(ctx, left, next).explained(reasons))
+			o.add(a.cover(ctx, left, next).explained(reasons))
 		}
 		return o, len(o.Missing) == 0
 	}
@@ -319,44 +315,44 @@ func (f *Asking) askShard(ctx context.Context, r shardRequest, tried []millrace.
 		if partly.Load() {
 			return none(r.parts, MissNoReplica), false // nobody is left to be asked for what is open
 		}
-		if shed.Load() && !f.b.budget.spend() {
+		if shed.Load() && !a.fan.budget.spend() {
 			return none(r.parts, MissOverloaded), false // asking on would spread the overload
 		}
-		o := f.cover(ctx, r.parts, next)
+		o := a.cover(ctx, r.parts, next)
 		o.second = true
 		return o, len(o.Missing) == 0
 	}
 	hedged, asked := false, false
 	allow := func() bool {
 		if !heard.Load() {
-			f.suspect(r.node)
+			a.suspect(r.node)
 		}
-		if f.q.Inquires() {
-			hedged = f.elsewhere(r.parts, next)
+		if a.q.Inquires() {
+			hedged = a.elsewhere(r.parts, next)
 			return hedged
 		}
 		// A node that answers nobody will not answer this call either: asking
 		// another is no extra work, just as when it had failed.
-		hedged = f.elsewhere(r.parts, next) && (f.b.health.unresponsive(r.node.ID) || f.b.budget.spend())
+		hedged = a.elsewhere(r.parts, next) && (a.fan.health.unresponsive(r.node.ID) || a.fan.budget.spend())
 		if !asked && !heard.Load() {
-			f.b.health.overdue(r.node.ID)
+			a.fan.health.overdue(r.node.ID)
 		}
 		if !asked && !hedged {
-			f.b.metrics.hedges.WithLabelValues(hedgeDenied).Inc()
+			a.fan.metrics.hedges.WithLabelValues(hedgeDenied).Inc()
 		}
 		asked = true
 		return hedged
 	}
-	f.b.budget.earn()
+	a.fan.budget.earn()
 	began := time.Now()
-	delay := f.recent(r).hedgeAfter()
-	if f.q.Inquires() {
+	delay := a.recent(r).hedgeAfter()
+	if a.q.Inquires() {
 		delay = inquiryDelay
 	}
 	ends := hedge(ctx, delay, allow, first, second)
-	best := slices.MinFunc(ends, func(a, b Outcome) int { return cmp.Compare(len(a.Missing), len(b.Missing)) })
+	best := slices.MinFunc(ends, func(x, y Outcome) int { return cmp.Compare(len(x.Missing), len(y.Missing)) })
 	if hedged {
-		f.ledger(r, best.second && len(best.Missing) == 0, heard.Load(), time.Since(began))
+		a.ledger(r, best.second && len(best.Missing) == 0, heard.Load(), time.Since(began))
 	}
 	for _, o := range ends {
 		best = best.explained(o.Missing)
@@ -365,22 +361,22 @@ func (f *Asking) askShard(ctx context.Context, r shardRequest, tried []millrace.
 }
 
 // suspect has a node pinged whose call is overdue.
-func (f *Asking) suspect(n topology.Node) {
-	b := f.b
-	if !b.health.suspect(n.ID) {
+func (a *Asking) suspect(n topology.Node) {
+	f := a.fan
+	if !f.health.suspect(n.ID) {
 		return
 	}
-	b.pings.Go(func() { b.health.ping(b.open, n.ID, b.pinger(n.ID)) })
+	f.pings.Go(func() { f.health.ping(f.open, n.ID, f.pinger(n.ID)) })
 }
 
 // pinger returns what pings a node, wherever it is by then.
-func (b *Fanout) pinger(id millrace.NodeID) func(context.Context) error {
+func (f *Fanout) pinger(id millrace.NodeID) func(context.Context) error {
 	return func(ctx context.Context) error {
-		n, known := b.maps.Current().Node(id)
+		n, known := f.maps.Current().Node(id)
 		if !known {
 			return nil // whoever comes back by this name begins anew
 		}
-		node, err := b.conns.get(n)
+		node, err := f.conns.get(n)
 		if err != nil {
 			return err
 		}
@@ -391,23 +387,23 @@ func (b *Fanout) pinger(id millrace.NodeID) func(context.Context) error {
 // Ending says what an outcome tells of how busy the nodes are. What waited in
 // vain for those that answer nobody tells nothing of the others, unless there
 // are no others; nor does what its caller gave up.
-func (f *Asking) Ending(ctx context.Context, o Outcome) admission.Ending {
+func (a *Asking) Ending(ctx context.Context, o Outcome) admission.Ending {
 	switch {
 	case len(o.Missing) == 0:
 		return admission.EndWhole
-	case ctx.Err() != nil && time.Now().Before(f.Until):
+	case ctx.Err() != nil && time.Now().Before(a.Until):
 		return admission.EndSilent
 	}
-	answers := func(id millrace.NodeID) bool { return f.Map.Alive(id) && !f.b.health.unresponsive(id) }
+	answers := func(id millrace.NodeID) bool { return a.Map.Alive(id) && !a.fan.health.unresponsive(id) }
 	for p, why := range o.Missing {
 		switch {
 		case why == MissOverloaded:
 			return admission.EndShed
-		case why == MissTimeout && slices.ContainsFunc(f.Map.Replicas(p), answers):
+		case why == MissTimeout && slices.ContainsFunc(a.Map.Replicas(p), answers):
 			return admission.EndLate
 		}
 	}
-	if !slices.ContainsFunc(f.Map.Nodes(), func(n topology.Node) bool { return answers(n.ID) }) {
+	if !slices.ContainsFunc(a.Map.Nodes(), func(n topology.Node) bool { return answers(n.ID) }) {
 		return admission.EndLate
 	}
 	return admission.EndPartial
@@ -415,13 +411,13 @@ func (f *Asking) Ending(ctx context.Context, o Outcome) admission.Ending {
 
 // elsewhere reports whether any node but those tried could be asked for some
 // of the partitions.
-func (f *Asking) elsewhere(parts topology.Set, tried []millrace.NodeID) bool {
-	if f.spent(tried) {
+func (a *Asking) elsewhere(parts topology.Set, tried []millrace.NodeID) bool {
+	if a.spent(tried) {
 		return false
 	}
 	for p := range parts.All() {
-		for _, id := range f.Map.Replicas(p) {
-			if _, known := f.Map.Node(id); known && !slices.Contains(tried, id) {
+		for _, id := range a.Map.Replicas(p) {
+			if _, known := a.Map.Node(id); known && !slices.Contains(tried, id) {
 				return true
 			}
 		}
@@ -432,48 +428,48 @@ func (f *Asking) elsewhere(parts topology.Set, tried []millrace.NodeID) bool {
 // ledger counts a hedge that was sent beside a shard request, and notes after how long that
 // ended. What a hedge that won saved is a guess, since the first call was given up: calls
 // that took as long mostly went on for so long.
-func (f *Asking) ledger(r shardRequest, won, heard bool, took time.Duration) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.mu.fired++
-	f.b.metrics.hedges.WithLabelValues(hedgeFired).Inc()
+func (a *Asking) ledger(r shardRequest, won, heard bool, took time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.mu.fired++
+	a.fan.metrics.hedges.WithLabelValues(hedgeFired).Inc()
 	if won {
-		f.mu.won++
-		f.b.metrics.hedges.WithLabelValues(hedgeWon).Inc()
+		a.mu.won++
+		a.fan.metrics.hedges.WithLabelValues(hedgeWon).Inc()
 		if !heard {
-			saved := f.recent(r).beyond(took)
-			f.mu.saved += saved
-			f.b.metrics.hedgeSaved.Add(saved.Seconds())
+			saved := a.recent(r).beyond(took)
+			a.mu.saved += saved
+			a.fan.metrics.hedgeSaved.Add(saved.Seconds())
 		}
 	}
 }
 
 // call asks one node once, for its part of every group.
-func (f *Asking) call(ctx context.Context, r shardRequest, again bool) Outcome {
+func (a *Asking) call(ctx context.Context, r shardRequest, again bool) Outcome {
 	start := time.Now()
 	spanned, span := tracer.Start(ctx, "broker.call", trace.WithSpanKind(trace.SpanKindClient))
 	if span.IsRecording() {
 		span.SetAttributes(attribute.String("node", string(r.node.ID)), attribute.Int("partitions", r.parts.Len()), attribute.Bool("again", again))
 	}
-	parts, err := f.query(spanned, r)
-	endSpan(span, err)
+	parts, err := a.query(spanned, r)
+	tracing.End(span, err)
 	took := time.Since(start)
-	label := f.count(ctx, r, err)
-	if f.q.Query.Explain {
+	label := a.count(ctx, r, err)
+	if a.q.Query.Explain {
 		for _, pt := range parts {
-			f.note(r, pt.Group, &feedv1.NodeCall{
-				Hedge: again, BeganMillis: millis(start.Sub(f.began)), Millis: millis(took), Times: pt.Resp.GetTimes(), Outcome: label,
+			a.note(r, pt.Group, &feedv1.NodeCall{
+				Hedge: again, BeganMillis: millis(start.Sub(a.began)), Millis: millis(took), Times: pt.Resp.GetTimes(), Outcome: label,
 			}, err)
 		}
 	}
-	f.judge(r, took, err)
+	a.judge(r, took, err)
 	switch {
 	case err == nil:
-		f.accept()
-	case f.mayBeRead(r.node.ID, err):
+		a.accept()
+	case a.mayBeRead(r.node.ID, err):
 		return none(r.parts, MissBehind)
 	case rpcerr.Refused(err):
-		f.refuse(err)
+		a.refuse(err)
 		fallthrough
 	default:
 		return none(r.parts, reason(ctx, err))
@@ -491,24 +487,24 @@ func (f *Asking) call(ctx context.Context, r shardRequest, again bool) Outcome {
 
 // query asks one node for its part of every group. With an error what it returns
 // has no answers.
-func (f *Asking) query(ctx context.Context, r shardRequest) ([]Part, error) {
-	groups := f.q.GroupsIn(r.parts)
+func (a *Asking) query(ctx context.Context, r shardRequest) ([]Part, error) {
+	groups := a.q.GroupsIn(r.parts)
 	parts := make([]Part, len(groups))
 	for i, g := range groups {
 		parts[i] = Part{Node: r.node.ID, Group: g}
 	}
 	if len(groups) == 1 {
 		var err error
-		parts[0].Resp, err = f.queryGroup(ctx, r, groups[0])
+		parts[0].Resp, err = a.queryGroup(ctx, r, groups[0])
 		return parts, err
 	}
-	return parts, f.queryGroups(ctx, r, parts)
+	return parts, a.queryGroups(ctx, r, parts)
 }
 
 // queryGroups asks one node for its parts of all groups at the same time. With an
 // error of one the others are given up. It is a function of its own because what
 // its goroutines share goes to the heap, which calls for one group do not pay.
-func (f *Asking) queryGroups(ctx context.Context, r shardRequest, parts []Part) error {
+func (a *Asking) queryGroups(ctx context.Context, r shardRequest, parts []Part) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var (
@@ -518,13 +514,13 @@ func (f *Asking) queryGroups(ctx context.Context, r shardRequest, parts []Part) 
 	)
 	ask := func(i int) {
 		var err error
-		if parts[i].Resp, err = f.queryGroup(ctx, r, parts[i].Group); err != nil {
+		if parts[i].Resp, err = a.queryGroup(ctx, r, parts[i].Group); err != nil {
 			once.Do(func() { first = err; cancel() })
 		}
 	}
 	for i := 1; i < len(parts); i++ {
 		wg.Add(1)
-		f.b.workers.run(func() { defer wg.Done(); ask(i) })
+		a.fan.workers.run(func() { defer wg.Done(); ask(i) })
 	}
 	ask(0)
 	wg.Wait()
@@ -533,9 +529,9 @@ func (f *Asking) queryGroups(ctx context.Context, r shardRequest, parts []Part) 
 
 // queryGroup asks one node for its part of a group, and takes no other answer
 // than was asked for.
-func (f *Asking) queryGroup(ctx context.Context, r shardRequest, g *questions.Group) (*nodev1.QueryResponse, error) {
-	resp, err := f.queryPart(ctx, r, g)
-	if err == nil && resp.GetProtocol() < f.q.Protocol(g) {
+func (a *Asking) queryGroup(ctx context.Context, r shardRequest, g *questions.Group) (*nodev1.QueryResponse, error) {
+	resp, err := a.queryPart(ctx, r, g)
+	if err == nil && resp.GetProtocol() < a.q.Protocol(g) {
 		err = errOlder
 	}
 	if err == nil {
@@ -544,9 +540,9 @@ func (f *Asking) queryGroup(ctx context.Context, r shardRequest, g *questions.Gr
 	switch {
 	case err == nil:
 	case IsCondemned(err), LacksWeights(err):
-		f.giveWay(g, err)
+		a.giveWay(g, err)
 	case reason(ctx, err) == MissModel:
-		f.lack(r.node.ID, g)
+		a.lack(r.node.ID, g)
 	}
 	return resp, err
 }
@@ -554,11 +550,11 @@ func (f *Asking) queryGroup(ctx context.Context, r shardRequest, g *questions.Gr
 // queryPart asks one node for its part of a group. What the part may take has
 // been reserved; a node whose part takes more says how much, and is asked again
 // when there is room for it.
-func (f *Asking) queryPart(ctx context.Context, r shardRequest, g *questions.Group) (*nodev1.QueryResponse, error) {
+func (a *Asking) queryPart(ctx context.Context, r shardRequest, g *questions.Group) (*nodev1.QueryResponse, error) {
 	room := r.room
 	var size int64
-	defer func() { _ = f.q.Loan.More(size - 2*room) }()
-	n, err := f.b.conns.get(r.node)
+	defer func() { _ = a.q.Loan.More(size - 2*room) }()
+	n, err := a.fan.conns.get(r.node)
 	if err != nil {
 		return nil, err
 	}
@@ -566,19 +562,19 @@ func (f *Asking) queryPart(ctx context.Context, r shardRequest, g *questions.Gro
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		resp, err := n.Query(ctx, f.q.Ask(g, r.parts, room))
+		resp, err := n.Query(ctx, a.q.Ask(g, r.parts, room))
 		if err != nil {
 			return nil, rpcerr.FromStatus(err) // a node in this process speaks as on the wire
 		}
 		needs := resp.GetWithheldBytes()
 		if needs == 0 {
 			size = nodewire.Size(resp)
-			f.b.sizes.learn(f.q, size, len(resp.GetItems()))
+			a.fan.sizes.learn(a.q, size, len(resp.GetItems()))
 			return resp, nil
 		}
 		needs += needs / 8 // what comes meanwhile
-		if err := f.q.Hold(2 * (needs - room)); err != nil {
-			f.refuse(err)
+		if err := a.q.Hold(2 * (needs - room)); err != nil {
+			a.refuse(err)
 			return nil, brokersFault{err}
 		}
 		room = needs
@@ -590,37 +586,37 @@ func (f *Asking) queryPart(ctx context.Context, r shardRequest, g *questions.Gro
 // says nothing of the node that was asked.
 type brokersFault struct{ error }
 
-func (o brokersFault) Unwrap() error { return o.error }
+func (b brokersFault) Unwrap() error { return b.error }
 
 // judge tells health and the hedges' delay how a call went. A call given up
 // early, or refused for the request's sake, says nothing about its node.
-func (f *Asking) judge(r shardRequest, took time.Duration, err error) {
-	if f.q.Inquires() {
+func (a *Asking) judge(r shardRequest, took time.Duration, err error) {
+	if a.q.Inquires() {
 		return
 	}
-	id, recent := r.node.ID, f.recent(r)
+	id, recent := r.node.ID, a.recent(r)
 	due := recent.hedgeAfter()
 	if err != nil && !ended(err) && !errors.Is(err, ErrUnreachable) {
-		f.b.health.hears(id)
+		a.fan.health.hears(id)
 	}
 	switch {
 	case err == nil:
-		f.b.health.answered(id, took, took < due)
+		a.fan.health.answered(id, took, took < due)
 		recent.add(took)
-		f.b.metrics.callTimes.Observe(took.Seconds())
+		a.fan.metrics.callTimes.Observe(took.Seconds())
 	case rpcerr.Refused(err), errors.As(err, new(brokersFault)), IsCondemned(err), reason(context.Background(), err) == MissModel, errors.Is(err, errOlder):
 	case !ended(err):
-		f.b.health.failed(id)
+		a.fan.health.failed(id)
 		if errors.Is(err, ErrUnreachable) {
-			f.suspect(r.node)
+			a.suspect(r.node)
 		}
 	case took >= due:
-		f.b.health.gaveUp(id, took)
+		a.fan.health.gaveUp(id, took)
 	}
 }
 
 // recent returns how long calls with about as many entities took of late.
-func (f *Asking) recent(r shardRequest) *recent { return f.b.recent.forSize(r.entities) }
+func (a *Asking) recent(r shardRequest) *recent { return a.fan.recent.forSize(r.entities) }
 
 // ended reports whether err only says that time is up or nobody waits.
 func ended(err error) bool {
@@ -632,7 +628,7 @@ func ended(err error) bool {
 func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 // count counts a call, and returns how it ended.
-func (f *Asking) count(ctx context.Context, r shardRequest, err error) string {
+func (a *Asking) count(ctx context.Context, r shardRequest, err error) string {
 	label := "failed"
 	switch {
 	case err == nil:
@@ -640,12 +636,12 @@ func (f *Asking) count(ctx context.Context, r shardRequest, err error) string {
 	case errors.Is(context.Cause(ctx), context.Canceled):
 		label = "cancelled"
 	}
-	f.b.metrics.calls.WithLabelValues(string(r.node.ID), label).Inc()
+	a.fan.metrics.calls.WithLabelValues(string(r.node.ID), label).Inc()
 	return label
 }
 
 // note completes a line for explain.
-func (f *Asking) note(r shardRequest, g *questions.Group, c *feedv1.NodeCall, err error) {
+func (a *Asking) note(r shardRequest, g *questions.Group, c *feedv1.NodeCall, err error) {
 	if c.Outcome == "failed" {
 		c.Outcome = err.Error()
 	}
@@ -654,9 +650,9 @@ func (f *Asking) note(r shardRequest, g *questions.Group, c *feedv1.NodeCall, er
 	for p := range parts.All() {
 		c.Timelines += int32(g.Timelines(p))
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.mu.calls = append(f.mu.calls, c)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.mu.calls = append(a.mu.calls, c)
 }
 
 // margin is the deadline of the nodes: a twentieth of the time before the
@@ -666,16 +662,9 @@ func margin(end time.Time) time.Time {
 	return end.Add(-min(time.Until(end)/20, 50*time.Millisecond))
 }
 
-func endSpan(span trace.Span, err error) {
-	if err != nil {
-		span.SetStatus(codes.Error, err.Error())
-	}
-	span.End()
-}
-
 // Explain tells every call of a node, and what hedges did.
-func (f *Asking) Explain(e *feedv1.Explain) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	e.Calls, e.HedgesFired, e.HedgesWon, e.HedgeSavedMillis = f.mu.calls, f.mu.fired, f.mu.won, millis(f.mu.saved)
+func (a *Asking) Explain(e *feedv1.Explain) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	e.Calls, e.HedgesFired, e.HedgesWon, e.HedgeSavedMillis = a.mu.calls, a.mu.fired, a.mu.won, millis(a.mu.saved)
 }

@@ -72,48 +72,48 @@ type beside[T any] struct {
 
 // after begins the second try when delay has passed, or a multiple of it, and
 // allow says yes.
-func (h *beside[T]) after(delay time.Duration, allow func() bool, second func() end[T]) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.mu.timer = time.AfterFunc(delay, func() {
-		if h.begin(delay, allow) {
-			h.ended <- second()
+func (b *beside[T]) after(delay time.Duration, allow func() bool, second func() end[T]) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.mu.timer = time.AfterFunc(delay, func() {
+		if b.begin(delay, allow) {
+			b.ended <- second()
 		}
 	})
 }
 
-func (h *beside[T]) begin(delay time.Duration, allow func() bool) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+func (b *beside[T]) begin(delay time.Duration, allow func() bool) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	switch {
-	case h.mu.over:
+	case b.mu.over:
 	case allow():
-		h.mu.begun = true
+		b.mu.begun = true
 	default:
-		h.mu.timer.Reset(delay)
+		b.mu.timer.Reset(delay)
 	}
-	return h.mu.begun
+	return b.mu.begun
 }
 
 // stop sees to it that the second try does not begin any more, and reports
 // whether it has.
-func (h *beside[T]) stop() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.mu.over = true
-	h.mu.timer.Stop()
-	return h.mu.begun
+func (b *beside[T]) stop() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.mu.over = true
+	b.mu.timer.Stop()
+	return b.mu.begun
 }
 
 // join waits for the second try, the first having ended with v and without ok.
-func (h *beside[T]) join(v T) []T {
+func (b *beside[T]) join(v T) []T {
 	var e end[T]
 	values := make([]T, 0, 2)
 	select {
-	case e = <-h.ended:
+	case e = <-b.ended:
 		values = append(values, e.value, v)
 	default:
-		e = <-h.ended
+		e = <-b.ended
 		values = append(values, v, e.value)
 	}
 	if e.ok {

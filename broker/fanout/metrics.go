@@ -35,7 +35,7 @@ func newMetrics() *metrics {
 }
 
 // Collectors are the metrics of calls of nodes.
-func (b *Fanout) Collectors() []prometheus.Collector {
-	m := b.metrics
+func (f *Fanout) Collectors() []prometheus.Collector {
+	m := f.metrics
 	return []prometheus.Collector{m.calls, m.callTimes, m.hedges, m.hedgeSaved}
 }

@@ -49,7 +49,7 @@ func reason(ctx context.Context, err error) string {
 
 // Nothing is the refusal when no partition was answered: an empty page would
 // look like an empty feed.
-func (f *Asking) Nothing(o Outcome) error {
+func (a *Asking) Nothing(o Outcome) error {
 	counts := map[string]int{}
 	for _, why := range o.Missing {
 		counts[why]++
@@ -57,7 +57,7 @@ func (f *Asking) Nothing(o Outcome) error {
 	e := &millrace.Error{Reason: millrace.ReasonUnavailable, WayOut: "try again after a pause; if it lasts, see what millrace cluster show says of the index nodes"}
 	switch n := len(o.Missing); {
 	case counts[MissModel] == n:
-		return f.nobodyHas()
+		return a.nobodyHas()
 	case counts[MissOlder] == n:
 		e.WayOut = "upgrade the index nodes, and the brokers after them; until then only first pages are answered"
 	case counts[MissTimeout] == n:

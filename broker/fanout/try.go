@@ -35,14 +35,14 @@ const maxTried = 3
 
 // Try reports what some index nodes have against a question for nothing: one
 // that takes it decides. If none can be asked nothing is known against it.
-func (b *Fanout) Try(ctx context.Context, q *nodev1.QueryRequest) (heard bool, err error) {
-	m, tried := b.maps.Current(), 0
+func (f *Fanout) Try(ctx context.Context, q *nodev1.QueryRequest) (heard bool, err error) {
+	m, tried := f.maps.Current(), 0
 	for _, n := range m.Nodes() {
 		if !m.Alive(n.ID) || tried == maxTried || ctx.Err() != nil {
 			continue
 		}
 		tried++
-		node, away := b.conns.get(n)
+		node, away := f.conns.get(n)
 		if away == nil {
 			_, away = TryOn(ctx, node, q)
 		}

@@ -56,24 +56,24 @@ func (a *absent) lacking(sum string) (nodes []millrace.NodeID) {
 }
 
 // lack notes that a node does not have the model of a group.
-func (f *Asking) lack(id millrace.NodeID, g *questions.Group) {
-	f.b.absent.note(id, g.Query.ModelSum)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.mu.lacked = g.Model()
-	if !slices.Contains(f.mu.lacking, id) {
-		f.mu.lacking = append(f.mu.lacking, id)
+func (a *Asking) lack(id millrace.NodeID, g *questions.Group) {
+	a.fan.absent.note(id, g.Query.ModelSum)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.mu.lacked = g.Model()
+	if !slices.Contains(a.mu.lacking, id) {
+		a.mu.lacking = append(a.mu.lacking, id)
 	}
 }
 
 // spent reports whether as many replicas were asked as may be. One that only
 // lacked the model does not count.
-func (f *Asking) spent(tried []millrace.NodeID) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+func (a *Asking) spent(tried []millrace.NodeID) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	n := 0
 	for _, id := range tried {
-		if !slices.Contains(f.mu.lacking, id) {
+		if !slices.Contains(a.mu.lacking, id) {
 			n++
 		}
 	}
@@ -82,15 +82,15 @@ func (f *Asking) spent(tried []millrace.NodeID) bool {
 
 // nobodyHas is the refusal when every replica that could be asked lacks the
 // model.
-func (f *Asking) nobodyHas() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+func (a *Asking) nobodyHas() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	var ids []string
-	for _, id := range f.mu.lacking {
+	for _, id := range a.mu.lacking {
 		ids = append(ids, string(id))
 	}
 	slices.Sort(ids)
-	v := f.mu.lacked
+	v := a.mu.lacked
 	return &millrace.Error{
 		Reason: millrace.ReasonUnavailable, Field: "model", Detail: fmt.Sprintf("no replica that could be asked has model %s (%.12s): it is not on %s", v, v.Sum, strings.Join(ids, ", ")),
 		WayOut: "see millrace model list for why; push it again, roll it back, or ask by another model",
@@ -111,8 +111,8 @@ func IsCondemned(err error) bool {
 }
 
 // RefusedBy is the version, and its weights, that a node refused to rank by.
-func (f *Asking) RefusedBy() questions.Weighted {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.mu.RefusedBy
+func (a *Asking) RefusedBy() questions.Weighted {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.mu.RefusedBy
 }

@@ -17,29 +17,29 @@ const maxIdle = 64
 func newWorkers() *workers { return &workers{jobs: make(chan func()), done: make(chan struct{})} }
 
 // run runs a job beside the caller.
-func (c *workers) run(job func()) {
+func (w *workers) run(job func()) {
 	select {
-	case c.jobs <- job:
+	case w.jobs <- job:
 	default:
-		go c.work(job)
+		go w.work(job)
 	}
 }
 
-func (c *workers) work(job func()) {
+func (w *workers) work(job func()) {
 	for {
 		job()
-		if c.idle.Add(1) > maxIdle {
-			c.idle.Add(-1)
+		if w.idle.Add(1) > maxIdle {
+			w.idle.Add(-1)
 			return
 		}
 		select {
-		case job = <-c.jobs:
-			c.idle.Add(-1)
-		case <-c.done:
+		case job = <-w.jobs:
+			w.idle.Add(-1)
+		case <-w.done:
 			return
 		}
 	}
 }
 
 // close lets the goroutines go. Jobs still run, each on one of its own.
-func (c *workers) close() { close(c.done) }
+func (w *workers) close() { close(w.done) }

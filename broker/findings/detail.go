@@ -16,10 +16,10 @@ import (
 )
 
 // Nothing is what became of a record that no timeline has.
-func (i *Search) Nothing() (stage, detail string) {
+func (s *Search) Nothing() (stage, detail string) {
 	lacking := map[string]int{}
-	for p, why := range i.Missing {
-		if i.Entity == "" || p == partition.Of(millrace.Entity(i.Entity)) {
+	for p, why := range s.Missing {
+		if s.Entity == "" || p == partition.Of(millrace.Entity(s.Entity)) {
 			lacking[why]++
 		}
 	}
@@ -31,14 +31,14 @@ func (i *Search) Nothing() (stage, detail string) {
 		return Unanswered, "it may be on a partition that did not answer: " + strings.Join(whys, ", ")
 	}
 	where := "no timeline of the entities asked"
-	if i.Entity != "" {
-		where = "no timeline of " + i.Entity
+	if s.Entity != "" {
+		where = "no timeline of " + s.Entity
 	}
 	return Never, where + " has it, or has had it deleted: it was not published, was refused (look in the dead letters), went to another entity, or retention has long dropped it"
 }
 
 // Detail says a finding's stage as a sentence.
-func (i *Search) Detail(f *feedv1.Finding) string {
+func (s *Search) Detail(f *feedv1.Finding) string {
 	timeline, at := f.Entity+"/"+f.Type, millrace.TimeOf(f.GetTime().AsTime())
 	switch f.Stage {
 	case Deleted:
@@ -46,24 +46,24 @@ func (i *Search) Detail(f *feedv1.Finding) string {
 	case Expired:
 		return fmt.Sprintf("retention has dropped it from %s: its time is %s", timeline, at)
 	case NotAsked:
-		if !i.Asked {
+		if !s.Asked {
 			return fmt.Sprintf("it is in %s, and the request does not ask for %s", timeline, f.Entity)
 		}
-		return fmt.Sprintf("it is in %s, and the types asked are %s", timeline, strings.Join(i.groups[f].Query.GetTypes(), ", "))
+		return fmt.Sprintf("it is in %s, and the types asked are %s", timeline, strings.Join(s.groups[f].Query.GetTypes(), ", "))
 	case Outside:
-		if from := millrace.Time(i.groups[f].Query.GetFromMs()); at < from {
+		if from := millrace.Time(s.groups[f].Query.GetFromMs()); at < from {
 			return fmt.Sprintf("its time, %s, is before the window, which begins at %s", at, from)
 		}
-		return fmt.Sprintf("its time, %s, is behind the window, which ends before %s", at, millrace.Time(i.Query.GetToMs()))
+		return fmt.Sprintf("its time, %s, is behind the window, which ends before %s", at, millrace.Time(s.Query.GetToMs()))
 	case Filtered:
 		return "the filter drops it: " + clauseText(f.GetClause())
 	case Served:
-		if i.Query.DistinctObjects {
+		if s.Query.DistinctObjects {
 			return fmt.Sprintf("an earlier page showed its object, %s", f.Object)
 		}
 		return "an earlier page showed it"
 	case BelowCut:
-		return i.cutText(f)
+		return s.cutText(f)
 	case Capped:
 		return fmt.Sprintf("it scores %s, and %d of %s rank above it, as many as the feed shows of an entity: %s", number(f.GetScore()), len(f.Rivals), f.Entity, names(f.Rivals))
 	case Deduplicated:
@@ -77,9 +77,9 @@ func (i *Search) Detail(f *feedv1.Finding) string {
 }
 
 // cutText says how far below the last item of the answer a record is.
-func (i *Search) cutText(f *feedv1.Finding) string {
+func (s *Search) cutText(f *feedv1.Finding) string {
 	last := f.Rivals[0]
-	text := fmt.Sprintf("it scores %s and is number %d of those scored; the last of the %d items, %s, scores %s", number(f.GetScore()), f.Rank, len(i.entries), last.GetId(), number(last.GetScore()))
+	text := fmt.Sprintf("it scores %s and is number %d of those scored; the last of the %d items, %s, scores %s", number(f.GetScore()), f.Rank, len(s.entries), last.GetId(), number(last.GetScore()))
 	switch {
 	case millrace.CompareScores(f.GetScore(), last.GetScore()) != 0:
 		if short := last.GetScore() - f.GetScore(); !math.IsNaN(short) {

@@ -65,33 +65,33 @@ type candidateKey struct {
 }
 
 // Take makes the answer of what the nodes answered.
-func (i *Search) Take(o fanout.Outcome) {
-	i.Outcome = o
-	i.entries = fanout.Merge(o.Parts, int(i.Query.Limit), i.Query.DistinctObjects)
-	shown := slices.Clone(i.entries)
-	i.Spacing.Apart(shown)
-	i.places = make(map[candidateKey]int, len(shown))
+func (s *Search) Take(o fanout.Outcome) {
+	s.Outcome = o
+	s.entries = fanout.Merge(o.Parts, int(s.Query.Limit), s.Query.DistinctObjects)
+	shown := slices.Clone(s.entries)
+	s.Spacing.Apart(shown)
+	s.places = make(map[candidateKey]int, len(shown))
 	for at := range shown {
-		i.places[candidateKey{shown[at].Timeline, shown[at].ID}] = at + 1
+		s.places[candidateKey{shown[at].Timeline, shown[at].ID}] = at + 1
 	}
 }
 
 // Findings says what became of the record wherever a node has found it.
-func (i *Search) Findings() ([]*feedv1.Finding, error) {
+func (s *Search) Findings() ([]*feedv1.Finding, error) {
 	var all []*feedv1.Finding
-	i.groups = map[*feedv1.Finding]*questions.Group{}
-	for _, pt := range i.Parts {
+	s.groups = map[*feedv1.Finding]*questions.Group{}
+	for _, pt := range s.Parts {
 		for _, n := range pt.Resp.GetFindings() {
 			e := millrace.Entity(n.GetEntity())
-			if !pt.Covered.Has(partition.Of(e)) || i.Entity != "" && n.GetEntity() != i.Entity {
+			if !pt.Covered.Has(partition.Of(e)) || s.Entity != "" && n.GetEntity() != s.Entity {
 				continue
 			}
-			f, err := i.finding(n)
+			f, err := s.finding(n)
 			if err != nil {
 				return nil, err
 			}
-			f.Variants = i.Variants(e)
-			i.groups[f] = pt.Group
+			f.Variants = s.Variants(e)
+			s.groups[f] = pt.Group
 			all = append(all, f)
 		}
 	}
@@ -105,42 +105,42 @@ func (i *Search) Findings() ([]*feedv1.Finding, error) {
 }
 
 // finding judges what a node has found in one timeline.
-func (i *Search) finding(n *nodev1.Finding) (*feedv1.Finding, error) {
+func (s *Search) finding(n *nodev1.Finding) (*feedv1.Finding, error) {
 	f := &feedv1.Finding{
 		Entity: n.GetEntity(), Type: n.GetType(), Time: timestamppb.New(millrace.Time(n.GetTimeMs()).Std()), Version: n.GetVersion(), Object: n.GetObject(),
 		Stage: n.GetDropped(), Clause: n.GetClause(),
 	}
 	gone := f.Stage == Deleted || f.Stage == Expired
-	if !i.Asked && !gone {
+	if !s.Asked && !gone {
 		f.Stage, f.Clause = NotAsked, nil
 	}
 	if f.Stage != "" {
 		return f, nil
 	}
 	f.Score = new(n.GetScore())
-	r := fanout.RankOf(&nodev1.Item{Score: n.GetScore(), TimeMs: n.GetTimeMs(), Id: string(i.ID), Entity: f.Entity, Type: f.Type})
-	return f, i.place(f, n, r)
+	r := fanout.RankOf(&nodev1.Item{Score: n.GetScore(), TimeMs: n.GetTimeMs(), Id: string(s.ID), Entity: f.Entity, Type: f.Type})
+	return f, s.place(f, n, r)
 }
 
 // place judges a record that was scored.
-func (i *Search) place(f *feedv1.Finding, n *nodev1.Finding, r millrace.Rank) error {
-	of := slices.IndexFunc(i.entries, func(e fanout.Entry) bool { return e.Item.GetObject() == f.Object })
-	last := len(i.entries) - 1
+func (s *Search) place(f *feedv1.Finding, n *nodev1.Finding, r millrace.Rank) error {
+	of := slices.IndexFunc(s.entries, func(e fanout.Entry) bool { return e.Item.GetObject() == f.Object })
+	last := len(s.entries) - 1
 	switch {
-	case i.places[candidateKey{r.Timeline, r.ID}] > 0:
-		f.Stage, f.Place = Shown, int32(i.places[candidateKey{r.Timeline, r.ID}])
+	case s.places[candidateKey{r.Timeline, r.ID}] > 0:
+		f.Stage, f.Place = Shown, int32(s.places[candidateKey{r.Timeline, r.ID}])
 	case n.GetServed():
 		f.Stage = Served
-	case len(i.entries) == int(i.Query.Limit) && i.entries[last].Compare(r) < 0:
-		f.Stage, f.Rivals = BelowCut, []*feedv1.Rival{rival(i.entries[last].Rank)}
+	case len(s.entries) == int(s.Query.Limit) && s.entries[last].Compare(r) < 0:
+		f.Stage, f.Rivals = BelowCut, []*feedv1.Rival{rival(s.entries[last].Rank)}
 	case len(n.GetCappedBy()) > 0:
 		f.Stage = Capped
 		for _, it := range n.GetCappedBy() {
 			f.Rivals = append(f.Rivals, rival(fanout.RankOf(it)))
 		}
-	case i.Query.DistinctObjects && of >= 0:
-		e := &i.entries[of]
-		f.Stage, f.Rivals, f.Place = Deduplicated, []*feedv1.Rival{rival(e.Rank)}, int32(i.places[candidateKey{e.Timeline, e.ID}])
+	case s.Query.DistinctObjects && of >= 0:
+		e := &s.entries[of]
+		f.Stage, f.Rivals, f.Place = Deduplicated, []*feedv1.Rival{rival(e.Rank)}, int32(s.places[candidateKey{e.Timeline, e.ID}])
 		f.Also = slices.ContainsFunc(e.Also, func(a fanout.Ranked) bool {
 			also := fanout.RankOf(a.Item)
 			return also.ID == r.ID && also.Timeline == r.Timeline

@@ -21,22 +21,22 @@ type teller struct {
 	silent      bool // it does not tell fields
 }
 
-func (n *teller) Query(context.Context, *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
+func (t *teller) Query(context.Context, *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
 	return nil, errors.New("nobody asks here")
 }
 
-func (n *teller) GetSchema(_ context.Context, req *nodev1.GetSchemaRequest) (*nodev1.GetSchemaResponse, error) {
-	n.calls++
+func (t *teller) GetSchema(_ context.Context, req *nodev1.GetSchemaRequest) (*nodev1.GetSchemaResponse, error) {
+	t.calls++
 	resp := &nodev1.GetSchemaResponse{Json: schemas.Note().JSON()}
 	if req.Fields {
-		if n.told++; !n.silent {
+		if t.told++; !t.silent {
 			resp.Fields = schemas.Note().Fields()
 		}
 	}
 	return resp, nil
 }
 
-func (n *teller) Ping(context.Context) error { return nil }
+func (t *teller) Ping(context.Context) error { return nil }
 
 // told returns records of one node, an asking of it, and an item that it sent.
 func toldBy(t *testing.T, n *teller) (*Records, *fanout.Asking, []fanout.Entry) {

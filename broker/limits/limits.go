@@ -33,9 +33,9 @@ const (
 // NamePattern is of the names of feeds and models.
 var NamePattern = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,62}$`)
 
-// Invalid is the refusal of a field for what it holds.
+// Invalid is [millrace.Invalid] with a detail by a format.
 func Invalid(field, wayOut, format string, args ...any) error {
-	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: fmt.Sprintf(format, args...), WayOut: wayOut}
+	return millrace.Invalid(field, fmt.Sprintf(format, args...), wayOut)
 }
 
 // CheckText holds for the strings that become keys.

@@ -29,7 +29,7 @@ func (o *otherRanking) id() relevance.ID {
 }
 
 // besideOf finds the models that are to rank beside the question's own.
-func (n *Server) besideOf(req *nodev1.QueryRequest) []otherRanking {
+func (s *Server) besideOf(req *nodev1.QueryRequest) []otherRanking {
 	if len(req.Beside) == 0 {
 		return nil
 	}
@@ -37,10 +37,10 @@ func (n *Server) besideOf(req *nodev1.QueryRequest) []otherRanking {
 	for i, m := range req.Beside {
 		all[i].asked = m
 		id := all[i].id()
-		if all[i].model, all[i].err = n.models.Find(id); all[i].err != nil {
+		if all[i].model, all[i].err = s.models.Find(id); all[i].err != nil {
 			continue
 		}
-		if why := n.condemned.why(id); why != "" {
+		if why := s.condemned.why(id); why != "" {
 			all[i].err = refusal(id, why)
 		}
 	}
@@ -51,7 +51,7 @@ func (n *Server) besideOf(req *nodev1.QueryRequest) []otherRanking {
 // They score together, which is faster; but that does not tell which of them fails or
 // takes how long. So each scores alone where that failed, where one is suspected of taking
 // too long, and in one of aloneOf questions.
-func (n *Server) rankBeside(ctx context.Context, r *question, q *query.Query, room *itemRoom) {
+func (s *Server) rankBeside(ctx context.Context, r *question, q *query.Query, room *itemRoom) {
 	var here []*otherRanking
 	for i := range r.beside {
 		if o := &r.beside[i]; o.err == nil {
@@ -61,13 +61,13 @@ func (n *Server) rankBeside(ctx context.Context, r *question, q *query.Query, ro
 	if len(here) == 0 {
 		return
 	}
-	alone := len(here) == 1 || n.condemned.joint.Add(1)%aloneOf == 1
-	if slices.ContainsFunc(here, func(o *otherRanking) bool { return n.condemned.suspect(o.model) }) {
+	alone := len(here) == 1 || s.condemned.joint.Add(1)%aloneOf == 1
+	if slices.ContainsFunc(here, func(o *otherRanking) bool { return s.condemned.suspect(o.model) }) {
 		alone = true
 	}
 	if !alone {
-		err := n.rankTogether(ctx, q, here)
-		n.panics.Tell(err) // in whose code it was is found below, if there is time
+		err := s.rankTogether(ctx, q, here)
+		s.panics.Tell(err) // in whose code it was is found below, if there is time
 		if alone = err != nil && ctx.Err() == nil; err != nil && !alone {
 			for _, o := range here {
 				o.err = err
@@ -76,9 +76,9 @@ func (n *Server) rankBeside(ctx context.Context, r *question, q *query.Query, ro
 	}
 	for i := 0; alone && i < len(here); i++ {
 		o := here[i]
-		q.WatchBeside(o.cost.begin(n.condemned, o.id(), o.model, true))
-		o.alone, o.err = true, n.rankTogether(ctx, q, here[i:i+1])
-		n.blameBeside(q, o)
+		q.WatchBeside(o.cost.begin(s.condemned, o.id(), o.model, true))
+		o.alone, o.err = true, s.rankTogether(ctx, q, here[i:i+1])
+		s.blameBeside(q, o)
 	}
 	q.WatchBeside(nil)
 	for _, o := range here {
@@ -91,20 +91,20 @@ const aloneOf = 16
 
 // blameBeside logs a panic of a ranking that went alone, and condemns its model's version
 // if the panic was in its code.
-func (n *Server) blameBeside(q *query.Query, o *otherRanking) {
-	n.panics.Tell(o.err)
+func (s *Server) blameBeside(q *query.Query, o *otherRanking) {
+	s.panics.Tell(o.err)
 	if panics.In(o.err) && q.Scoring() {
-		n.condemned.condemn(o.id(), causePanic, "it panicked on %s: %v", n.id, o.err)
+		s.condemned.condemn(o.id(), causePanic, "it panicked on %s: %v", s.id, o.err)
 	}
 }
 
-func (n *Server) rankTogether(ctx context.Context, q *query.Query, all []*otherRanking) (err error) {
+func (s *Server) rankTogether(ctx context.Context, q *query.Query, all []*otherRanking) (err error) {
 	defer panics.Contain(&err)
 	models := make([]*relevance.Model, len(all))
 	for i, o := range all {
 		models[i] = o.model
 	}
-	joint := n.models.Joined(models...)
+	joint := s.models.Joined(models...)
 	items, err := q.Beside(ctx, joint)
 	if err != nil {
 		return err
@@ -117,7 +117,7 @@ func (n *Server) rankTogether(ctx context.Context, q *query.Query, all []*otherR
 }
 
 // tellBeside puts the other rankings on the wire.
-func (n *Server) tellBeside(resp *nodev1.QueryResponse, all []otherRanking, room *itemRoom, measure bool) {
+func (s *Server) tellBeside(resp *nodev1.QueryResponse, all []otherRanking, room *itemRoom, measure bool) {
 	for i := range all {
 		b := &all[i]
 		to := &nodev1.Ranking{Model: b.asked.GetName(), ModelVersion: b.asked.GetVersion(), ModelSum: b.asked.GetSum()}

@@ -41,9 +41,9 @@ var errMoved error = &millrace.Error{Reason: millrace.ReasonUnavailable, Detail:
 
 // explain adds to an answer what the request wants to know beyond the items. q has
 // been answered.
-func (n *Server) explain(ctx context.Context, r *question, q *query.Query, req *nodev1.QueryRequest, resp *nodev1.QueryResponse) (err error) {
+func (s *Server) explain(ctx context.Context, r *question, q *query.Query, req *nodev1.QueryRequest, resp *nodev1.QueryResponse) (err error) {
 	if req.Examine != "" {
-		x, err := n.examine(ctx, r, q, millrace.RecordID(req.Examine))
+		x, err := s.examine(ctx, r, q, millrace.RecordID(req.Examine))
 		switch {
 		case err != nil:
 			return err
@@ -69,9 +69,9 @@ func (n *Server) explain(ctx context.Context, r *question, q *query.Query, req *
 }
 
 // explain tells what was read from the store, and of each item whether it was.
-func (r *question) explain(resp *nodev1.QueryResponse) {
+func (q *question) explain(resp *nodev1.QueryResponse) {
 	before := map[millrace.Timeline]millrace.Time{}
-	for m := range r.Misses() {
+	for m := range q.Misses() {
 		before[m.Key] = m.Before
 		resp.Times.Misses++
 		resp.Times.ReadMillis += millis(m.Took)
@@ -84,13 +84,13 @@ func (r *question) explain(resp *nodev1.QueryResponse) {
 	}
 }
 
-func (n *Server) examine(ctx context.Context, r *question, q *query.Query, id millrace.RecordID) (*examination, error) {
-	x := &examination{node: n, r: r, id: id}
+func (s *Server) examine(ctx context.Context, r *question, q *query.Query, id millrace.RecordID) (*examination, error) {
+	x := &examination{node: s, r: r, id: id}
 	var err error
 	if x.accounts, err = q.Account(ctx, id); err != nil {
 		return nil, err
 	}
-	types, all := n.store.Types()
+	types, all := s.store.Types()
 	if err := r.Affordable(max(len(types), len(r.types)), maxExamined); err != nil {
 		return nil, err
 	}

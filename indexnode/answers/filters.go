@@ -36,59 +36,59 @@ const maxFilters = 1024
 // join returns the filter that holds where a caller's and a feed's do, nil
 // where neither says anything. Each is parsed by itself: brackets, comments and
 // strings of one mean nothing to the other.
-func (c *filterCache) join(from sources, known *registry.Snapshot) (*filter.Filter, error) {
+func (f *filterCache) join(from sources, known *registry.Snapshot) (*filter.Filter, error) {
 	switch {
 	case from == sources{}:
 		return nil, nil
 	case from.request == "" || from.feed == "":
-		return c.get(from, func() (*filter.Filter, error) { return compile(from.request+from.feed, known) }, known)
+		return f.get(from, func() (*filter.Filter, error) { return compile(from.request+from.feed, known) }, known)
 	}
-	return c.get(from, func() (*filter.Filter, error) {
-		request, err := c.join(sources{request: from.request}, known)
+	return f.get(from, func() (*filter.Filter, error) {
+		request, err := f.join(sources{request: from.request}, known)
 		if err != nil {
 			return nil, err
 		}
-		feed, err := c.join(sources{feed: from.feed}, known)
+		feed, err := f.join(sources{feed: from.feed}, known)
 		return filter.Join(request, feed), err
 	}, known)
 }
 
 // get returns a filter, which make makes if nobody has asked for it yet.
-func (c *filterCache) get(from sources, make func() (*filter.Filter, error), known *registry.Snapshot) (*filter.Filter, error) {
-	one := c.of(from, known)
+func (f *filterCache) get(from sources, make func() (*filter.Filter, error), known *registry.Snapshot) (*filter.Filter, error) {
+	one := f.of(from, known)
 	one.once.Do(func() {
 		defer panics.Contain(&one.err) // or the next to ask would have no filter, and no error
 		one.f, one.err = make()
 	})
 	if one.err != nil {
-		c.forget(from, one)
+		f.forget(from, one)
 	}
 	return one.f, one.err
 }
 
 // of returns what is to become of a filter, or has.
-func (c *filterCache) of(from sources, known *registry.Snapshot) *compiled {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	one := c.compiled[from]
-	if one != nil && c.known == known {
+func (f *filterCache) of(from sources, known *registry.Snapshot) *compiled {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	one := f.compiled[from]
+	if one != nil && f.known == known {
 		return one
 	}
-	if c.known != known || len(c.compiled) >= maxFilters {
-		c.known, c.compiled = known, make(map[sources]*compiled)
+	if f.known != known || len(f.compiled) >= maxFilters {
+		f.known, f.compiled = known, make(map[sources]*compiled)
 	}
 	one = new(compiled)
-	c.compiled[from] = one
+	f.compiled[from] = one
 	return one
 }
 
 // forget lets go of a filter that is none: it would take the room of one that
 // is.
-func (c *filterCache) forget(from sources, one *compiled) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.compiled[from] == one {
-		delete(c.compiled, from)
+func (f *filterCache) forget(from sources, one *compiled) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.compiled[from] == one {
+		delete(f.compiled, from)
 	}
 }
 

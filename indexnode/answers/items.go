@@ -15,14 +15,14 @@ import (
 
 // items returns items as messages. These are encoded after the memory of the timelines is
 // given back, so what belongs to timelines is copied, into a few large pieces.
-func (n *Server) items(from []query.Item, room *itemRoom, models *relevance.Joint) []*nodev1.Item {
+func (s *Server) items(from []query.Item, room *itemRoom, models *relevance.Joint) []*nodev1.Item {
 	room.texts.Grow(room.textBytes)
 	room.items, room.bodies = make([]nodev1.Item, room.count), make([]byte, 0, room.bodyBytes)
 	all := room.of(from)
 	for i := range from {
 		switch why := from[i].Why; {
 		case why != nil:
-			all[i].Explain = n.why(why)
+			all[i].Explain = s.why(why)
 		case models != nil: // measured
 			all[i].Explain = &feedv1.ItemExplain{}
 		default:
@@ -127,8 +127,8 @@ func shadow(out *feedv1.ItemExplain, s *query.Shadow, models *relevance.Joint) {
 }
 
 // why returns the explanation of a score as a message.
-func (n *Server) why(e *relevance.Explanation) *feedv1.ItemExplain {
-	out := &feedv1.ItemExplain{Node: string(n.id), Base: e.Base}
+func (s *Server) why(e *relevance.Explanation) *feedv1.ItemExplain {
+	out := &feedv1.ItemExplain{Node: string(s.id), Base: e.Base}
 	for _, f := range e.Features {
 		c := &feedv1.Contribution{Feature: f.Name, Contribution: f.Contribution}
 		switch v := f.Value.(type) {

@@ -41,8 +41,8 @@ func newCounters() counters {
 }
 
 // Collectors are the metrics of questions, and of versions that failed.
-func (n *Server) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{n.counters.queries, n.counters.seconds, n.condemned.counters}
+func (s *Server) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{s.counters.queries, s.counters.seconds, s.condemned.counters}
 }
 
 // took counts the stages of an answered query.

@@ -70,26 +70,26 @@ func New(c Config) *Server {
 }
 
 // HeldBy says who tells why a schema is not known here yet.
-func (n *Server) HeldBy(why func() error) { n.schemasHeld.Store(&why) }
+func (s *Server) HeldBy(why func() error) { s.schemasHeld.Store(&why) }
 
 // Newest returns the newest question that was answered, nil if none was.
-func (n *Server) Newest() *nodev1.QueryRequest { return n.asked.Load() }
+func (s *Server) Newest() *nodev1.QueryRequest { return s.asked.Load() }
 
 // TakeOver takes over what the cluster says of versions that failed, before the first
 // question. Earlier tells which versions of a name served before.
-func (n *Server) TakeOver(says map[artefacts.Version]artefacts.Condemnation, earlier func(name string) []artefacts.Version) {
-	n.condemned.takeOver(says)
-	n.condemned.earlier.Store(&earlier)
+func (s *Server) TakeOver(says map[artefacts.Version]artefacts.Condemnation, earlier func(name string) []artefacts.Version) {
+	s.condemned.takeOver(says)
+	s.condemned.earlier.Store(&earlier)
 }
 
 // FollowCondemned tells the cluster which versions failed here, and takes over what
 // it says, until ctx ends.
-func (n *Server) FollowCondemned(ctx context.Context, models *artefacts.Kind, all *artefacts.Condemned) error {
-	return n.condemned.run(ctx, models, all)
+func (s *Server) FollowCondemned(ctx context.Context, models *artefacts.Kind, all *artefacts.Condemned) error {
+	return s.condemned.run(ctx, models, all)
 }
 
 // Dropped forgets what spoke against a version that is no more.
-func (n *Server) Dropped(id relevance.ID) { n.condemned.dropped(id) }
+func (s *Server) Dropped(id relevance.ID) { s.condemned.dropped(id) }
 
 // absences are when it was told last of each model that is asked for and not here.
 type absences struct {
@@ -118,40 +118,40 @@ func (a *absences) tells(what string, now time.Time) bool {
 
 // logFailure tells of a question that failed. A model that is not here is one fact, and
 // other nodes answer: it is told once a minute, and not by each question.
-func (n *Server) logFailure(err error, now time.Time) {
+func (s *Server) logFailure(err error, now time.Time) {
 	e, ok := errors.AsType[*millrace.Error](err)
 	switch {
 	case !ok || e.Reason != millrace.ReasonNotHere || e.Field != "model":
-		n.log.Error("query failed", "err", err)
-	case n.absent.tells(e.Detail, now):
-		n.log.Warn("questions for a model that is not here fail, and brokers ask other nodes; the model's own messages say why it is not", "err", err)
+		s.log.Error("query failed", "err", err)
+	case s.absent.tells(e.Detail, now):
+		s.log.Warn("questions for a model that is not here fail, and brokers ask other nodes; the model's own messages say why it is not", "err", err)
 	}
 }
 
 // Query implements nodev1.NodeServiceServer.
-func (n *Server) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
+func (s *Server) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
 	ctx, span := tracer.Start(tracing.Incoming(ctx), "indexnode.Query", trace.WithSpanKind(trace.SpanKindServer))
 	defer span.End()
 	if err := expired(ctx); err != nil {
-		n.counters.queried(queryExpired)
+		s.counters.queried(queryExpired)
 		span.SetStatus(codes.Error, err.Error())
 		return nil, rpcerr.Status(err)
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	resp, err := n.query(ctx, req)
+	resp, err := s.query(ctx, req)
 	switch {
 	case err == nil:
-		n.asked.Store(req)
-		n.counters.answered.Inc()
+		s.asked.Store(req)
+		s.counters.answered.Inc()
 		return resp, nil
 	case ctx.Err() != nil:
-		n.counters.queried(queryStopped)
+		s.counters.queried(queryStopped)
 	case rpcerr.Refused(err):
-		n.counters.queried(queryRefused)
+		s.counters.queried(queryRefused)
 	default:
-		n.counters.queried(queryFailed)
-		n.logFailure(err, time.Now())
+		s.counters.queried(queryFailed)
+		s.logFailure(err, time.Now())
 	}
 	span.SetStatus(codes.Error, err.Error())
 	return nil, rpcerr.Status(err)
@@ -191,42 +191,42 @@ type question struct {
 var questions = sync.Pool{New: func() any { return new(question) }}
 
 // release gives the memory back, and with it what was resolved.
-func (r *question) release() {
-	r.Resolution.Release()
-	*r = question{}
-	questions.Put(r)
+func (q *question) release() {
+	q.Resolution.Release()
+	*q = question{}
+	questions.Put(q)
 }
 
 // asked is what timelines are asked for.
-func (r *question) asked() lookup.Asked {
-	s := r.spec
+func (q *question) asked() lookup.Asked {
+	s := q.spec
 	return lookup.Asked{
-		Types: r.types, From: s.From, To: s.To, Explain: s.Explain,
+		Types: q.types, From: s.From, To: s.To, Explain: s.Explain,
 		Objects: s.Model.ReadsObjects() || s.Shadow != nil && s.Shadow.ReadsObjects() ||
-			slices.ContainsFunc(r.beside, func(b otherRanking) bool { return b.model != nil && b.model.ReadsObjects() }),
+			slices.ContainsFunc(q.beside, func(b otherRanking) bool { return b.model != nil && b.model.ReadsObjects() }),
 	}
 }
 
 // query answers a question. One that panics is an error.
-func (n *Server) query(ctx context.Context, req *nodev1.QueryRequest) (_ *nodev1.QueryResponse, err error) {
-	defer func() { n.panics.Tell(err) }()
+func (s *Server) query(ctx context.Context, req *nodev1.QueryRequest) (_ *nodev1.QueryResponse, err error) {
+	defer func() { s.panics.Tell(err) }()
 	defer panics.Contain(&err)
 	for range maxExaminations - 1 {
-		if resp, err := n.answer(ctx, req); err != errMoved {
+		if resp, err := s.answer(ctx, req); err != errMoved {
 			return resp, err
 		}
 	}
-	return n.answer(ctx, req)
+	return s.answer(ctx, req)
 }
 
 // answer answers once. With errMoved it may be asked again.
-func (n *Server) answer(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
-	spec, err := n.spec(req)
+func (s *Server) answer(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
+	spec, err := s.spec(req)
 	if err != nil {
 		return nil, err
 	}
 	r := questions.Get().(*question)
-	r.Resolution, r.spec = n.lookup.Resolve(), &spec
+	r.Resolution, r.spec = s.lookup.Resolve(), &spec
 	defer r.release()
 	if err := r.Decode(req.Entities); err != nil {
 		return nil, err
@@ -237,14 +237,14 @@ func (n *Server) answer(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.
 		}
 		r.types = append(r.types, millrace.ContentType(t))
 	}
-	r.beside = n.besideOf(req)
+	r.beside = s.besideOf(req)
 	began := time.Now()
 	if err := r.Run(ctx, r.asked()); err != nil {
 		return nil, err
 	}
 	resolved := time.Now()
 	q := query.New(spec)
-	resp, err := n.rank(ctx, r, q, req, began, resolved)
+	resp, err := s.rank(ctx, r, q, req, began, resolved)
 	if !panics.In(err) { // what panicked is not used again
 		q.Release()
 	}
@@ -252,18 +252,18 @@ func (n *Server) answer(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.
 }
 
 // rank scans, and judges the versions that score by it.
-func (n *Server) rank(ctx context.Context, r *question, q *query.Query, req *nodev1.QueryRequest, began, resolved time.Time) (resp *nodev1.QueryResponse, err error) {
-	defer n.condemned.blame(req, q, &err)
+func (s *Server) rank(ctx context.Context, r *question, q *query.Query, req *nodev1.QueryRequest, began, resolved time.Time) (resp *nodev1.QueryResponse, err error) {
+	defer s.condemned.blame(req, q, &err)
 	if ctx.Value(ownQuestion{}) == nil {
-		q.Watch(r.cost.begin(n.condemned, idOf(req), r.spec.Model.Own(), req.GivesWay))
+		q.Watch(r.cost.begin(s.condemned, idOf(req), r.spec.Model.Own(), req.GivesWay))
 	}
-	resp, err = n.scan(ctx, r, q, req, began, resolved)
-	n.condemned.judge(ctx, req, r, q, err)
+	resp, err = s.scan(ctx, r, q, req, began, resolved)
+	s.condemned.judge(ctx, req, r, q, err)
 	return resp, err
 }
 
 // scan answers by q what was resolved.
-func (n *Server) scan(ctx context.Context, r *question, q *query.Query, req *nodev1.QueryRequest, began, resolved time.Time) (*nodev1.QueryResponse, error) {
+func (s *Server) scan(ctx context.Context, r *question, q *query.Query, req *nodev1.QueryRequest, began, resolved time.Time) (*nodev1.QueryResponse, error) {
 	spec := r.spec
 	r.Add(q)
 	r.Count()
@@ -275,7 +275,7 @@ func (n *Server) scan(ctx context.Context, r *question, q *query.Query, req *nod
 	answer := q.Answer()
 	resp.ScoringNs = q.Measured().Took.Nanoseconds()
 	ranked := time.Now()
-	n.counters.took(resolved.Sub(began), scanned.Sub(resolved), ranked.Sub(scanned))
+	s.counters.took(resolved.Sub(began), scanned.Sub(resolved), ranked.Sub(scanned))
 	resp.Execution = answer.Execution
 	resp.Stages = &nodev1.Stages{
 		Candidates:    answer.Stages.Candidates,
@@ -286,24 +286,24 @@ func (n *Server) scan(ctx context.Context, r *question, q *query.Query, req *nod
 		Scored:        answer.Stages.Scored,
 		Capped:        answer.Stages.Capped,
 	}
-	n.tellTypes(r, resp)
+	s.tellTypes(r, resp)
 	room := itemRoom{}
 	room.measure(answer.Items)
-	n.rankBeside(ctx, r, q, &room)
+	s.rankBeside(ctx, r, q, &room)
 	if err := r.fits(req, resp, nodewire.Size(resp)+room.bytes()); err != nil || resp.WithheldBytes > 0 {
 		return resp, err
 	}
-	resp.Items = n.items(answer.Items, &room, spec.Shadow)
+	resp.Items = s.items(answer.Items, &room, spec.Shadow)
 	if req.Features {
 		tellFeatures(resp, spec.Model, answer.Items)
 	}
-	n.tellBeside(resp, r.beside, &room, req.Measure)
+	s.tellBeside(resp, r.beside, &room, req.Measure)
 	if req.Measure {
 		m := q.Measured()
 		resp.Lacking, resp.Looked = m.Lacking, int32(m.Looked)
 	}
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
-		n.describe(span, resp, resolved, scanned, ranked)
+		s.describe(span, resp, resolved, scanned, ranked)
 	}
 	if req.Features {
 		if err := r.fits(req, resp, nodewire.Size(resp)); err != nil || resp.WithheldBytes > 0 {
@@ -312,7 +312,7 @@ func (n *Server) scan(ctx context.Context, r *question, q *query.Query, req *nod
 	}
 	if req.Explain || req.Examine != "" || len(req.Above) > 0 {
 		resp.Times = &feedv1.NodeTimes{ResolveMillis: millis(resolved.Sub(began)), ScanMillis: millis(scanned.Sub(resolved)), RankMillis: millis(ranked.Sub(scanned))}
-		if err := n.explain(ctx, r, q, req, resp); err != nil {
+		if err := s.explain(ctx, r, q, req, resp); err != nil {
 			return nil, err
 		}
 		return resp, r.fits(req, resp, nodewire.Size(resp))
@@ -322,7 +322,7 @@ func (n *Server) scan(ctx context.Context, r *question, q *query.Query, req *nod
 
 // fits withholds an answer that takes more than the request allows, and
 // refuses one that takes more than any may, or than there is memory for.
-func (r *question) fits(req *nodev1.QueryRequest, resp *nodev1.QueryResponse, bytes int64) error {
+func (q *question) fits(req *nodev1.QueryRequest, resp *nodev1.QueryResponse, bytes int64) error {
 	switch {
 	case bytes > maxAnswerBytes:
 		return &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "limit", Detail: fmt.Sprintf("a node's part of the answer takes %d bytes, more than %d", bytes, maxAnswerBytes), WayOut: "ask for fewer items, whose records are large"}
@@ -330,15 +330,15 @@ func (r *question) fits(req *nodev1.QueryRequest, resp *nodev1.QueryResponse, by
 		resp.Items, resp.Findings, resp.Above, resp.Clauses, resp.WithheldBytes = nil, nil, nil, nil, bytes
 		return nil
 	}
-	return r.More(2 * bytes) // here, and as it is written
+	return q.More(2 * bytes) // here, and as it is written
 }
 
 // tellTypes says which of the types asked no record of this node has.
-func (n *Server) tellTypes(r *question, resp *nodev1.QueryResponse) {
+func (s *Server) tellTypes(r *question, resp *nodev1.QueryResponse) {
 	if len(r.types) == 0 {
 		return
 	}
-	known, all := n.store.Types()
+	known, all := s.store.Types()
 	if !all {
 		return
 	}

@@ -14,32 +14,32 @@ import (
 )
 
 // spec checks a request and turns it into a question.
-func (n *Server) spec(req *nodev1.QueryRequest) (query.Spec, error) {
-	s := query.Spec{
+func (s *Server) spec(req *nodev1.QueryRequest) (query.Spec, error) {
+	spec := query.Spec{
 		From: millrace.Time(req.FromMs), To: millrace.Time(req.ToMs), AsOf: millrace.Time(req.AsOfMs),
 		Measure: req.Measure,
 		Limit:   int(req.Limit), Cap: int(req.CapPerEntity), DistinctObjects: req.DistinctObjects, Explain: req.Explain, Features: req.Features,
-		Folds: n.cache,
+		Folds: s.cache,
 	}
 	if err := tooMany(req); err != nil {
-		return s, err
+		return spec, err
 	}
-	if s.Limit < 1 || s.Limit > maxLimit {
-		return s, millrace.Invalid("limit", fmt.Sprintf("%d is not within 1 to %d", req.Limit, maxLimit), "")
+	if spec.Limit < 1 || spec.Limit > maxLimit {
+		return spec, millrace.Invalid("limit", fmt.Sprintf("%d is not within 1 to %d", req.Limit, maxLimit), "")
 	}
-	if s.Cap < 0 {
-		return s, millrace.Invalid("cap_per_entity", fmt.Sprintf("%d is negative", req.CapPerEntity), "0 is no cap")
+	if spec.Cap < 0 {
+		return spec, millrace.Invalid("cap_per_entity", fmt.Sprintf("%d is negative", req.CapPerEntity), "0 is no cap")
 	}
 	var err error
-	if s.Viewer, err = nodewire.Viewer(req.Viewer); err != nil {
-		return s, err
+	if spec.Viewer, err = nodewire.Viewer(req.Viewer); err != nil {
+		return spec, err
 	}
 	ranks := idOf(req)
-	if why := n.condemned.why(ranks); why != "" && req.GivesWay {
-		return s, refusal(ranks, why)
+	if why := s.condemned.why(ranks); why != "" && req.GivesWay {
+		return spec, refusal(ranks, why)
 	}
-	if s.Model, err = n.models.Weighted(ranks, req.Weights, req.WeightsSum); err != nil {
-		return s, err
+	if spec.Model, err = s.models.Weighted(ranks, req.Weights, req.WeightsSum); err != nil {
+		return spec, err
 	}
 	shadow := req.Shadow
 	if req.Measure {
@@ -50,20 +50,20 @@ func (n *Server) spec(req *nodev1.QueryRequest) (query.Spec, error) {
 		for _, m := range shadow {
 			ids = append(ids, relevance.ID{Name: m.GetName(), Version: m.GetVersion(), Sum: m.GetSum()})
 		}
-		s.Shadow, s.ShadowErr = n.models.Join(s.Model, ids...)
+		spec.Shadow, spec.ShadowErr = s.models.Join(spec.Model, ids...)
 	}
-	if s.Filter, err = n.filters.join(sources{req.RequestFilter, req.Filter}, n.schemas.Snapshot()); err != nil {
-		return s, n.unlessHeld(err)
+	if spec.Filter, err = s.filters.join(sources{req.RequestFilter, req.Filter}, s.schemas.Snapshot()); err != nil {
+		return spec, s.unlessHeld(err)
 	}
-	s.Exclude, err = served(req, &s.ServedKey)
-	return s, err
+	spec.Exclude, err = served(req, &spec.ServedKey)
+	return spec, err
 }
 
 // unlessHeld is the refusal of a filter, unless this node lacks a schema that
 // others may have by which it is good: then it cannot tell, and another replica
 // is asked.
-func (n *Server) unlessHeld(refused error) error {
-	if held := n.schemasHeld.Load(); held != nil {
+func (s *Server) unlessHeld(refused error) error {
+	if held := s.schemasHeld.Load(); held != nil {
 		if why := (*held)(); why != nil {
 			return &millrace.Error{Reason: millrace.ReasonUnavailable, Field: "filter", Detail: fmt.Sprintf("a schema cannot be kept here yet (%v), and without it: %v", why, refused)}
 		}

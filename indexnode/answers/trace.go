@@ -16,14 +16,14 @@ var tracer = otel.Tracer("github.com/millrace/millrace/indexnode")
 
 // describe puts the stages of an answer on its span: when each ended, and what
 // it left.
-func (n *Server) describe(span trace.Span, resp *nodev1.QueryResponse, resolved, scanned, ranked time.Time) {
-	s := resp.GetStages()
+func (s *Server) describe(span trace.Span, resp *nodev1.QueryResponse, resolved, scanned, ranked time.Time) {
+	stages := resp.GetStages()
 	span.SetAttributes(
-		attr.String("node", string(n.id)), attr.Int("partitions", len(resp.GetPartitions().GetAnswered())),
+		attr.String("node", string(s.id)), attr.Int("partitions", len(resp.GetPartitions().GetAnswered())),
 		attr.String("model", resp.GetModel()), attr.String("execution", resp.GetExecution()),
 		attr.Int("items", len(resp.GetItems())),
 	)
-	span.AddEvent("resolved", trace.WithTimestamp(resolved), trace.WithAttributes(attr.Int64("candidates", s.GetCandidates())))
-	span.AddEvent("scanned", trace.WithTimestamp(scanned), trace.WithAttributes(attr.Int64("scored", s.GetScored())))
-	span.AddEvent("ranked", trace.WithTimestamp(ranked), trace.WithAttributes(attr.Int64("capped", s.GetCapped())))
+	span.AddEvent("resolved", trace.WithTimestamp(resolved), trace.WithAttributes(attr.Int64("candidates", stages.GetCandidates())))
+	span.AddEvent("scanned", trace.WithTimestamp(scanned), trace.WithAttributes(attr.Int64("scored", stages.GetScored())))
+	span.AddEvent("ranked", trace.WithTimestamp(ranked), trace.WithAttributes(attr.Int64("capped", stages.GetCapped())))
 }

@@ -77,7 +77,7 @@ func viewersOf(m *relevance.Model) (all []*feedv1.Viewer) {
 
 // someEntities returns entities that have timelines here, by chance, as a query
 // asks for them.
-func (n *Server) someEntities(ctx context.Context) (encoded []byte) {
+func (s *Server) someEntities(ctx context.Context) (encoded []byte) {
 	ctx, cancel := context.WithTimeout(ctx, trialTime)
 	defer cancel()
 	var some []millrace.Entity
@@ -85,7 +85,7 @@ func (n *Server) someEntities(ctx context.Context) (encoded []byte) {
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	for _, p := range all {
 		before := len(some)
-		for t, err := range n.store.Timelines(p) {
+		for t, err := range s.store.Timelines(p) {
 			if err != nil || ctx.Err() != nil || len(some)-before == trialEach {
 				break
 			}
@@ -110,23 +110,23 @@ const coverageSample = 200
 // TellUncovered warns of features that no candidate of the newest question
 // has. It refuses nothing: each replica has other questions, and all must
 // serve the same model.
-func (n *Server) TellUncovered(ctx context.Context, model relevance.ID) {
-	features, candidates, err := n.uncovered(ctx, model)
+func (s *Server) TellUncovered(ctx context.Context, model relevance.ID) {
+	features, candidates, err := s.uncovered(ctx, model)
 	if err != nil {
-		n.log.Warn("what features candidates have is not known", "model", model.String(), "err", err)
+		s.log.Warn("what features candidates have is not known", "model", model.String(), "err", err)
 	} else if len(features) > 0 {
-		n.log.Warn("no candidate has these features", "model", model.String(), "features", features, "candidates", candidates)
+		s.log.Warn("no candidate has these features", "model", model.String(), "features", features, "candidates", candidates)
 	}
 }
 
 // uncovered asks the newest question again for the best candidates by a model,
 // and returns the features that are missing on each.
-func (n *Server) uncovered(ctx context.Context, model relevance.ID) (features []string, candidates int, err error) {
-	last := n.asked.Load()
+func (s *Server) uncovered(ctx context.Context, model relevance.ID) (features []string, candidates int, err error) {
+	last := s.asked.Load()
 	if last == nil {
 		return nil, 0, nil
 	}
-	resp, err := n.query(context.WithValue(ctx, ownQuestion{}, true), &nodev1.QueryRequest{
+	resp, err := s.query(context.WithValue(ctx, ownQuestion{}, true), &nodev1.QueryRequest{
 		Entities: last.Entities, Types: last.Types, FromMs: last.FromMs, ToMs: last.ToMs, AsOfMs: last.AsOfMs,
 		Viewer: last.Viewer, Filter: last.Filter, RequestFilter: last.RequestFilter, Model: model.Name, ModelVersion: model.Version, ModelSum: model.Sum, Limit: coverageSample, Explain: true,
 	})

@@ -100,15 +100,6 @@ func sizeOfBlock(n int) int {
 	return size
 }
 
-// sizeOf returns the size of a class.
-func sizeOf(class int) int {
-	if class <= fineBytes/Align {
-		return class * Align
-	}
-	over := class - fineBytes/Align - 1
-	return (steps + 1 + over%steps) * (fineBytes / steps) << (over / steps)
-}
-
 // Limit bounds what is mapped from now on, but for [Arena.AllocApart]; 0 is no
 // bound.
 func (a *Arena) Limit(bytes int) {

@@ -371,3 +371,12 @@ func BenchmarkAlloc(b *testing.B) {
 		a.Retire(a.Alloc(1000))
 	}
 }
+
+// sizeOf returns the size of a class.
+func sizeOf(class int) int {
+	if class <= fineBytes/Align {
+		return class * Align
+	}
+	over := class - fineBytes/Align - 1
+	return (steps + 1 + over%steps) * (fineBytes / steps) << (over / steps)
+}

@@ -207,7 +207,3 @@ func (t *Timeline) Append(dst []column.Packed) []column.Packed {
 	}
 	return dst
 }
-
-// Cached reports whether the timeline was found in the cache, not read for the
-// one who has it.
-func (t *Timeline) Cached() bool { return t.cached || t == Empty }

@@ -55,9 +55,9 @@ func New(c Config) *Server { return &Server{cfg: c, telling: make(chan struct{},
 
 // Hot implements nodev1.NodeServiceServer. One is answered at a time: each goes
 // through the names of the whole cache.
-func (n *Server) Hot(ctx context.Context, req *nodev1.HotRequest) (_ *nodev1.HotResponse, err error) {
+func (s *Server) Hot(ctx context.Context, req *nodev1.HotRequest) (_ *nodev1.HotResponse, err error) {
 	defer func() {
-		n.cfg.Panics.Tell(err)
+		s.cfg.Panics.Tell(err)
 		err = rpcerr.Status(err)
 	}()
 	defer panics.Contain(&err)
@@ -72,29 +72,29 @@ func (n *Server) Hot(ctx context.Context, req *nodev1.HotRequest) (_ *nodev1.Hot
 	if req.MaxBytes > 0 {
 		room = min(room, req.MaxBytes)
 	}
-	if err := n.takeTurn(ctx); err != nil {
+	if err := s.takeTurn(ctx); err != nil {
 		return nil, err
 	}
-	defer func() { <-n.telling }()
+	defer func() { <-s.telling }()
 	// Nothing is borrowed before: nodes that wait for their turn would hold what
 	// questions are answered in.
-	loan := n.cfg.Memory.Borrow()
+	loan := s.cfg.Memory.Borrow()
 	defer loan.Return()
 	if err := loan.More(2 * room); err != nil { // here, and as it is written
 		return nil, err
 	}
-	return n.hot(ctx, wanted, room)
+	return s.hot(ctx, wanted, room)
 }
 
 // turnWithin bounds how long a node waits until others have been told.
 const turnWithin = 5 * time.Second
 
 // takeTurn waits until no other node is told what is hot, for turnWithin at most.
-func (n *Server) takeTurn(ctx context.Context) error {
+func (s *Server) takeTurn(ctx context.Context) error {
 	late := time.NewTimer(turnWithin)
 	defer late.Stop()
 	select {
-	case n.telling <- struct{}{}:
+	case s.telling <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -106,10 +106,10 @@ func (n *Server) takeTurn(ctx context.Context) error {
 }
 
 // hot returns what is hot of partitions, in so many bytes of names.
-func (n *Server) hot(ctx context.Context, wanted topology.Set, room int64) (*nodev1.HotResponse, error) {
+func (s *Server) hot(ctx context.Context, wanted topology.Set, room int64) (*nodev1.HotResponse, error) {
 	resp := new(nodev1.HotResponse)
 	inside := func(entity []byte) bool { return wanted.Has(partition.OfBytes(entity)) }
-	for h := range n.cfg.Cache.Hot(inside) {
+	for h := range s.cfg.Cache.Hot(inside) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}

@@ -70,8 +70,8 @@ type hotPeer interface {
 }
 
 // Warmer returns what warms replicas, by the peers that the map names.
-func (n *Server) Warmer(maps func() *topology.Map) *Warmer {
-	w := &Warmer{node: n, maps: maps, dial: n.dialPeer, within: warmFor, woken: make(chan struct{}, 1), reading: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
+func (s *Server) Warmer(maps func() *topology.Map) *Warmer {
+	w := &Warmer{node: s, maps: maps, dial: s.dialPeer, within: warmFor, woken: make(chan struct{}, 1), reading: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
 	w.mu.of = map[millrace.Partition]*warming{}
 	return w
 }
@@ -86,8 +86,8 @@ func (p *grpcPeer) Hot(ctx context.Context, req *nodev1.HotRequest) (*nodev1.Hot
 	return p.rpc.Hot(ctx, req)
 }
 
-func (n *Server) dialPeer(to topology.Node) (hotPeer, error) {
-	conn, err := grpc.NewClient(to.Addr, append(append(grpctune.Client(), n.cfg.Peers...),
+func (s *Server) dialPeer(to topology.Node) (hotPeer, error) {
+	conn, err := grpc.NewClient(to.Addr, append(append(grpctune.Client(), s.cfg.Peers...),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(nodewire.Codec()), grpc.MaxCallRecvMsgSize(2*maxHotBytes)))...)
 	if err != nil {
 		return nil, fmt.Errorf("node %s at %s: %w", to.ID, to.Addr, err)

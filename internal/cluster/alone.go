@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/audit"
+	"github.com/millrace/millrace/internal/wait"
 )
 
 // LeaseSeconds is how long a silent node, or who holds a claim, counts as alive.
@@ -48,7 +49,7 @@ func (c *Client) Alone(ctx context.Context, act string, do func(ctx context.Cont
 		case time.Now().After(end):
 			return busy(other)
 		}
-		if err := Pause(ctx, 200*time.Millisecond); err != nil {
+		if err := wait.For(ctx, 200*time.Millisecond); err != nil {
 			return err
 		}
 	}

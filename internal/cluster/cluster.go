@@ -60,6 +60,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster/keyspace"
 	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/internal/wait"
 )
 
 // ErrAway is that no etcd answered, within [Config.Wait] or a call's time.
@@ -317,7 +318,7 @@ func (c *Client) checkPartitions(ctx context.Context, readOnly bool) error {
 			told = time.Now()
 			c.log.Warn("waiting for etcd, without which nothing is known of the cluster", "etcd", c.etcd.Endpoints(), "err", err)
 		}
-		if Pause(ctx, RetryAfter) != nil {
+		if wait.For(ctx, RetryAfter) != nil {
 			return c.unheard(ctx, err)
 		}
 	}
@@ -398,16 +399,6 @@ const (
 	RetryAfter = 500 * time.Millisecond
 	tellEvery  = 10 * time.Second
 )
-
-// Pause pauses, or returns why it need not.
-func Pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
-}
 
 // Away tells of a failed call of etcd.
 func Away(err error) error {

@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/millrace/millrace/internal/cluster/keyspace"
+	"github.com/millrace/millrace/internal/wait"
 )
 
 // A watch is only the doorbell: whatever it rings for, the state is read
@@ -79,7 +80,7 @@ func (c *Client) Follow(ctx context.Context, sub string, apply func(s *keyspace.
 		began := time.Now()
 		revision, err := c.read(ctx, sub, within, h, apply)
 		if err != nil {
-			_ = Pause(ctx, RetryAfter)
+			_ = wait.For(ctx, RetryAfter)
 			continue
 		}
 		c.awaitRing(ctx, sub, revision+1)
@@ -87,7 +88,7 @@ func (c *Client) Follow(ctx context.Context, sub string, apply func(s *keyspace.
 		if sub == MapPrefix {
 			rest = max(rest, mapEvery-time.Since(began)) + rand.N(restAfter)
 		}
-		_ = Pause(ctx, rest)
+		_ = wait.For(ctx, rest)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster/datadir"
 	"github.com/millrace/millrace/internal/cluster/keyspace"
 	"github.com/millrace/millrace/internal/cluster/topology"
+	"github.com/millrace/millrace/internal/wait"
 )
 
 // saveEvery is the least time from one saving of the map to the next. While
@@ -36,7 +37,7 @@ func (k *keeper) save(ctx context.Context, m *topology.Map, from keyspace.Origin
 	if idle && k.saveNext() {
 		k.c.Run(func() {
 			for more := true; more; more = k.saveNext() {
-				_ = Pause(ctx, saveEvery)
+				_ = wait.For(ctx, saveEvery)
 			}
 		})
 	}

@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/millrace/millrace/internal/cluster/keyspace"
+	"github.com/millrace/millrace/internal/wait"
 )
 
 // ErrNotLeader refuses what a leader writes whose time is over: another may
@@ -58,7 +59,7 @@ func (c *Client) Lead(ctx context.Context, who Leader) (*Lead, error) {
 			c.log.Info("another coordinator leads; waiting", "leader", other.Name, "addr", other.Addr)
 		}
 		if err != nil {
-			_ = Pause(ctx, RetryAfter)
+			_ = wait.For(ctx, RetryAfter)
 			continue
 		}
 		c.awaitLeaderless(ctx)

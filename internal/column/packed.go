@@ -248,17 +248,6 @@ func add[T uint8 | uint16 | uint32](dst []uint64, b unsafe.Pointer, lo int, base
 	}
 }
 
-// Constant returns the word that all rows of a field have. ok is false where
-// they differ, or are references.
-func (p Packed) Constant(field int) (w uint64, ok bool) {
-	d := *p.column(p.Layout(), field)
-	switch d.encoding() {
-	case small, constant:
-		return p.value(d, 0), true
-	}
-	return 0, false
-}
-
 // nulls returns the descriptor of the word that holds a field's null bit.
 func (p Packed) nulls(field int) descriptor { return *p.descriptor(field / 64) }
 

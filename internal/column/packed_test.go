@@ -414,3 +414,14 @@ func TestPackZeroBytes(t *testing.T) {
 	}
 	samePacked(t, pack(t, a.Slab()), a.Slab())
 }
+
+// Constant returns the word that all rows of a field have. ok is false where
+// they differ, or are references.
+func (p Packed) Constant(field int) (w uint64, ok bool) {
+	d := *p.column(p.Layout(), field)
+	switch d.encoding() {
+	case small, constant:
+		return p.value(d, 0), true
+	}
+	return 0, false
+}

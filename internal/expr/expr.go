@@ -93,6 +93,20 @@ type Node struct {
 	Col   int     // in characters, from 1
 }
 
+// Conjuncts returns the clauses of the outermost &&: the node itself where it is
+// none.
+func (n *Node) Conjuncts() []*Node { return n.conjuncts(nil) }
+
+func (n *Node) conjuncts(dst []*Node) []*Node {
+	if n.Op != And {
+		return append(dst, n)
+	}
+	for _, a := range n.Args {
+		dst = a.conjuncts(dst)
+	}
+	return dst
+}
+
 // MapValue is a map literal: the first argument of lookup. Keys ascend.
 type MapValue struct {
 	Strings []string  // the keys, or

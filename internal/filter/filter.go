@@ -77,7 +77,7 @@ func Compile(src string, env expr.Env) (*Filter, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &Filter{terms: conjuncts(nil, root), patterns: map[string]*regexp.Regexp{}}
+	f := &Filter{terms: root.Conjuncts(), patterns: map[string]*regexp.Regexp{}}
 	return f, f.compilePatterns(root)
 }
 
@@ -94,16 +94,6 @@ func Join(a, b *Filter) *Filter {
 	f := &Filter{terms: slices.Concat(a.terms, b.terms), patterns: maps.Clone(a.patterns)}
 	maps.Copy(f.patterns, b.patterns)
 	return f
-}
-
-func conjuncts(dst []*expr.Node, n *expr.Node) []*expr.Node {
-	if n.Op != expr.And {
-		return append(dst, n)
-	}
-	for _, a := range n.Args {
-		dst = conjuncts(dst, a)
-	}
-	return dst
 }
 
 func (f *Filter) compilePatterns(n *expr.Node) error {

@@ -57,24 +57,6 @@ func (m *Mean) Remove(x float64) {
 	m.M2 = max(0, m.M2-after*(x-m.Mean))
 }
 
-// Merge adds what another has seen, by the update of Chan, Golub and LeVeque
-// ("Updating formulae and a pairwise algorithm for computing sample
-// variances", 1979, equation 2.1). The order of merges changes no more than
-// the rounding.
-func (m *Mean) Merge(other Mean) {
-	m.NaN += other.NaN
-	m.Inf += other.Inf
-	if other.N == 0 {
-		return
-	}
-	n := m.N + other.N
-	apart := other.Mean - m.Mean
-	part := float64(other.N) / float64(n)
-	m.M2 += other.M2 + apart*apart*float64(m.N)*part
-	m.Mean += apart * part
-	m.N = n
-}
-
 // Variance returns the unbiased sample variance, in the values' unit squared;
 // NaN of fewer than two numbers.
 func (m Mean) Variance() float64 {

@@ -74,19 +74,6 @@ func uncount(side map[int]int64, bucket int) {
 	}
 }
 
-// Merge adds what another has counted.
-func (q *Quantiles) Merge(other Quantiles) {
-	for b, n := range other.Positive {
-		q.Positive = count(q.Positive, b, n)
-	}
-	for b, n := range other.Negative {
-		q.Negative = count(q.Negative, b, n)
-	}
-	q.Zero += other.Zero
-	q.NaN += other.NaN
-	q.Inf += other.Inf
-}
-
 // N returns how many numbers were counted.
 func (q Quantiles) N() int64 {
 	n := q.Zero

@@ -53,37 +53,6 @@ func TestQuantilesOfNothing(t *testing.T) {
 	}
 }
 
-// Merged sketches are the sketch of all values, exactly, also where buckets ran
-// out.
-func TestMergedQuantilesEqualOne(t *testing.T) {
-	for seed := range uint64(5) {
-		r := rand.New(rand.NewPCG(seed, 6))
-		parts := make([]Quantiles, 1+r.IntN(4))
-		var whole Quantiles
-		for range 5000 {
-			x := math.Exp(700 * (2*r.Float64() - 1)) // far more magnitudes than buckets
-			if r.IntN(3) == 0 {
-				x = -x
-			}
-			whole.Add(x)
-			parts[r.IntN(len(parts))].Add(x)
-		}
-		var merged Quantiles
-		for _, i := range r.Perm(len(parts)) {
-			merged.Merge(parts[i])
-		}
-		if n := whole.N(); n != 5000 || merged.N() != n {
-			t.Fatalf("seed %d: %d numbers counted, merged %d, of 5000", seed, n, merged.N())
-		}
-		if len(whole.Positive) != maxBuckets {
-			t.Fatalf("seed %d: %d buckets, the test wants all %d", seed, len(whole.Positive), maxBuckets)
-		}
-		if !maps.Equal(merged.Positive, whole.Positive) || !maps.Equal(merged.Negative, whole.Negative) {
-			t.Fatalf("seed %d: merged sketches differ from one", seed)
-		}
-	}
-}
-
 // What is taken out again leaves what was there before it, also of means, which
 // it leaves to rounding.
 func TestWhatWasAddedIsTakenOut(t *testing.T) {

@@ -68,20 +68,6 @@ func (s Sequence) around(mean, sd, n float64) Interval {
 	return Interval{mean - half, mean + half}
 }
 
-// Mean returns the asymptotic confidence sequence of a mean, in the values'
-// unit: Waudby-Smith et al. 2024, theorem 2.2, with the sample variance. It is
-// the whole line before 100 units, and while all values are the same.
-//
-// The units must be independent, which viewers are and requests of one viewer
-// are not. A mean of a few ones among zeros is far from normal: rare
-// events are for RateRatio.
-func (s Sequence) Mean(m Mean) Interval {
-	if m.N < leastUnits || m.M2 == 0 {
-		return s.around(0, 0, 0)
-	}
-	return s.around(m.Mean, math.Sqrt(m.Variance()), float64(m.N))
-}
-
 // Difference returns how much larger the variant's mean is than the control's,
 // in the values' unit: the asymptotic confidence sequence of an average
 // treatment effect in a randomised experiment (Waudby-Smith et al. 2024), with each arm's own mean and sample variance. Time is the units of

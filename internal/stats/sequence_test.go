@@ -163,3 +163,17 @@ func TestIntervalsAndPsAgree(t *testing.T) {
 		t.Errorf("%d of 500 excluded: the test sees one side only", excluded)
 	}
 }
+
+// Mean returns the asymptotic confidence sequence of a mean, in the values'
+// unit: Waudby-Smith et al. 2024, theorem 2.2, with the sample variance. It is
+// the whole line before 100 units, and while all values are the same.
+//
+// The units must be independent, which viewers are and requests of one viewer
+// are not. A mean of a few ones among zeros is far from normal: rare
+// events are for RateRatio.
+func (s Sequence) Mean(m Mean) Interval {
+	if m.N < leastUnits || m.M2 == 0 {
+		return s.around(0, 0, 0)
+	}
+	return s.around(m.Mean, math.Sqrt(m.Variance()), float64(m.N))
+}

@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"net/http"
 
+	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc/metadata"
@@ -95,4 +96,12 @@ func Force(ctx context.Context) context.Context {
 func Forced(ctx context.Context) bool {
 	forced, _ := ctx.Value(forcedKey{}).(bool)
 	return forced
+}
+
+// End ends a span, which failed by err unless that is nil.
+func End(span trace.Span, err error) {
+	if err != nil {
+		span.SetStatus(codes.Error, err.Error())
+	}
+	span.End()
 }

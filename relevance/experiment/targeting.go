@@ -102,7 +102,7 @@ func isNever(src string) bool {
 func never(n *expr.Node) bool {
 	switch n.Op {
 	case expr.And:
-		all := conjuncts(n)
+		all := n.Conjuncts()
 		return slices.ContainsFunc(all, never) || slices.ContainsFunc(slices.Collect(maps.Values(wants(all))), impossible)
 	case expr.Or:
 		return !slices.ContainsFunc(n.Args, func(a *expr.Node) bool { return !never(a) })
@@ -111,17 +111,6 @@ func never(n *expr.Node) bool {
 	}
 	value, known := constant(n)
 	return known && value == false
-}
-
-// conjuncts returns the clauses of the outermost &&.
-func conjuncts(n *expr.Node) (all []*expr.Node) {
-	if n.Op != expr.And {
-		return []*expr.Node{n}
-	}
-	for _, a := range n.Args {
-		all = append(all, conjuncts(a)...)
-	}
-	return all
 }
 
 // constant returns what an expression is for everybody, if that is one value.

@@ -79,7 +79,7 @@ type steps struct {
 const crossBytes = 1 << 20
 
 // Machine returns a machine for the plan. With keep every value keeps a place
-// of its own, so that [Machine.Vector] may read it.
+// of its own, so that [Machine.Value] may read it.
 func (p *Plan) Machine(keep bool) *Machine {
 	s := p.steps
 	if keep || s == nil {
@@ -543,9 +543,6 @@ func (m *Machine) scoreTrees(i int, o *Output, f *trees.Forest, out []float64) {
 	}
 	f.Score(&m.scores, matrix, len(out), out)
 }
-
-// Vector returns a number for each row of the last batch, which had n.
-func (m *Machine) Vector(value, n int) []float64 { return m.vector(value, n) }
 
 func (m *Machine) vector(value, n int) []float64 {
 	v := m.nums[value]

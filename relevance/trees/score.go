@@ -317,23 +317,6 @@ func (f *Forest) sum(x float64, class int) float64 {
 	return x / f.average
 }
 
-// Leaves returns the number of the leaf, in the file's order, that one row
-// reaches in each tree.
-func (f *Forest) Leaves(row []float64) []int {
-	block := f.row(row)
-	out := make([]int, len(f.trees))
-	for i := range f.trees {
-		nodes := f.nodes[f.trees[i].start:f.trees[i].end]
-		at := int32(0)
-		for nodes[at].kind != leafNode {
-			n := &nodes[at]
-			at = n.child[f.side(n, block[int(n.feature)*Block])]
-		}
-		out[i] = int(nodes[at].leaf)
-	}
-	return out
-}
-
 // row makes a matrix of one row, rounded.
 func (f *Forest) row(values []float64) []float64 {
 	block := make([]float64, f.Columns()*Block)

@@ -104,3 +104,20 @@ func checkScores(t *testing.T, m *trained.Model, got []float64, want [][]float64
 		}
 	}
 }
+
+// Leaves returns the number of the leaf, in the file's order, that one row
+// reaches in each tree.
+func (f *Forest) Leaves(row []float64) []int {
+	block := f.row(row)
+	out := make([]int, len(f.trees))
+	for i := range f.trees {
+		nodes := f.nodes[f.trees[i].start:f.trees[i].end]
+		at := int32(0)
+		for nodes[at].kind != leafNode {
+			n := &nodes[at]
+			at = n.child[f.side(n, block[int(n.feature)*Block])]
+		}
+		out[i] = int(nodes[at].leaf)
+	}
+	return out
+}

@@ -31,7 +31,7 @@ type Flags struct {
 }
 
 // Name is the cluster's name in etcd.
-func (c *Flags) Name() string { return cmp.Or(c.Cluster, "millrace") }
+func (f *Flags) Name() string { return cmp.Or(f.Cluster, "millrace") }
 
 // FlagsOf adds the flags that name a cluster.
 func FlagsOf(f *pflag.FlagSet) *Flags {
@@ -45,8 +45,8 @@ func FlagsOf(f *pflag.FlagSet) *Flags {
 const etcdWait = 10 * time.Second
 
 // Open opens the cluster for a command, which fails where a role waits.
-func (c *Flags) Open(ctx context.Context) (*cluster.Client, error) {
-	return c.reach(ctx, cluster.Config{Who: Who()})
+func (f *Flags) Open(ctx context.Context) (*cluster.Client, error) {
+	return f.reach(ctx, cluster.Config{Who: Who()})
 }
 
 // changesAnswers are commands of models, feeds, experiments and keys of pages
@@ -104,20 +104,20 @@ func On(c *cobra.Command, run func(ctx context.Context, cm *Flags, cl *cluster.C
 }
 
 // OpenReadOnly is Open for a command that writes nothing.
-func (c *Flags) OpenReadOnly(ctx context.Context) (*cluster.Client, error) {
-	return c.reach(ctx, cluster.Config{ReadOnly: true})
+func (f *Flags) OpenReadOnly(ctx context.Context) (*cluster.Client, error) {
+	return f.reach(ctx, cluster.Config{ReadOnly: true})
 }
 
-func (c *Flags) reach(ctx context.Context, cfg cluster.Config) (*cluster.Client, error) {
-	cfg.Endpoints, cfg.Name, cfg.Wait = c.Etcd, c.Name(), etcdWait
+func (f *Flags) reach(ctx context.Context, cfg cluster.Config) (*cluster.Client, error) {
+	cfg.Endpoints, cfg.Name, cfg.Wait = f.Etcd, f.Name(), etcdWait
 	cfg.Access = reach.Of(ctx).Connections.Etcd
 	cfg.Log = slog.New(quiet{slog.Default().Handler()})
 	cl, err := cluster.Open(ctx, cfg)
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return nil, fmt.Errorf("etcd at %v did not answer in time", c.Etcd)
+		return nil, fmt.Errorf("etcd at %v did not answer in time", f.Etcd)
 	}
 	if err != nil && ctx.Err() != nil {
-		return nil, fmt.Errorf("stopped while waiting for etcd at %v; nothing was done", c.Etcd)
+		return nil, fmt.Errorf("stopped while waiting for etcd at %v; nothing was done", f.Etcd)
 	}
 	return cl, err
 }

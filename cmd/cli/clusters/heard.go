@@ -163,8 +163,8 @@ type behind struct {
 
 // Brokers returns the brokers that are registered. Those of a version that registers
 // nowhere are none of them.
-func (c *Flags) Brokers(ctx context.Context) ([]Broker, error) {
-	cl, err := c.OpenReadOnly(ctx)
+func (f *Flags) Brokers(ctx context.Context) ([]Broker, error) {
+	cl, err := f.OpenReadOnly(ctx)
 	if err != nil {
 		return nil, err
 	}

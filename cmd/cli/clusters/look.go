@@ -27,8 +27,8 @@ type Look struct {
 }
 
 // Look looks at a cluster once, and writes nothing to it.
-func (c *Flags) Look(ctx context.Context) (Look, error) {
-	cl, err := c.OpenReadOnly(ctx)
+func (f *Flags) Look(ctx context.Context) (Look, error) {
+	cl, err := f.OpenReadOnly(ctx)
 	if err != nil {
 		return Look{}, err
 	}

@@ -85,8 +85,8 @@ type Operating struct {
 }
 
 // Operate looks at the cluster of a command. Call close in the end.
-func (cm *Flags) Operate(ctx context.Context) (*Operating, error) {
-	l, err := cm.Look(ctx)
+func (f *Flags) Operate(ctx context.Context) (*Operating, error) {
+	l, err := f.Look(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -199,8 +199,8 @@ const toldWithin = 10 * time.Second
 
 // Alone does what takes replicas out while nobody else does, if still finds that it
 // may be done to the cluster as it is then, and returns once the cluster shows it.
-func (cm *Flags) Alone(ctx context.Context, act string, still func(*topology.Map) error, do func() error, shows func(*topology.Map) bool) error {
-	cl, err := cm.Open(ctx)
+func (f *Flags) Alone(ctx context.Context, act string, still func(*topology.Map) error, do func() error, shows func(*topology.Map) bool) error {
+	cl, err := f.Open(ctx)
 	if err != nil {
 		return err
 	}

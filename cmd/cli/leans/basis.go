@@ -156,17 +156,17 @@ func (s *Feeds) servedDefinitions(ctx context.Context, name string) (all []serve
 // changed says what of an experiment is other than by the definition that served before; "" for
 // nothing.
 // A definition that is not kept is another.
-func (t *servedDefinition) changed(e *experiment.Experiment, before *servedDefinition) string {
-	if t.feed == nil || before.feed == nil {
+func (s *servedDefinition) changed(e *experiment.Experiment, before *servedDefinition) string {
+	if s.feed == nil || before.feed == nil {
 		return "the definition"
 	}
-	return alteration(e, before.feed, t.feed)
+	return alteration(e, before.feed, s.feed)
 }
 
 // says what changed when a definition came to serve.
-func (t *servedDefinition) says(feed, changed string) string {
-	now := "its version " + t.event.Version
-	if t.version == 0 {
+func (s *servedDefinition) says(feed, changed string) string {
+	now := "its version " + s.event.Version
+	if s.version == 0 {
 		now = "the built-in one"
 	}
 	return fmt.Sprintf("feed %s came to %s, which changed %s", feed, now, changed)
@@ -174,7 +174,7 @@ func (t *servedDefinition) says(feed, changed string) string {
 
 // Basis says which answers of an experiment are by its feeds and models as they are
 // now, and since when that is so.
-func (r *Serving) Basis(ctx context.Context, e *experiment.Experiment) (b compare.Basis, err error) {
+func (s *Serving) Basis(ctx context.Context, e *experiment.Experiment) (b compare.Basis, err error) {
 	b.Feeds, b.Models = map[string][]int64{}, map[string]string{}
 	since := func(when time.Time, why string) {
 		if when.After(b.Since) {
@@ -182,7 +182,7 @@ func (r *Serving) Basis(ctx context.Context, e *experiment.Experiment) (b compar
 		}
 	}
 	for _, feed := range e.Feeds {
-		all, err := r.Feeds.servedDefinitions(ctx, feed)
+		all, err := s.Feeds.servedDefinitions(ctx, feed)
 		if err != nil {
 			return b, err
 		}
@@ -199,22 +199,22 @@ func (r *Serving) Basis(ctx context.Context, e *experiment.Experiment) (b compar
 			b.Feeds[feed] = append(b.Feeds[feed], t.version)
 		}
 	}
-	models, err := r.compared(ctx, e)
+	models, err := s.compared(ctx, e)
 	if err != nil {
 		return b, err
 	}
 	for _, name := range models {
-		serves, pushed := r.Models.Served(name)
+		serves, pushed := s.Models.Served(name)
 		if !pushed {
 			continue // every binary has it
 		}
-		events, err := r.Models.History(ctx, name)
+		events, err := s.Models.History(ctx, name)
 		if err != nil {
 			return b, err
 		}
 		ranks := serves
-		if r.Failed.Why(serves) != "" {
-			ranks, _ = r.InPlaceOf(serves) // none: by recency, which has no versions
+		if s.Failed.Why(serves) != "" {
+			ranks, _ = s.InPlaceOf(serves) // none: by recency, which has no versions
 		}
 		b.Models[name] = ranks.Version
 		if t := lastBecame(events); !t.IsZero() {
@@ -226,17 +226,17 @@ func (r *Serving) Basis(ctx context.Context, e *experiment.Experiment) (b compar
 
 // compared returns the models that an experiment ranks by, if it leans on which
 // versions these are.
-func (r *Serving) compared(ctx context.Context, e *experiment.Experiment) (models []string, err error) {
+func (s *Serving) compared(ctx context.Context, e *experiment.Experiment) (models []string, err error) {
 	if !e.LeansOnVersions() {
 		return nil, nil
 	}
-	return r.ranking(ctx, e)
+	return s.ranking(ctx, e)
 }
 
 // ranking returns the models by which pages of an experiment are ranked.
-func (r *Serving) ranking(ctx context.Context, e *experiment.Experiment) (models []string, err error) {
+func (s *Serving) ranking(ctx context.Context, e *experiment.Experiment) (models []string, err error) {
 	for i := range e.Variants {
-		ranked, err := r.rankings(ctx, e, &e.Variants[i])
+		ranked, err := s.rankings(ctx, e, &e.Variants[i])
 		if err != nil {
 			return nil, err
 		}
@@ -266,11 +266,11 @@ func lastBecame(events []ledger.Event) (last time.Time) {
 
 // BecameOthers are the changes of feeds and models since a time by which experiments
 // show or rank by something else than before, for the history of their document.
-func (r *Serving) BecameOthers(ctx context.Context, of []experiment.Experiment, since time.Time) (all []ledger.Event, err error) {
+func (s *Serving) BecameOthers(ctx context.Context, of []experiment.Experiment, since time.Time) (all []ledger.Event, err error) {
 	models := map[string]bool{}
 	feeds := map[string][]*experiment.Experiment{} // that are on it
 	for i := range of {
-		names, err := r.compared(ctx, &of[i])
+		names, err := s.compared(ctx, &of[i])
 		if err != nil {
 			return nil, err
 		}
@@ -288,10 +288,10 @@ func (r *Serving) BecameOthers(ctx context.Context, of []experiment.Experiment, 
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(models)) {
-		if len(r.Models.All()[name]) == 0 {
+		if len(s.Models.All()[name]) == 0 {
 			continue // every binary has it
 		}
-		events, err := r.Models.History(ctx, name)
+		events, err := s.Models.History(ctx, name)
 		if err != nil {
 			return nil, err
 		}
@@ -302,7 +302,7 @@ func (r *Serving) BecameOthers(ctx context.Context, of []experiment.Experiment, 
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(feeds)) {
-		servedDefinitions, err := r.Feeds.servedDefinitions(ctx, name)
+		servedDefinitions, err := s.Feeds.servedDefinitions(ctx, name)
 		if err != nil {
 			return nil, err
 		}

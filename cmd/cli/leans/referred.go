@@ -30,17 +30,17 @@ func newReferred(ctx context.Context, feeds *Feeds) (*referred, error) {
 	return &referred{ctx: ctx, feeds: feeds, models: models, versions: versions, asked: map[string]error{}, read: map[string]*Definition{}}, err
 }
 
-func (k *referred) HasFeed(name string) bool {
-	_, defined := k.feeds.Versions.Serving()[name]
+func (r *referred) HasFeed(name string) bool {
+	_, defined := r.feeds.Versions.Serving()[name]
 	return defined || slices.ContainsFunc(feeds.BuiltIn(), func(f feeds.Feed) bool { return f.Name == name })
 }
 
 // IsPrivate reads the feed's definition.
-func (k *referred) IsPrivate(name string) (bool, error) {
-	d := k.read[name]
-	if v, defined := k.feeds.Versions.Serving()[name]; defined && d == nil {
-		of := k.feeds.Read(k.ctx, v)
-		d, k.read[name] = &of, &of
+func (r *referred) IsPrivate(name string) (bool, error) {
+	d := r.read[name]
+	if v, defined := r.feeds.Versions.Serving()[name]; defined && d == nil {
+		of := r.feeds.Read(r.ctx, v)
+		d, r.read[name] = &of, &of
 	}
 	if d == nil { // it is built in, or not there
 		return false, nil
@@ -48,39 +48,39 @@ func (k *referred) IsPrivate(name string) (bool, error) {
 	return d.Private, d.Fault
 }
 
-func (k *referred) HasModel(name string) bool { return slices.Contains(k.models, name) }
+func (r *referred) HasModel(name string) bool { return slices.Contains(r.models, name) }
 
 // CheckFilter asks the index nodes, once for each filter.
-func (k *referred) CheckFilter(src string) error {
-	err, asked := k.asked[src]
+func (r *referred) CheckFilter(src string) error {
+	err, asked := r.asked[src]
 	if asked {
 		return err
 	}
-	checks, done, err := k.feeds.Checks(k.ctx)
+	checks, done, err := r.feeds.Checks(r.ctx)
 	defer done()
 	if err == nil {
-		_, err = feeds.Check(k.ctx, feeds.Feed{Model: "recency", Filter: src}, checks)
+		_, err = feeds.Check(r.ctx, feeds.Feed{Model: "recency", Filter: src}, checks)
 	}
-	k.asked[src] = err
+	r.asked[src] = err
 	return err
 }
 
 // CheckWeights looks into the version that serves.
-func (k *referred) CheckWeights(feed, model string, set map[string]float64) error {
+func (r *referred) CheckWeights(feed, model string, set map[string]float64) error {
 	if model == "" {
 		var err error
-		if model, err = k.modelOf(feed); err != nil {
+		if model, err = r.modelOf(feed); err != nil {
 			return err
 		}
-		if !k.HasModel(model) {
+		if !r.HasModel(model) {
 			return experiment.OwnModelGone(feed, model)
 		}
 	}
-	return servedWeighs(k.ctx, k.versions, model, set)
+	return servedWeighs(r.ctx, r.versions, model, set)
 }
 
-func (k *referred) modelOf(feed string) (string, error) {
-	d, err := k.feeds.Find(k.ctx, []string{feed})
+func (r *referred) modelOf(feed string) (string, error) {
+	d, err := r.feeds.Find(r.ctx, []string{feed})
 	if err == nil {
 		err = d.Fault
 	}

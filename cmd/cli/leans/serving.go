@@ -41,9 +41,9 @@ func OpenServing(ctx context.Context, cl *cluster.Client) (r *Serving, err error
 
 // InPlaceOf returns the version that ranks in the place of a condemned one; false
 // if that is recency.
-func (r *Serving) InPlaceOf(v artefacts.Version) (artefacts.Version, bool) {
-	for _, before := range r.Models.Before(v.Name) {
-		if r.Failed.Why(before) == "" {
+func (s *Serving) InPlaceOf(v artefacts.Version) (artefacts.Version, bool) {
+	for _, before := range s.Models.Before(v.Name) {
+		if s.Failed.Why(before) == "" {
 			return before, true
 		}
 	}
@@ -54,24 +54,24 @@ func (r *Serving) InPlaceOf(v artefacts.Version) (artefacts.Version, bool) {
 // the experiment compares models, and another version ranks in the place of one that
 // is condemned; or it sets weights of such a version, and what ranks in its place lacks
 // them. Answers count for no variant then. "" if all are applied.
-func (r *Serving) unapplied(ctx context.Context, e *experiment.Experiment) (string, error) {
+func (s *Serving) unapplied(ctx context.Context, e *experiment.Experiment) (string, error) {
 	compares := e.ComparesModels()
 	for i := range e.Variants {
 		v := &e.Variants[i]
 		if !compares && len(v.Set.Weights) == 0 {
 			continue
 		}
-		models, err := r.rankings(ctx, e, v)
+		models, err := s.rankings(ctx, e, v)
 		if err != nil {
 			return "", err
 		}
 		for at, model := range models {
-			serves, _ := r.Models.Served(model)
-			if r.Failed.Why(serves) == "" {
+			serves, _ := s.Models.Served(model)
+			if s.Failed.Why(serves) == "" {
 				continue
 			}
 			ranks, in, ok := "recency", artefacts.Version{}, false
-			if in, ok = r.InPlaceOf(serves); ok {
+			if in, ok = s.InPlaceOf(serves); ok {
 				ranks = in.String()
 			}
 			says := fmt.Sprintf("variant %s is not applied: %s, ", v.Name, serves)
@@ -80,7 +80,7 @@ func (r *Serving) unapplied(ctx context.Context, e *experiment.Experiment) (stri
 				return says + "which drafts its pages as the second, is condemned, and nothing drafts in its place", nil
 			case compares:
 				return says + fmt.Sprintf("which it is ranked by, is condemned, and %s ranks in its place", ranks), nil
-			case !ok || weighs(ctx, r.Models, in, v.Set.Weights) != nil:
+			case !ok || weighs(ctx, s.Models, in, v.Set.Weights) != nil:
 				return says + fmt.Sprintf("whose weights it sets, is condemned, and %s, which ranks in its place, lacks them", ranks), nil
 			}
 		}
@@ -90,13 +90,13 @@ func (r *Serving) unapplied(ctx context.Context, e *experiment.Experiment) (stri
 
 // rankings returns the models that a variant is ranked by: its own, or those of the
 // experiment's feeds.
-func (r *Serving) rankings(ctx context.Context, e *experiment.Experiment, v *experiment.Variant) (models []string, err error) {
+func (s *Serving) rankings(ctx context.Context, e *experiment.Experiment, v *experiment.Variant) (models []string, err error) {
 	for _, name := range v.Set.Rankings() {
 		if name != "" {
 			models = append(models, name)
 			continue
 		}
-		feeds, err := r.Feeds.Definitions(ctx)
+		feeds, err := s.Feeds.Definitions(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -111,10 +111,10 @@ func (r *Serving) rankings(ctx context.Context, e *experiment.Experiment, v *exp
 
 // fails says that a model by which pages of an experiment are ranked is condemned,
 // though its variants are applied.
-func (r *Serving) fails(ctx context.Context, e *experiment.Experiment) (string, error) {
-	models, err := r.ranking(ctx, e)
+func (s *Serving) fails(ctx context.Context, e *experiment.Experiment) (string, error) {
+	models, err := s.ranking(ctx, e)
 	for _, name := range models {
-		if serves, _ := r.Models.Served(name); r.Failed.Why(serves) != "" {
+		if serves, _ := s.Models.Served(name); s.Failed.Why(serves) != "" {
 			return fmt.Sprintf("%s, by which its pages are ranked, is condemned", serves), err
 		}
 	}
@@ -123,8 +123,8 @@ func (r *Serving) fails(ctx context.Context, e *experiment.Experiment) (string, 
 
 // viewerValues returns the values of the viewer that a model reads, by the version
 // that serves. One that is not there reads none.
-func (r *Serving) viewerValues(ctx context.Context, model string) (map[string]string, error) {
-	v, pushed := r.Models.Served(model)
+func (s *Serving) viewerValues(ctx context.Context, model string) (map[string]string, error) {
+	v, pushed := s.Models.Served(model)
 	if !pushed || relevance.CheckName(model) != nil {
 		m, err := relevance.Builtin().Get(model)
 		if err != nil {
@@ -132,7 +132,7 @@ func (r *Serving) viewerValues(ctx context.Context, model string) (map[string]st
 		}
 		return m.ViewerValues(), nil
 	}
-	pack, err := packOf(ctx, r.Models, v)
+	pack, err := packOf(ctx, s.Models, v)
 	if err != nil {
 		return nil, err
 	}
@@ -142,11 +142,11 @@ func (r *Serving) viewerValues(ctx context.Context, model string) (map[string]st
 // Changes says of a version that would serve in the place of another which variants
 // of running experiments it would be from then on: those that lean on versions, as long
 // as what serves is not condemned. "" for none.
-func (r *Serving) Changes(ctx context.Context, serving, next artefacts.Version) (string, error) {
-	if serving.Version == "" || serving == next || r.Failed.Why(serving) != "" {
+func (s *Serving) Changes(ctx context.Context, serving, next artefacts.Version) (string, error) {
+	if serving.Version == "" || serving == next || s.Failed.Why(serving) != "" {
 		return "", nil
 	}
-	set, err := ExperimentSet(ctx, r.Feeds.Cluster)
+	set, err := ExperimentSet(ctx, s.Feeds.Cluster)
 	if err != nil {
 		return "", err
 	}
@@ -157,7 +157,7 @@ func (r *Serving) Changes(ctx context.Context, serving, next artefacts.Version) 
 			continue
 		}
 		for i := range e.Variants {
-			models, err := r.rankings(ctx, e, &e.Variants[i])
+			models, err := s.rankings(ctx, e, &e.Variants[i])
 			if err != nil {
 				return "", err
 			}

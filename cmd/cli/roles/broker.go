@@ -227,23 +227,7 @@ func Broker() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		definitions, err := artefacts.Watch(ctx, cl, feeds.Kind)
-		if err != nil {
-			return err
-		}
-		models, err := artefacts.Watch(ctx, cl, indexnode.ModelsKind)
-		if err != nil {
-			return err
-		}
-		condemned, err := artefacts.WatchCondemned(ctx, cl)
-		if err != nil {
-			return err
-		}
-		tests, err := artefacts.Watch(ctx, cl, experiments.Kind)
-		if err != nil {
-			return err
-		}
-		pages, err := secrets.Watch(ctx, cl, pagetoken.Secret)
+		in, err := watchServed(ctx, cl)
 		if err != nil {
 			return err
 		}
@@ -257,15 +241,14 @@ func Broker() *cobra.Command {
 			return err
 		}
 		cfg.Permit, cfg.Exposures, cfg.Name, cfg.Maps, cfg.Dial = r.permit, exposures, host+" "+c.GRPC, maps, fanout.DialGRPC(dial)
-		cfg.Definitions, cfg.Models, cfg.Condemned, cfg.Experiments = definitions, models, condemned, tests
-		traced := brokers.WatchTraced(ctx, cl)
-		cfg.PageKeys, cfg.Traced, cfg.Metrics = pages.Current, traced, r.metrics
+		cfg.Definitions, cfg.Models, cfg.Condemned, cfg.Experiments = in.definitions, in.models, in.condemned, in.experiments
+		cfg.PageKeys, cfg.Traced, cfg.Metrics = in.pages.Current, in.traced, r.metrics
 		b, err := broker.New(cfg)
 		if err != nil {
 			return err
 		}
 		leave := brokers.Announce(cl, brokers.Broker{Name: cfg.Name, Addr: reached(c.GRPC, host), Admin: reached(c.Admin, host), Version: version.Here()},
-			instance.Word, definitions, models, condemned, tests, pages, traced)
+			instance.Word, in.definitions, in.models, in.condemned, in.experiments, in.pages, in.traced)
 		if https != nil {
 			r.run(func() error { return admin.ServeBy(ctx, https, b.HTTPServer(), FinishFor) })
 		}
@@ -285,6 +268,35 @@ func Broker() *cobra.Command {
 			return err
 		})
 	})
+}
+
+// served is what a broker follows in the cluster.
+type served struct {
+	definitions, models, experiments *artefacts.Kind
+	condemned                        *artefacts.Condemned
+	pages                            *secrets.Generations
+	traced                           *brokers.Traced
+}
+
+// watchServed follows all of it until ctx ends.
+func watchServed(ctx context.Context, cl *cluster.Client) (in served, err error) {
+	if in.definitions, err = artefacts.Watch(ctx, cl, feeds.Kind); err != nil {
+		return in, err
+	}
+	if in.models, err = artefacts.Watch(ctx, cl, indexnode.ModelsKind); err != nil {
+		return in, err
+	}
+	if in.experiments, err = artefacts.Watch(ctx, cl, experiments.Kind); err != nil {
+		return in, err
+	}
+	if in.condemned, err = artefacts.WatchCondemned(ctx, cl); err != nil {
+		return in, err
+	}
+	if in.pages, err = secrets.Watch(ctx, cl, pagetoken.Secret); err != nil {
+		return in, err
+	}
+	in.traced = brokers.WatchTraced(ctx, cl)
+	return in, nil
 }
 
 // reached is where others reach what listens at an address: at the host's name, if it

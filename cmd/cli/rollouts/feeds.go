@@ -169,8 +169,8 @@ func defineFeed(ctx context.Context, w io.Writer, s *feedStore, path string, ser
 
 // meaning is a version by what it means, a field a line; its text, if it cannot be
 // read.
-func (s *feedStore) meaning(ctx context.Context, v artefacts.Version) string {
-	d := s.Read(ctx, v)
+func (f *feedStore) meaning(ctx context.Context, v artefacts.Version) string {
+	d := f.Read(ctx, v)
 	if d.Fault == nil {
 		if text, err := document.Encode(d.Feed); err == nil {
 			return string(text)
@@ -374,23 +374,23 @@ func rollbackFeed(ctx context.Context, w io.Writer, s *feedStore, name string, s
 
 // showRollback shows what a rollback of a feed would change, and for which
 // experiments. It refuses one to what could not be defined now.
-func (s *feedStore) showRollback(ctx context.Context, w io.Writer, name string, serve bool) (v artefacts.Version, err error) {
-	if v, err = s.Versions.RollsBackTo(ctx, name); err != nil {
+func (f *feedStore) showRollback(ctx context.Context, w io.Writer, name string, serve bool) (v artefacts.Version, err error) {
+	if v, err = f.Versions.RollsBackTo(ctx, name); err != nil {
 		return v, err
 	}
-	now, _ := s.Versions.Served(name)
+	now, _ := f.Versions.Served(name)
 	fmt.Fprintf(w, "feed %s: from version %s back to %s\n", name, now.Version, v.Version)
-	writeDiff(w, s.meaning(ctx, now), s.meaning(ctx, v))
-	if err := s.showExperiments(ctx, w, name); err != nil {
+	writeDiff(w, f.meaning(ctx, now), f.meaning(ctx, v))
+	if err := f.showExperiments(ctx, w, name); err != nil {
 		return v, err
 	}
-	d := s.Read(ctx, v)
-	opens, err := s.opens(ctx, name, &d.Feed)
+	d := f.Read(ctx, v)
+	opens, err := f.opens(ctx, name, &d.Feed)
 	if err != nil {
 		return v, err
 	}
 	tellOpens(w, opens, "would be")
-	checks, done, err := s.Checks(ctx)
+	checks, done, err := f.Checks(ctx)
 	if err != nil {
 		return v, err
 	}
@@ -398,26 +398,26 @@ func (s *feedStore) showRollback(ctx context.Context, w io.Writer, name string, 
 	if fault := d.Judge(ctx, checks).Fault; fault != nil {
 		return v, fmt.Errorf("version %s of feed %s has a fault by now, and version %s serves on: %w", v.Version, name, now.Version, fault)
 	}
-	altered, err := s.keepsVersion(ctx, v, serve)
+	altered, err := f.keepsVersion(ctx, v, serve)
 	leans.TellAltered(w, altered)
 	return v, err
 }
 
 // keepsVersion is keeps and alters of a version of a feed that would serve.
-func (s *feedStore) keepsVersion(ctx context.Context, v artefacts.Version, serve bool) (altered string, err error) {
-	d := s.Read(ctx, v)
+func (f *feedStore) keepsVersion(ctx context.Context, v artefacts.Version, serve bool) (altered string, err error) {
+	d := f.Read(ctx, v)
 	if d.Fault != nil {
 		return "", d.Fault
 	}
-	if err := s.Keeps(ctx, leans.Change{Feed: v.Name, To: &d.Feed}); err != nil {
+	if err := f.Keeps(ctx, leans.Change{Feed: v.Name, To: &d.Feed}); err != nil {
 		return "", err
 	}
-	return s.Alters(ctx, v.Name, &d.Feed, serve)
+	return f.Alters(ctx, v.Name, &d.Feed, serve)
 }
 
 // showExperiments tells which experiments lean on a feed.
-func (s *feedStore) showExperiments(ctx context.Context, w io.Writer, feed string) error {
-	using, err := leans.ExperimentsUsing(ctx, s.Cluster, func(s *experiment.Set) []string { return s.UsesFeed(feed) })
+func (f *feedStore) showExperiments(ctx context.Context, w io.Writer, feed string) error {
+	using, err := leans.ExperimentsUsing(ctx, f.Cluster, func(s *experiment.Set) []string { return s.UsesFeed(feed) })
 	if len(using) > 0 {
 		fmt.Fprintf(w, "in use by %s\n", strings.Join(using, ", "))
 	}
@@ -489,12 +489,12 @@ func dropFeed(ctx context.Context, w io.Writer, s *feedStore, name string, serve
 
 // showDrop shows what would go with a feed, and what would serve in its place:
 // covers is of the built-in feeds, below 0 for none.
-func (s *feedStore) showDrop(ctx context.Context, w io.Writer, name string, covers int) error {
+func (f *feedStore) showDrop(ctx context.Context, w io.Writer, name string, covers int) error {
 	var versions []string
-	for _, v := range s.Versions.All()[name] {
+	for _, v := range f.Versions.All()[name] {
 		versions = append(versions, v.Version)
 	}
-	serving := s.Versions.Serving()[name]
+	serving := f.Versions.Serving()[name]
 	fmt.Fprintf(w, "feed %s would be dropped, with the versions %s; nobody could go back to them\n", name, strings.Join(versions, ", "))
 	after := ""
 	if covers >= 0 {
@@ -506,10 +506,10 @@ func (s *feedStore) showDrop(ctx context.Context, w io.Writer, name string, cove
 		after = string(text)
 	}
 	if serving.Version != "" {
-		writeDiff(w, s.meaning(ctx, serving), after)
+		writeDiff(w, f.meaning(ctx, serving), after)
 	}
 	if covers < 0 {
 		return nil // experiments that use it refuse it
 	}
-	return s.showExperiments(ctx, w, name)
+	return f.showExperiments(ctx, w, name)
 }

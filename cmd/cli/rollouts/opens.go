@@ -14,8 +14,8 @@ import (
 
 // opens returns the built-in feeds that are closed to every caller now, and would
 // not be with another definition of a feed, or with none: nil.
-func (s *feedStore) opens(ctx context.Context, name string, to *feeds.Feed) ([]string, error) {
-	all, err := s.Definitions(ctx)
+func (f *feedStore) opens(ctx context.Context, name string, to *feeds.Feed) ([]string, error) {
+	all, err := f.Definitions(ctx)
 	if err != nil {
 		return nil, err
 	}

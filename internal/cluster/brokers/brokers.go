@@ -20,6 +20,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/cluster/keyspace"
 	"github.com/millrace/millrace/internal/line"
+	"github.com/millrace/millrace/internal/wait"
 )
 
 // Broker is what a broker says of itself in etcd.
@@ -202,7 +203,7 @@ func hear(ctx context.Context, c *cluster.Client, of []cluster.Written, within f
 		if !behind || time.Since(began) > within(all) {
 			return all, nil
 		}
-		if err := cluster.Pause(ctx, hearAgain); err != nil {
+		if err := wait.For(ctx, hearAgain); err != nil {
 			return nil, err
 		}
 	}

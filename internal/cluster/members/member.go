@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster/datadir"
 	"github.com/millrace/millrace/internal/cluster/keyspace"
 	"github.com/millrace/millrace/internal/cluster/topology"
+	"github.com/millrace/millrace/internal/wait"
 )
 
 // leftSeconds is how long a node that left is remembered as such.
@@ -179,7 +180,7 @@ func (m *Membership) run(ctx context.Context) {
 			m.c.Log().Warn("the node is not registered; trying again", "node", m.node.ID, "err", err)
 			m.state.Set(false, err)
 		}
-		_ = cluster.Pause(ctx, cluster.RetryAfter)
+		_ = wait.For(ctx, cluster.RetryAfter)
 	}
 }
 

@@ -33,6 +33,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/line"
 	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/internal/wait"
 )
 
 // Restored is what [Restore] brought back.
@@ -206,7 +207,7 @@ func looked(ctx context.Context, c *cluster.Client, kept kept) (have *keyspace.S
 		if b := have.Setback; b != nil { // somebody has looked already
 			left -= max(0, time.Since(b.When))
 		}
-		if err = cluster.Pause(ctx, left); err != nil {
+		if err = wait.For(ctx, left); err != nil {
 			return nil, of, err
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/cluster/datadir"
 	"github.com/millrace/millrace/internal/cluster/keyspace"
+	"github.com/millrace/millrace/internal/wait"
 )
 
 // Get returns 32 random bytes that the processes of a cluster share under
@@ -58,7 +59,7 @@ func ask(ctx context.Context, c *cluster.Client, name string, kept []byte) ([]by
 			return secret, err
 		}
 		c.Log().Warn("waiting for etcd, which holds a secret of the cluster", "secret", name, "err", err)
-		if cluster.Pause(ctx, cluster.RetryAfter) != nil {
+		if wait.For(ctx, cluster.RetryAfter) != nil {
 			return nil, err
 		}
 	}

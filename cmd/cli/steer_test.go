@@ -209,6 +209,21 @@ func TestNoRestartBesideASilentNode(t *testing.T) {
 	}
 }
 
+// A plan in etcd that no coordinator has written is told by whoever looks, with the way out,
+// and ends no command.
+func TestAPlanThatIsNoneIsTold(t *testing.T) {
+	t.Parallel()
+	c := startClinic(t)
+	c.ok()
+	const bad = `{"id":"x","status":"running","wanted":1,"base_wanted":1,"base":[["node-1"]],"moves":[{"p":5000,"from":"node-1","to":"node-2","state":"waiting"}]}`
+	_, err := c.one.Etcd().Put(c.ctx, c.one.Prefix()+"steer/plan", bad)
+	c.must(err)
+	const told = "what etcd has as steer/plan is none: move 0 is of partition 5000, and there are 720"
+	for _, args := range []string{"cluster show", "cluster status", "cluster cancel", "cluster rollback", "cluster plan --replicas 2", "node drain node-2", "cluster explain 7"} {
+		c.says(told, fails, append(strings.Fields(args), "--etcd", c.addr)...)
+	}
+}
+
 // The history tells of a restart after which the node was not whole again.
 func TestARestartThatFailsIsNoted(t *testing.T) {
 	t.Parallel()

@@ -51,7 +51,7 @@ test: ## every test, but those that SKIP names
 	$(call tested,simulation) $(VETTED) -tags synctests -timeout $(TIMEOUT) ./internal/simulation
 
 # What several goroutines share. The race detector needs a C compiler.
-RACE = ./internal/minicluster ./cmd/cli/... ./cmd/millrace/bench/... ./broker/... ./coordinator ./indexnode/... ./internal/backup/... ./internal/cluster/... ./internal/column ./internal/digest ./internal/door ./internal/experiments ./internal/exposure ./internal/kafka/... ./internal/load ./internal/permit ./partitioner ./relevance ./relevance/modelpack
+RACE = ./internal/minicluster ./internal/arrivals ./cmd/cli/... ./cmd/millrace/bench/... ./broker/... ./coordinator ./indexnode/... ./internal/backup/... ./internal/cluster/... ./internal/column ./internal/digest ./internal/door ./internal/experiments ./internal/exposure ./internal/kafka/... ./internal/load ./internal/permit ./partitioner ./relevance ./relevance/modelpack
 
 race: ## the tests of every package that starts goroutines, short, under the race detector
 ifeq ($(shell go env CGO_ENABLED),1)

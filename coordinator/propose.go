@@ -59,6 +59,7 @@ type Proposal struct {
 	Goal          Layout
 	intent        Intent
 	marks         bool   // it says something of nodes
+	lossy         bool   // of its faults one is what r.Lossy has done all the same
 	now           Layout // who hosts what before it
 	bytes         func(millrace.Partition) int64
 }
@@ -74,7 +75,11 @@ func (p *Proposal) Err() error {
 	if len(faults) == 0 {
 		return nil
 	}
-	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "plan", Detail: strings.Join(faults, "; "), WayOut: "see to what the checks say, and plan again"}
+	wayOut := "see to what the checks say, and plan again"
+	if p.lossy {
+		wayOut += ", or have it done all the same: --override with the cluster's name"
+	}
+	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "plan", Detail: strings.Join(faults, "; "), WayOut: wayOut}
 }
 
 // Changes reports whether the plan changes anything. What it says of nodes, or of how many
@@ -327,10 +332,14 @@ func unknownNode(s *Steered, id millrace.NodeID) error {
 
 // check looks at what speaks against a plan.
 func (pr *Proposal) check(s *Steered, e *evidence, r Request, made *plan.Plan) {
+	const unlessMeant = "fault unless it is meant"
 	say := func(gravity, format string, args ...any) {
+		if gravity == unlessMeant {
+			gravity, pr.lossy = Fault, true
+		}
 		pr.Checks = append(pr.Checks, Check{gravity, fmt.Sprintf(format, args...)})
 	}
-	lossy := Fault
+	lossy := unlessMeant
 	if r.Lossy || r.Kind == Add { // nodes that come take nothing away
 		lossy = Warn
 	}
@@ -361,11 +370,18 @@ func (pr *Proposal) check(s *Steered, e *evidence, r Request, made *plan.Plan) {
 	default:
 		say(Warn, "partitions are to have %d replicas instead of %d", will, was)
 	}
-	low := 0
+	low, none := 0, 0
 	for p := range partition.All() {
-		if e.serving(p, s.Assignment.Replicas[p], "") < min(s.Map.Wanted(), pr.Plan.Wanted) {
+		n := e.serving(p, s.Assignment.Replicas[p], "")
+		if n < min(s.Map.Wanted(), pr.Plan.Wanted) {
 			low++
 		}
+		if n == 0 {
+			none++
+		}
+	}
+	if none > 0 {
+		say(Warn, "%d partitions have no ready replica: what comes in place of theirs is from backups and the log alone", none)
 	}
 	if low > 0 {
 		say(Warn, "%d partitions have fewer ready replicas than wanted: each waits until it has them, before one goes", low)
@@ -397,6 +413,11 @@ func (pr *Proposal) check(s *Steered, e *evidence, r Request, made *plan.Plan) {
 	}
 	for _, w := range made.Warnings {
 		say(lossy, "%s", w)
+	}
+	for _, id := range slices.Sorted(maps.Keys(pr.intent.Nodes)) {
+		if len(made.Warnings) > 0 && pr.intent.Nodes[id].Draining && s.Map.Alive(id) && !(r.Kind == Drain && slices.Contains(r.Nodes, id)) {
+			say(Warn, "%s is drained, and takes nothing: millrace cluster cancel ends a drain that is under way, and millrace node add one that is done", id)
+		}
 	}
 	for _, n := range made.Notes {
 		say(Warn, "%s", n)

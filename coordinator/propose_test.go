@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -55,8 +56,9 @@ func TestWhatNodesKeepFreeIsNotGiven(t *testing.T) {
 }
 
 // A move back to a node that has the data takes no room: it begins though the disk is
-// nearly full, and keeps no room from others. One that is larger meanwhile, or of which
-// the node tells nothing, has to fit.
+// nearly full, and keeps no room from others; but not below what stays free, where the node
+// takes nothing in. One that is larger meanwhile, or of which the node tells nothing, has to
+// fit.
 func TestWhatANodeHasTakesNoRoom(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -66,7 +68,7 @@ func TestWhatANodeHasTakesNoRoom(t *testing.T) {
 		begin int   // moves
 	}{
 		{"all of it", 5, 1, 5 << 20, 1},
-		{"all of it, less than is kept free", 5, -1, 5 << 20, 1},
+		{"all of it, less than is kept free", 5, -1, 5 << 20, 0},
 		{"all of it, and the others fit", 5, 5, 5 << 20, 2},
 		{"some of it", 2, 1, 5 << 20, 0},
 		{"some of it, the rest fits", 2, 3, 5 << 20, 1},
@@ -164,5 +166,33 @@ func TestWhoIsAwayKeepsItsZoneAndWeight(t *testing.T) {
 	made, err := s.solve(e, 2, Layout(w.a.Replicas), assignedOrAdded, noGain)
 	if err != nil || len(made.Moves) > 0 {
 		t.Errorf("%d moves, and nothing is lost: %v", len(made.Moves), err)
+	}
+}
+
+// When most is lost during a drain, whoever gives up what is gone hears what that costs, and
+// what brings replicas a place.
+func TestWhatALossCostsIsTold(t *testing.T) {
+	w := newWorld(rand.New(rand.NewPCG(1, 1)), 4, 2)
+	w.alive["n0"], w.alive["n1"] = false, false
+	s := &Steered{State: &steering.State{Assignment: w.a, Map: w.evidence().nodes}}
+	s.Intent.Nodes = map[millrace.NodeID]Mark{"n3": {Draining: true}}
+	r := Request{Kind: Repair, Nodes: []millrace.NodeID{"n0", "n1"}, By: "me"}
+	pr, err := Propose(s, nil, r, w.now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var e *millrace.Error
+	if err := pr.Err(); !errors.As(err, &e) || !strings.Contains(e.WayOut, "--override") {
+		t.Errorf("%+v", e)
+	}
+	text := fmt.Sprint(pr.Checks)
+	for _, want := range []string{"120 partitions have no ready replica: ", "n3 is drained, and takes nothing: millrace cluster cancel ends"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%s does not say %q", text, want)
+		}
+	}
+	r.Lossy = true
+	if pr, err = Propose(s, nil, r, w.now); err != nil || pr.Err() != nil {
+		t.Errorf("%v, %v", err, pr.Err())
 	}
 }

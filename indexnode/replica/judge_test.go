@@ -68,7 +68,7 @@ func TestWhereReadingBegins(t *testing.T) {
 	f := newIdle(t, vfs.NewMem())
 	f.has(t, partThere, 3, 2)
 	f.hosted(partHere, partThere)
-	f.want(t, "with nothing", partHere, CatchingUp, KafkaAway)
+	f.want(t, "with nothing", partHere, CatchingUp, Behind)
 	f.want(t, "with something", partThere, Stale, KafkaAway)
 	if f.all.Whole(partHere) || !f.all.Whole(partThere) {
 		t.Error("a backup would be made of what is not whole, or none of what is")

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -282,9 +283,16 @@ func TestDoctorTellsOfSurplusReplicas(t *testing.T) {
 		of.Assignment.Replicas[7] = []millrace.NodeID{"n1", "n2", "n3"}
 	})
 	says("warn", "1 of 720 partitions have more than 2 replicas, and no plan is under way that takes any away: 7: ")
-	steer(func(of *steering.State) { of.Documents["plan"] = `{"id":"x","status":"running"}` })
+	plan := func(status coordinator.Status) {
+		steer(func(of *steering.State) {
+			body, err := json.Marshal(coordinator.Plan{ID: "x", Status: status, Wanted: 2, BaseWanted: 2, Base: coordinator.Layout(of.Assignment.Replicas)})
+			s.Check(err)
+			of.Documents["plan"] = string(body)
+		})
+	}
+	plan(coordinator.Running)
 	says("ok", "by 2 replicas each")
-	steer(func(of *steering.State) { of.Documents["plan"] = `{"id":"x","status":"done"}` })
+	plan(coordinator.Done)
 	says("warn", "1 of 720 partitions have more than 2 replicas")
 }
 

@@ -43,6 +43,12 @@ func TestProgressIsOfTheLastOrder(t *testing.T) {
 	if pr := s.Progress(now); pr.Left != left {
 		t.Errorf("%.0f s are left, not %.0f", pr.Left, left)
 	}
+	for i := 100; i < 110; i++ { // the large ones are done, and so many begin a second
+		p.Moves[i].Bytes = 10 << 20
+	}
+	if pr := s.Progress(now); pr.Left != left {
+		t.Errorf("%.0f s are left by bytes, not %.0f by moves", pr.Left, left)
+	}
 	p.Moves[150].State, p.Moves[150].Since = Building, now
 	full := topology.EncodeReports([]topology.Report{{State: "assigned", Reason: topology.DiskFullReason, Partitions: topology.All()}})
 	s.Map, _ = s.Map.Next(&keyspace.Snapshot{Values: map[string]keyspace.Value{"state/" + string(p.Moves[150].To): {Data: full}}})

@@ -3,6 +3,7 @@ package cluster_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -110,6 +111,23 @@ func TestSteerIsOneTransaction(t *testing.T) {
 	unknown := func(s *steering.State) error { s.Assignment.Replicas[7] = []millrace.NodeID{"stranger"}; return nil }
 	if err := steering.Change(t.Context(), c, nil, unknown); !errors.Is(err, topology.ErrUnknownOwner) {
 		t.Errorf("an owner that nobody knows: %v", err)
+	}
+}
+
+// What somebody else left among the documents, whatever it is, hinders nobody.
+func TestAStrayDocumentHindersNobody(t *testing.T) {
+	s := startEtcd(t)
+	c := s.open("")
+	for key, body := range map[string]string{"Bad name!": "x", "big": strings.Repeat("x", 1<<20+1)} {
+		_, err := c.Etcd().Put(t.Context(), c.Prefix()+"steer/"+key, body)
+		check(t, err)
+	}
+	check(t, steering.Change(t.Context(), c, nil, put("plan", "1")))
+	if err := steering.Change(t.Context(), c, nil, put("Bad name?", "1")); err == nil {
+		t.Error("a document of any name is written")
+	}
+	if err := steering.Change(t.Context(), c, nil, put("plan", strings.Repeat("x", 1<<20+1))); err == nil {
+		t.Error("a document of any size is written")
 	}
 }
 

@@ -284,6 +284,51 @@ func TestAnEpochFarAheadIsRefused(t *testing.T) {
 	}
 }
 
+// What was written past the checks of an assignment is judged by the last one that was
+// written as it should be, also by a process that had none; the next epoch is above both.
+func TestAnAssignmentPastAllChecks(t *testing.T) {
+	last := spread(t, 3, 20)
+	with := func(change func(*Assignment)) []byte {
+		a := last.Clone()
+		a.Epoch += 5
+		change(&a)
+		return document(t, a)
+	}
+	all := func(id millrace.NodeID) func(*Assignment) {
+		return func(a *Assignment) {
+			for p := range a.Replicas {
+				a.Replicas[p] = []millrace.NodeID{id}
+			}
+		}
+	}
+	for _, c := range []struct {
+		name  string
+		body  []byte
+		epoch int64 // the highest that anybody may have
+		taken bool
+	}{
+		{"as it should be", document(t, last), 20, true},
+		{"a later one of the same", with(func(*Assignment) {}), 25, true},
+		{"all on one node", with(all("n1")), 25, false},
+		{"all on one node, and that is meant", with(func(a *Assignment) { all("n1")(a); a.AllowShrink = true }), 25, true},
+		{"on nodes that nobody knows", with(func(a *Assignment) { all("ghost")(a); a.AllowShrink = true }), 25, false},
+		{"an epoch that goes back", with(func(a *Assignment) { a.Epoch = 7 }), 20, false},
+		{"another of the same epoch", with(func(a *Assignment) { all("n1")(a); a.Epoch = 20 }), 20, false},
+		{"an epoch far ahead", with(func(a *Assignment) { a.Epoch = 5000 }), 20, false},
+		{"none", []byte("{"), 20, false},
+	} {
+		s := at(map[string][]byte{"assignment": c.body, "last": document(t, last), "known/n0": nil, "known/n1": nil, "known/n2": nil})
+		a, epoch, fault := Present(s)
+		if a == nil || epoch != c.epoch || (fault == nil) != c.taken || !c.taken && !a.Equal(&last) {
+			t.Errorf("%s: epoch %d, %v", c.name, epoch, fault)
+		}
+		m, err := NewMap(Assignment{}, nil, nil).Next(s)
+		if (err == nil) != c.taken || !c.taken && !m.assignment.hosts(&last) {
+			t.Errorf("%s, to a new process: epoch %d, %v", c.name, m.Epoch(), err)
+		}
+	}
+}
+
 // Owners nobody knows are told, and refused where there is anything better.
 func TestUnknownOwnersAreTold(t *testing.T) {
 	a := spread(t, 2, 1)

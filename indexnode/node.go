@@ -105,6 +105,9 @@ type Config struct {
 	Log     *slog.Logger          // nil: slog.Default()
 }
 
+// maxZoneBytes bounds the name of a zone, which every process reads with a registration.
+const maxZoneBytes = 200
+
 // Validate reports every fault at once.
 func (c Config) Validate() error {
 	var errs []error
@@ -117,6 +120,7 @@ func (c Config) Validate() error {
 	if c.ID != "" {
 		errs = append(errs, topology.CheckID(c.ID))
 	}
+	need(len(c.Zone) <= maxZoneBytes, "zone", fmt.Sprintf("it has %d bytes, and a registration has room for %d", len(c.Zone), maxZoneBytes), "name it by a word, such as rack-7")
 	need(c.Dir != "", "data", "the node has no directory", "name one of its own")
 	need(!c.Brokers.None(), "brokers", "nothing says where Kafka is", "name at least one host:port")
 	if !c.Brokers.None() {

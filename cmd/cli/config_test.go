@@ -372,6 +372,10 @@ func TestConfigCheckCommand(t *testing.T) {
 			t.Errorf("%s: %v, want %q", line, err, want)
 		}
 	}
+	zoned := clitest.Written(t, enough["indexnode"]+"zone: "+strings.Repeat("z", 5000)+"\n")
+	if _, err := said(t, "config", "check", zoned); err == nil || !strings.Contains(err.Error(), "zone: it has 5000 bytes") {
+		t.Errorf("a zone that no registration has room for: %v", err)
+	}
 	t.Setenv("MILLRACE_ZONE", "b")
 	out, err := said(t, "config", "check", "--role", "broker", file, "--kafka-username", "me")
 	for _, want := range []string{"ok: " + file + " (broker)\n", "  grpc ", "127.0.0.1:0  line 2\n", "  zone ", "MILLRACE_ZONE\n", "--kafka-username\n"} {

@@ -453,15 +453,16 @@ func statusOf(s *coordinator.Steered, stats nodeStats, seen map[millrace.NodeID]
 // shownGone is a node that hosts something, or is to, and is not there.
 type shownGone struct {
 	Node        millrace.NodeID `json:"node"`
-	Since       time.Time       `json:"since"`        // it was last heard, where that is known
-	WaitedSince time.Time       `json:"waited_since"` // by the coordinator
+	Since       time.Time       `json:"since"`              // it was last heard, where that is known
+	WaitedSince time.Time       `json:"waited_since"`       // by the coordinator
+	GivenUp     bool            `json:"given_up,omitempty"` // it is not waited for any more
 }
 
 // goneOf returns the nodes that are gone, by their ids.
 func goneOf(s *coordinator.Steered, seen map[millrace.NodeID]time.Time) (out []shownGone) {
 	for _, id := range slices.Sorted(maps.Keys(s.Notes.Gone)) {
 		waited := s.Notes.Gone[id]
-		out = append(out, shownGone{id, goneSince(waited, seen[id]), waited})
+		out = append(out, shownGone{id, goneSince(waited, seen[id]), waited, slices.Contains(s.Notes.GivenUp, id)})
 	}
 	return out
 }
@@ -487,7 +488,11 @@ func writeStatus(w io.Writer, s *coordinator.Steered, stats nodeStats, seen map[
 		t.Printf("ALARM %s since %s: %s\n", a.What, a.Since.Format(time.RFC3339), a.Detail)
 	}
 	for _, g := range goneOf(s, seen) {
-		t.Printf("%s is gone since %s, and waited for since %s\n", g.Node, g.Since.Format(time.RFC3339), g.WaitedSince.Format(time.RFC3339))
+		waited := "waited for since " + g.WaitedSince.Format(time.RFC3339)
+		if g.GivenUp {
+			waited = "given up: its replicas are made elsewhere"
+		}
+		t.Printf("%s is gone since %s, and %s\n", g.Node, g.Since.Format(time.RFC3339), waited)
 	}
 	if s.Plan == nil {
 		t.Printf("there has been no plan yet: see millrace cluster plan\n")

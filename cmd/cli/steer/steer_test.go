@@ -237,6 +237,11 @@ func TestANodeIsGoneSinceItWasLastHeard(t *testing.T) {
 	if err := writeStatus(&out, s, nil, heard, cluster.Leader{}, true); err != nil || !strings.Contains(out.String(), says) {
 		t.Errorf("%s%v", out.String(), err)
 	}
+	s.Notes.GivenUp = []millrace.NodeID{"n1"}
+	out.Reset()
+	if err := writeStatus(&out, s, nil, heard, cluster.Leader{}, true); err != nil || !strings.Contains(out.String(), "n1 is gone since 2027-01-15T07:00:00Z, and given up: ") {
+		t.Errorf("%s%v", out.String(), err)
+	}
 	for _, id := range []millrace.NodeID{"n5", "n3", "n2", "n4"} {
 		s.Notes.Gone[id] = missed
 	}
@@ -254,7 +259,7 @@ func TestANodeIsGoneSinceItWasLastHeard(t *testing.T) {
 		t.Errorf("they are told as %v", shown)
 	}
 	body, err := json.Marshal(statusOf(s, nil, heard))
-	if err != nil || !strings.Contains(string(body), `"gone":[{"node":"n1","since":"2027-01-15T07:00:00Z","waited_since":"2027-01-15T08:00:00Z"},{"node":"n2",`) {
+	if err != nil || !strings.Contains(string(body), `"gone":[{"node":"n1","since":"2027-01-15T07:00:00Z","waited_since":"2027-01-15T08:00:00Z","given_up":true},{"node":"n2",`) {
 		t.Errorf("as JSON: %s%v", body, err)
 	}
 	if got := goneSince(missed, time.Time{}); got != missed {

@@ -8,17 +8,15 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/exposure"
+	"github.com/millrace/millrace/internal/freeport"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/exposures"
 )
@@ -62,25 +60,14 @@ func Bounded(t *testing.T) context.Context {
 	return ctx
 }
 
-// handed are the addresses that were given out, of which some are not listened
-// on yet.
-var handed sync.Map
-
 // FreeAddr returns a loopback address that nobody listens on.
 func FreeAddr(t *testing.T) string {
 	t.Helper()
-	for range 1000 {
-		addr := fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000)) // below those of outgoing connections
-		if _, taken := handed.LoadOrStore(addr, true); taken {
-			continue
-		}
-		if l, err := net.Listen("tcp", addr); err == nil {
-			defer l.Close()
-			return addr
-		}
+	addr, err := freeport.Addr()
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Fatal("no port is free")
-	return ""
+	return addr
 }
 
 // WriteConfig writes a role's configuration file.

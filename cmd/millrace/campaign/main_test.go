@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/internal/freeport"
 	"github.com/millrace/millrace/internal/minicluster"
 )
 
@@ -104,32 +105,15 @@ func need(t *testing.T) settings {
 	return s
 }
 
-// handed are the ports that were given out, of which some are not listened on
-// yet. Tests of this package run one after the other.
-var handed = map[int]bool{}
-
 // freePorts returns the first of n consecutive ports on loopback that nobody
-// listens on, below those that the system gives to outgoing connections.
+// listens on.
 func freePorts(t *testing.T, n int) int {
 	t.Helper()
-	for range 1000 {
-		first := 20_000 + rand.IntN(10_000)
-		free := true
-		for port := first; port < first+n && free; port++ {
-			l, err := net.Listen("tcp", local(port))
-			if free = err == nil && !handed[port]; err == nil {
-				l.Close()
-			}
-		}
-		if free {
-			for port := first; port < first+n; port++ {
-				handed[port] = true
-			}
-			return first
-		}
+	port, err := freeport.Row(n)
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Fatalf("no %d free ports in a row", n)
-	return 0
+	return port
 }
 
 func local(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }

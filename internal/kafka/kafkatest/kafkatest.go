@@ -23,6 +23,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/kversion"
 
+	"github.com/millrace/millrace/internal/freeport"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/wait"
 )
@@ -137,13 +138,9 @@ func StartOn(t *testing.T, port int, dir string) *kfake.Cluster {
 // FreePort returns a port of loopback that nobody listens on.
 func FreePort(t *testing.T) (port int, addr string) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := freeport.Row(1)
 	Must(t, err)
-	defer l.Close()
-	_, text, _ := net.SplitHostPort(l.Addr().String())
-	port, err = strconv.Atoi(text)
-	Must(t, err)
-	return port, l.Addr().String()
+	return port, net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 }
 
 // Write writes an entry. Entries have a key, as compacted topics want.

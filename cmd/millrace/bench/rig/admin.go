@@ -10,11 +10,13 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/millrace/millrace/internal/freeport"
 )
 
 // startRole runs a role of a binary by its configuration, on so many processors.
 func (f *Family) startRole(binary, role, name, config string, processors int) (*Process, error) {
-	admin, err := FreeAddr()
+	admin, err := freeport.Addr()
 	if err != nil {
 		return nil, err
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/cluster/steering"
 	"github.com/millrace/millrace/internal/cluster/topology"
+	"github.com/millrace/millrace/internal/freeport"
 	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/relevance/modelpack"
 )
@@ -143,7 +144,7 @@ func (c *Cluster) startBroker(ctx context.Context, f *Family, b *Backing, s Setu
 			return err
 		}
 	}
-	addr, err := FreeAddr()
+	addr, err := freeport.Addr()
 	if err != nil {
 		return err
 	}

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -164,16 +163,6 @@ func (p *Process) end() error {
 
 // Used is what the process has used.
 func (p *Process) Used() (Used, error) { return used(p.cmd.Process.Pid) }
-
-// FreeAddr is a loopback address that nobody listens on.
-func FreeAddr() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
-}
 
 // Dialled returns when do succeeds, or [Patience] has passed.
 func Dialled(ctx context.Context, do func() error) error {

@@ -11,6 +11,7 @@ import (
 	"strconv"
 
 	"github.com/millrace/millrace/cmd/millrace/bench/rig"
+	"github.com/millrace/millrace/internal/freeport"
 )
 
 // redis is a redis-server that keeps everything in memory and nothing else.
@@ -26,7 +27,7 @@ func startRedis(f *rig.Family) (*redis, error) {
 	if err != nil {
 		return nil, err
 	}
-	addr, err := rig.FreeAddr()
+	addr, err := freeport.Addr()
 	if err != nil {
 		return nil, err
 	}

@@ -179,9 +179,14 @@ func (p *Plan) advance(a *topology.Assignment, e *evidence, c *pace) (changed bo
 
 // builds reports whether the new replica of a move is being built. One that is ready
 // takes none of its node's moves at a time, however long the old one has to stay:
-// others may be what it stays for.
+// others may be what it stays for. Nor does one that is in quarantine, whose backup, say,
+// claims more than the log has: nobody builds it.
 func (m *Move) builds(e *evidence) bool {
-	return m.State == Building && m.To != "" && !e.ready(m.To, m.Partition)
+	if m.State != Building || m.To == "" || e.ready(m.To, m.Partition) {
+		return false
+	}
+	out := e.nodes.Quarantined(m.To)
+	return !out.Has(m.Partition)
 }
 
 // needs returns how many bytes the node of a move is yet to write for it, beside those

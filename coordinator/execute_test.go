@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 	"github.com/millrace/millrace/internal/cluster/members"
 	"github.com/millrace/millrace/internal/cluster/steering"
 	"github.com/millrace/millrace/internal/cluster/topology"
@@ -447,6 +449,45 @@ func TestPlansKeepToTheirCoordinatorsLimits(t *testing.T) {
 		if building["n3"] != c.want {
 			t.Errorf("%d moves are begun to a new node, not %d", building["n3"], c.want)
 		}
+	}
+}
+
+// A replica that is in quarantine holds up none of its node's other moves, and is told.
+func TestQuarantinedReplicasHoldUpNoMoves(t *testing.T) {
+	w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 2)
+	w.add("n3")
+	s := &Steered{State: &steering.State{Assignment: w.a}, Plan: w.to([]millrace.NodeID{"n0", "n1", "n2", "n3"}, 2)}
+	p := s.Plan
+	p.Limits.PerNode = 10
+	building := func() (out topology.Set) {
+		for _, m := range p.Moves {
+			if m.State == Building && m.To == "n3" {
+				out.Add(m.Partition)
+			}
+		}
+		return out
+	}
+	p.advance(&s.Assignment, w.evidence(), &pace{})
+	first := building()
+	e := w.evidence()
+	w.a = s.Assignment
+	values := map[string]keyspace.Value{"state/n3": {Data: topology.EncodeReports([]topology.Report{{State: "quarantined", Reason: "log_shorter", Partitions: first}})}}
+	for _, n := range w.evidence().nodes.Nodes() {
+		body, err := json.Marshal(topology.Registration{Node: n})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ready := w.ready[n.ID]
+		values["nodes/"+string(n.ID)], values["ready/"+string(n.ID)] = keyspace.Value{Data: body}, keyspace.Value{Data: ready.Encode()}
+	}
+	s.Map, _ = w.evidence().nodes.Next(&keyspace.Snapshot{Values: values})
+	e.nodes = s.Map
+	p.advance(&s.Assignment, e, &pace{})
+	if now := building(); first.Len() != 10 || now.Len() != 20 {
+		t.Errorf("%d moves are under way beside %d that are quarantined, not 10", now.Len()-first.Len(), first.Len())
+	}
+	if pr := s.Progress(w.now); pr.Quarantined["n3"] != 10 {
+		t.Errorf("%v are told to be quarantined, not 10 on n3", pr.Quarantined)
 	}
 }
 

@@ -30,6 +30,9 @@ type Progress struct {
 	// Holding counts, by the node that they wait for, the moves of which the new replica is
 	// ready and the old one stays, since that node does not serve the partition.
 	Holding map[millrace.NodeID]int `json:"holding,omitempty"`
+	// Quarantined counts, by node, the moves whose new replica is in quarantine: they wait until
+	// somebody releases it, or what is wrong ends.
+	Quarantined map[millrace.NodeID]int `json:"quarantined,omitempty"`
 }
 
 // Standstill says why nothing moves or is repaired: the plan is paused, since when and by
@@ -137,9 +140,9 @@ func (s *Steered) Progress(now time.Time) (pr Progress) {
 	for _, id := range slices.Sorted(maps.Keys(count)) {
 		pr.Nodes = append(pr.Nodes, *count[id])
 	}
-	var lately []Move // moved since the last order
-	bytes, full, ready := int64(0), false, 0
-	pr.Holding = map[millrace.NodeID]int{}
+	var lately []Move                        // moved since the last order
+	bytes, full, stuck := int64(0), false, 0 // stuck are those that end when something else does
+	pr.Holding, pr.Quarantined = map[millrace.NodeID]int{}, map[millrace.NodeID]int{}
 	for _, m := range p.Moves {
 		pr.Moves[m.State]++
 		pr.Bytes += m.Bytes
@@ -154,8 +157,12 @@ func (s *Steered) Progress(now time.Time) (pr Progress) {
 			}
 		case Building:
 			mp := s.underWay(m, now)
+			if out := s.Map.Quarantined(m.To); out.Has(m.Partition) {
+				pr.Quarantined[m.To]++
+				stuck++
+			}
 			if mp.Replica == readyReplica {
-				ready++
+				stuck++
 				if held := s.holding(m); len(held) > 0 {
 					pr.Holding[held[0]]++
 				}
@@ -176,7 +183,7 @@ func (s *Steered) Progress(now time.Time) (pr Progress) {
 	switch {
 	case p.Status.Ended():
 		pr.Left = 0
-	case p.Status == Paused || full || len(pr.Holding) > 0 && ready == p.left(): // for nobody knows how long
+	case p.Status == Paused || full || len(pr.Holding)+len(pr.Quarantined) > 0 && stuck == p.left(): // for nobody knows how long
 	default:
 		pr.Left = p.remains(lately, pr.Bytes-pr.Done, now)
 	}

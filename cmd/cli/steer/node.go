@@ -283,7 +283,7 @@ func (r *restarting) run(c *cobra.Command, which func(*coordinator.Steered) ([]m
 	for i, id := range ids {
 		n, _ := s.Map.Node(id)
 		hosted := s.Map.Hosted(id)
-		out := quarantined(s.Map, id)
+		out := s.Map.Quarantined(id)
 		step := shownRestart{Node: id, Addr: n.Addr, Zone: n.Zone, Partitions: hosted.Len(), NotAwaited: out.Len(), State: "planned"}
 		if err := r.Output.Write(w, step, step.text("%d. %s (%s, zone %q): %d partitions%s\n", i+1, id, n.Addr, n.Zone, hosted.Len(), notAwaited(out))); err != nil {
 			return err
@@ -354,7 +354,7 @@ func (r *restarting) restartAlone(told context.Context, w io.Writer, cl *cluster
 		return false, fmt.Errorf("%s is not restarted: %w", id, err)
 	}
 	m := watch.Current()
-	hosted, out := m.Hosted(id), quarantined(m, id)
+	hosted, out := m.Hosted(id), m.Quarantined(id)
 	n, ok := m.Node(id)
 	if !ok { // one that hosts something may be brought back
 		n, ok = m.Past(id)
@@ -494,23 +494,6 @@ func (r *restarting) answered(ctx context.Context, m *topology.Map, id millrace.
 	}
 	return nil
 }
-
-// quarantined returns what a node has been told to take out of service, or has itself: it
-// stays so when the node is restarted.
-func quarantined(m *topology.Map, id millrace.NodeID) (out topology.Set) {
-	if !m.Alive(id) {
-		return out
-	}
-	for _, r := range m.Reports(id) {
-		if r.State == quarantinedState && !r.Warning {
-			out = out.Or(r.Partitions)
-		}
-	}
-	return out.And(m.Hosted(id))
-}
-
-// quarantinedState is the state of a replica that is out of service.
-const quarantinedState = "quarantined"
 
 // notAwaited says which partitions a restart does not wait for.
 func notAwaited(out topology.Set) string {

@@ -213,6 +213,9 @@ func progressLine(p *coordinator.Plan, pr *coordinator.Progress) string {
 	for _, id := range slices.Sorted(maps.Keys(pr.Holding)) {
 		line += fmt.Sprintf(", %d wait for %s, which does not serve what they leave", pr.Holding[id], id)
 	}
+	for _, id := range slices.Sorted(maps.Keys(pr.Quarantined)) {
+		line += fmt.Sprintf(", %d are quarantined on %s (why: millrace cluster show; then millrace partition release)", pr.Quarantined[id], id)
+	}
 	if pr.Left > 0 && pr.Left < maxLeft.Seconds() {
 		line += fmt.Sprintf(", about %s left", (time.Duration(pr.Left) * time.Second).Round(time.Second))
 	}

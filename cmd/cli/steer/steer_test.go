@@ -158,8 +158,8 @@ func TestProgressTellsOfFullDisks(t *testing.T) {
 	if got := progressLine(&coordinator.Plan{Status: coordinator.Running}, &pr); !strings.HasSuffix(got, want) {
 		t.Errorf("%q; want %q", got, want)
 	}
-	pr = coordinator.Progress{Moves: map[coordinator.MoveState]int{coordinator.Moved: 3}, Left: -1, Undone: 2, Holding: map[millrace.NodeID]int{"n9": 1}}
-	const told = "cancelling: 3 of 4 moves done, 0 building, 0.0 of 0.0 MiB, 2 of them took back what was not ready, 1 wait for n9, which does not serve what they leave"
+	pr = coordinator.Progress{Moves: map[coordinator.MoveState]int{coordinator.Moved: 3}, Left: -1, Undone: 2, Holding: map[millrace.NodeID]int{"n9": 1}, Quarantined: map[millrace.NodeID]int{"n8": 3}}
+	const told = "cancelling: 3 of 4 moves done, 0 building, 0.0 of 0.0 MiB, 2 of them took back what was not ready, 1 wait for n9, which does not serve what they leave, 3 are quarantined on n8 (why: millrace cluster show; then millrace partition release)"
 	if got := progressLine(&coordinator.Plan{Status: coordinator.Cancelling, Moves: make([]coordinator.Move, 4)}, &pr); got != told {
 		t.Errorf("%q; want %q", got, told)
 	}

@@ -212,12 +212,14 @@ func (n *NodeHealth) faults(moving Set) (faults []string) {
 	return faults
 }
 
-// The states of a replica that answers, of one whose answers are older than they may be,
-// and of one that answers until brokers have heard that the partition is assigned elsewhere.
+// The states of a replica that answers, of one whose answers are older than they may be, of
+// one that is out of service, and of one that answers until brokers have heard that the
+// partition is assigned elsewhere.
 const (
-	readyState    = "ready"
-	staleState    = "stale"
-	drainingState = "draining"
+	readyState       = "ready"
+	staleState       = "stale"
+	quarantinedState = "quarantined"
+	drainingState    = "draining"
 )
 
 // The states of a replica that is on its way.

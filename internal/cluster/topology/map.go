@@ -124,6 +124,20 @@ func (m *Map) Halted(id millrace.NodeID) string {
 	return ""
 }
 
+// Quarantined returns which of the partitions that a node hosts it holds in quarantine, as it
+// says: they stay there until somebody releases them, or what is wrong ends.
+func (m *Map) Quarantined(id millrace.NodeID) (out Set) {
+	if !m.alive[id] {
+		return out
+	}
+	for _, r := range m.reports[id] {
+		if r.State == quarantinedState && !r.Warning {
+			out = out.Or(r.Partitions)
+		}
+	}
+	return out.And(m.hosted[id])
+}
+
 // Keeper returns the node that is to back up a partition: of the backup nodes
 // that are alive and have it, the first by id; where there is none, one of its
 // replicas that are alive, so that each has about as many to back up: of those

@@ -118,23 +118,38 @@ func Present(s *keyspace.Snapshot) (a *Assignment, epoch int64, fault error) {
 		return a, a.Epoch, nil
 	case fault != nil:
 		return last, last.Epoch, fault
-	case a.Epoch > last.Epoch+MaxEpochStep:
-		return last, last.Epoch, fmt.Errorf("cluster: etcd has assignment %d, more than %d above %d", a.Epoch, MaxEpochStep, last.Epoch)
-	case a.Epoch < last.Epoch:
-		return last, last.Epoch, fmt.Errorf("cluster: etcd has assignment %d, older than %d", a.Epoch, last.Epoch)
-	case a.Epoch == last.Epoch && !last.hosts(a):
-		return last, last.Epoch, fmt.Errorf("cluster: etcd has another assignment of epoch %d", a.Epoch)
-	case a.Epoch == last.Epoch:
-		return a, a.Epoch, nil
 	}
 	known := (&Map{}).Known(s)
 	for _, id := range last.Nodes() {
 		known[id] = true
 	}
-	if err := errors.Join(last.Shrinks(a), a.Unknown(known)); err != nil {
-		return last, a.Epoch, fmt.Errorf("cluster: etcd has assignment %d, which is refused: %w", a.Epoch, err)
+	if fault = last.follows(a, last.Epoch, known); fault == nil {
+		return a, a.Epoch, nil
 	}
-	return a, a.Epoch, nil
+	epoch = last.Epoch
+	if a.Epoch <= last.Epoch+MaxEpochStep { // watchers that began with another one may have taken it
+		epoch = max(epoch, a.Epoch)
+	}
+	return last, epoch, fault
+}
+
+// follows is why next, which etcd has, may not follow the assignment a, where the highest
+// epoch that is known is so high and those are the nodes that are.
+func (a *Assignment) follows(next *Assignment, epoch int64, known map[millrace.NodeID]bool) error {
+	switch {
+	case next.Epoch < a.Epoch:
+		return fmt.Errorf("cluster: etcd has assignment %d, older than %d", next.Epoch, a.Epoch)
+	case next.Epoch == a.Epoch && !a.hosts(next):
+		return fmt.Errorf("cluster: etcd has another assignment of epoch %d", next.Epoch)
+	case next.Epoch == a.Epoch:
+		return nil
+	case next.Epoch > max(epoch, a.Epoch)+MaxEpochStep:
+		return fmt.Errorf("cluster: etcd has assignment %d, more than %d above %d", next.Epoch, MaxEpochStep, a.Epoch)
+	}
+	if err := errors.Join(a.Shrinks(next), next.Unknown(known)); err != nil {
+		return fmt.Errorf("cluster: etcd has assignment %d, which is refused: %w", next.Epoch, err)
+	}
+	return nil
 }
 
 // nextAssignment returns the assignment to change to; nil for none. What is
@@ -161,24 +176,13 @@ func (m *Map) nextAssignment(s *keyspace.Snapshot) (*Assignment, error) {
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case a.Epoch < m.Epoch():
-		return nil, fmt.Errorf("cluster: etcd has assignment %d, older than %d; keeping %[2]d", a.Epoch, m.Epoch())
-	case a.Epoch == m.Epoch():
-		if !m.assignment.hosts(a) {
-			return nil, fmt.Errorf("cluster: etcd has another assignment of epoch %d; keeping the first", a.Epoch)
-		}
-		if m.assignment.Equal(a) {
-			return nil, nil
-		}
-		return a, nil // an older version, which knows less of it, kept what this process began with
-	case a.Epoch > m.Epoch()+MaxEpochStep && a.Epoch > lastEpoch(s)+MaxEpochStep:
-		return nil, fmt.Errorf("cluster: etcd has assignment %d, more than %d above %d; keeping %[3]d", a.Epoch, MaxEpochStep, m.Epoch())
+	if err := m.assignment.follows(a, lastEpoch(s), m.Known(s)); err != nil {
+		return nil, fmt.Errorf("%w; keeping %d", err, m.Epoch())
 	}
-	if err := errors.Join(m.assignment.Shrinks(a), a.Unknown(m.Known(s))); err != nil {
-		return nil, fmt.Errorf("cluster: etcd has assignment %d, which is refused; keeping %d: %w", a.Epoch, m.Epoch(), err)
+	if a.Epoch == m.Epoch() && m.assignment.Equal(a) {
+		return nil, nil
 	}
-	return a, nil
+	return a, nil // of the same epoch: an older version, which knows less of it, kept what this process began with
 }
 
 // lastEpoch is that of the assignment that was last written.

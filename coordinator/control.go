@@ -84,6 +84,33 @@ func (s *Steered) Missing() (ids []millrace.NodeID) {
 	return ids
 }
 
+// Fewer returns the partitions that a rollback leaves with fewer replicas than are wanted, and
+// than there are: that many hosted them before.
+func (s *Steered) Fewer() (fewer topology.Set) {
+	for q, before := range s.Plan.Base {
+		if len(before) < min(s.Plan.BaseWanted, len(s.Assignment.Replicas[q])) {
+			fewer.Add(millrace.Partition(q))
+		}
+	}
+	return fewer
+}
+
+// Growing returns the partitions that a plan under way is yet to give more replicas than were
+// wanted before, and of which as many are ready as were.
+func (s *Steered) Growing() (growing topology.Set) {
+	p := s.Plan
+	if p == nil || p.Status.Ended() || p.Wanted <= p.BaseWanted {
+		return growing
+	}
+	e := &evidence{nodes: s.Map}
+	for q, owners := range s.Assignment.Replicas {
+		if e.serving(millrace.Partition(q), owners, "") >= p.BaseWanted {
+			growing.Add(millrace.Partition(q))
+		}
+	}
+	return growing
+}
+
 // takes refuses an order that the last plan cannot be given.
 func (s *Steered) takes(o Order) error {
 	p := s.Plan

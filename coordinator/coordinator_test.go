@@ -295,8 +295,17 @@ func TestWhoGaveWayStaysEmpty(t *testing.T) {
 // is drained stays there: its answers are about to be old, and its disk may be gone. When it
 // is well again the plan goes on.
 func TestANodeThatTakesNothingInIsNotCountedOn(t *testing.T) {
-	for _, reason := range []string{topology.DiskFullReason, topology.StoreFailingReason} {
-		t.Run(reason, func(t *testing.T) {
+	for _, c := range []struct {
+		reason string
+		order  coordinator.Order // given as the drain waits for it
+		ends   coordinator.Status
+	}{
+		{topology.DiskFullReason, "", coordinator.Done},
+		{topology.StoreFailingReason, "", coordinator.Done},
+		{topology.DiskFullReason, coordinator.Cancel, coordinator.Cancelled},
+		{topology.DiskFullReason, coordinator.Rollback, coordinator.RolledBack},
+	} {
+		t.Run(c.reason+" "+string(c.order), func(t *testing.T) {
 			s := newEstate(t, "a", "b", "c")
 			var looks atomic.Int64
 			s.coordinate("one", func(step string) {
@@ -304,7 +313,7 @@ func TestANodeThatTakesNothingInIsNotCountedOn(t *testing.T) {
 					looks.Add(1)
 				}
 			})
-			s.fail("b", reason)
+			s.fail("b", c.reason)
 			s.begin(coordinator.Request{Kind: coordinator.Drain, Nodes: []millrace.NodeID{"a"}, Limits: coordinator.Limits{PerNode: partition.Count}})
 			s.await("c has what a shares with b", func(l *coordinator.Steered) bool {
 				return l.Map.Hosted("c") == topology.All() && l.Map.Ready("c") == topology.All()
@@ -315,8 +324,29 @@ func TestANodeThatTakesNothingInIsNotCountedOn(t *testing.T) {
 			if n := hosts(l); n["a"] != 480 || n["b"] != 480 {
 				t.Fatalf("a hosts %d of 480, b %d of 480, and b takes nothing in", n["a"], n["b"])
 			}
-			s.fail("b", "")
-			s.await("a is drained", func(l *coordinator.Steered) bool { return l.Plan.Status == coordinator.Done })
+			if pr := l.Progress(time.Now()); pr.Left != -1 || pr.Holding["b"] != (coordinator.Held{Moves: 240, Why: "takes in nothing new: " + c.reason}) {
+				t.Errorf("%.0f s are left, waiting for %v", pr.Left, pr.Holding)
+			}
+			if c.order == "" {
+				s.fail("b", "")
+			} else {
+				_, err := coordinator.Command(t.Context(), s.look, c.order, "test", agreed)
+				check(t, err)
+			}
+			s.await("the plan has ended", func(l *coordinator.Steered) bool { return l.Plan.Status == c.ends })
+			if c.order == "" {
+				return
+			}
+			l = s.await("", func(*coordinator.Steered) bool { return true })
+			if n := hosts(l); n["a"] != 480 {
+				t.Errorf("a hosts %d of 480 since b takes nothing in", n["a"])
+			}
+			s.fail("b", "") // what is too many goes when that is mended
+			s.begin(coordinator.Request{Kind: coordinator.Rebalance})
+			s.await("all have two replicas", func(l *coordinator.Steered) bool {
+				surplus := l.Map.Surplus()
+				return l.Plan.Status == coordinator.Done && surplus.Len() == 0
+			})
 		})
 	}
 }

@@ -162,6 +162,9 @@ func (p *Plan) advance(a *topology.Assignment, e *evidence, c *pace) (changed bo
 		}
 	}
 	for i := range p.Moves {
+		if m := &p.Moves[i]; p.takesBack() && m.State == Building && m.To != "" && m.From != "" && e.quarantined(m) && e.answers(m.From, m.Partition) {
+			m.From, m.To, changed = m.To, "", true // the old one is there, and nobody builds the new one
+		}
 		if m := &p.Moves[i]; m.State == Building && p.mayEnd(m, a, e) {
 			p.end(m, a, e.now)
 			changed = true
@@ -185,9 +188,17 @@ func (m *Move) builds(e *evidence) bool {
 	if m.State != Building || m.To == "" || e.ready(m.To, m.Partition) {
 		return false
 	}
-	out := e.nodes.Quarantined(m.To)
-	return !out.Has(m.Partition)
+	return !e.quarantined(m)
 }
+
+// quarantined reports whether the new replica of a move is in quarantine.
+func (e *evidence) quarantined(m *Move) bool {
+	out := e.nodes.Quarantined(m.To)
+	return out.Has(m.Partition)
+}
+
+// takesBack reports whether the plan has been told not to go on to its end.
+func (p *Plan) takesBack() bool { return p.Status == Cancelling || p.Status == RollingBack }
 
 // needs returns how many bytes the node of a move is yet to write for it, beside those
 // that it has: of a replica that it builds, or that moved away and is not deleted.
@@ -276,7 +287,9 @@ func (p *Plan) mayEnd(m *Move, a *topology.Assignment, e *evidence) bool {
 
 // leave takes out the moves whose old replica can never go: fewer would be left than there
 // are to be, and nothing brings another one. They are of another assignment, which etcd
-// had when the plan was made, or when it was last heard of it.
+// had when the plan was made, or when it was last heard of it. Or the plan is cancelled or
+// rolled back, and they wait for a node that takes in nothing new until somebody mends it:
+// both replicas stay, and what is too many goes by a plan that is made when it is mended.
 func (p *Plan) leave(a *topology.Assignment, e *evidence) (changed bool) {
 	coming := map[millrace.Partition]int{}
 	for _, m := range p.Moves {
@@ -284,17 +297,47 @@ func (p *Plan) leave(a *topology.Assignment, e *evidence) (changed bool) {
 			coming[m.Partition]++
 		}
 	}
-	before := len(p.Moves)
+	needless := 0
+	stay := map[millrace.NodeID]int{} // by whom they wait for
 	p.Moves = slices.DeleteFunc(p.Moves, func(m Move) bool {
 		owners := a.Replicas[m.Partition]
-		waits := m.State == Building && slices.Contains(owners, m.From) && (m.To == "" || e.ready(m.To, m.Partition))
-		return waits && len(owners)-1+coming[m.Partition] < min(p.Wanted, len(p.Base[m.Partition]))
+		if m.State != Building || !slices.Contains(owners, m.From) || m.To != "" && !e.answers(m.To, m.Partition) {
+			return false
+		}
+		if len(owners)-1+coming[m.Partition] < min(p.Wanted, len(p.Base[m.Partition])) && (m.To == "" || e.ready(m.To, m.Partition)) {
+			needless++
+			return true
+		}
+		id := e.spoilt(m.Partition, owners, m.From)
+		if !p.takesBack() || id == "" {
+			return false
+		}
+		stay[id]++
+		return true
 	})
-	n := before - len(p.Moves)
-	if n > 0 {
-		p.note(e.now, "%d moves are not needed: as many replicas are there as are wanted, and nothing brings another one", n)
+	if needless > 0 {
+		p.note(e.now, "%d moves are not needed: as many replicas are there as are wanted, and nothing brings another one", needless)
 	}
-	return n > 0
+	for _, id := range slices.Sorted(maps.Keys(stay)) {
+		p.note(e.now, "%d replicas stay that were to go, since %s takes in nothing new (%s): when that is mended, millrace cluster plan shows what is too many", stay[id], id, e.nodes.Halted(id))
+	}
+	return needless+len(stay) > 0
+}
+
+// spoilt returns the node for which alone, but for one that is to go, a partition has fewer
+// that serve it than host it: one that takes in nothing new, which does not end by itself; ""
+// if there is none.
+func (e *evidence) spoilt(p millrace.Partition, owners []millrace.NodeID, but millrace.NodeID) (of millrace.NodeID) {
+	for _, id := range owners {
+		switch why := e.nodes.Halted(id); {
+		case id == but || e.ready(id, p):
+		case !e.nodes.Alive(id) || why == "" || why == topology.PausedReason:
+			return ""
+		default:
+			of = id
+		}
+	}
+	return of
 }
 
 func (p *Plan) end(m *Move, a *topology.Assignment, now time.Time) {

@@ -33,7 +33,7 @@ func TestProgressIsOfTheLastOrder(t *testing.T) {
 			m.State, m.Since = Moved, p.Since.Add(time.Duration(i-99)*time.Second)
 		}
 	}
-	s := &Steered{State: &steering.State{Assignment: w.a, Map: topology.NewMap(w.a, nil, nil)}, Plan: p}
+	s := &Steered{State: &steering.State{Assignment: w.a, Map: w.evidence().nodes}, Plan: p}
 	pr := s.Progress(p.Since.Add(10 * time.Second))
 	if left := float64(len(p.Moves) - 110); pr.Rate != 1<<20 || pr.Left != left || pr.Done != 110<<20 {
 		t.Errorf("%d bytes are done, at %.0f a second, %.0f s are left, not %.0f", pr.Done, pr.Rate, pr.Left, left)
@@ -91,7 +91,7 @@ func TestExplainSaysWhatMovesWaitFor(t *testing.T) {
 		"it is ready":      {0, func(*evidence, *Plan) { w.ready["n3"] = topology.All() }, "ready", string(p.Moves[0].From) + " goes when as many serve as are wanted", 1},
 		"another is not": {0, func(*evidence, *Plan) {
 			w.ready["n3"], w.ready[w.a.Replicas[0][1]] = topology.All(), topology.Set{}
-		}, "ready", string(p.Moves[0].From) + " goes when as many serve as are wanted, and " + string(w.a.Replicas[0][1]) + " does not", 1},
+		}, "ready", string(p.Moves[0].From) + " goes when as many serve as are wanted, and " + string(w.a.Replicas[0][1]) + " does not serve it yet", 1},
 		"it is ready, paused": {0, func(_ *evidence, p *Plan) { w.ready["n3"], p.Status = topology.All(), Paused }, "ready", string(p.Moves[0].From) + " stays while the plan is paused", 1},
 		"it is done":          {1, nil, "done", "", 1},
 		"its turn":            {2, nil, "waiting", "its turn: 1 moves to n3 are under way, and 0 others wait before it", 61},

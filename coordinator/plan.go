@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"encoding/json"
 	"errors"
@@ -27,6 +28,20 @@ func (l *Layout) clone() (c Layout) {
 		c[p] = slices.Clone(owners)
 	}
 	return c
+}
+
+// UnmarshalJSON refuses a layout that does not speak of every partition: what it leaves out
+// would be taken for a partition that nobody is to host.
+func (l *Layout) UnmarshalJSON(body []byte) error {
+	var all [][]millrace.NodeID
+	if err := json.Unmarshal(body, &all); err != nil {
+		return err
+	}
+	if len(all) != partition.Count {
+		return fmt.Errorf("base is of %d partitions, and there are %d", len(all), partition.Count)
+	}
+	copy(l[:], all)
+	return nil
 }
 
 // Kind is what a plan is for.
@@ -251,9 +266,16 @@ func read(s *steering.State) (*Steered, error) {
 
 // malformed says that a document in etcd is none. Nothing is done by it or about it.
 func malformed(name string, err error) error {
+	lost := "a plan that is lost can be made anew"
+	if name == intentDoc {
+		lost = "without it nobody knows which nodes were drained, added or given up: say it again (millrace node drain, add, remove)"
+	}
+	if kind, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		err = fmt.Errorf("%s is a %s", cmp.Or(kind.Field, "it"), kind.Value)
+	}
 	return &millrace.Error{
 		Reason: millrace.ReasonInvalid, Field: name, Detail: fmt.Sprintf("what etcd has as steer/%s is none: %v", name, err),
-		WayOut: "bring back what it was, or remove the key with etcdctl; a plan that is lost can be made anew",
+		WayOut: "bring back what it was, or remove the key with etcdctl; " + lost,
 	}
 }
 
@@ -262,8 +284,8 @@ func malformed(name string, err error) error {
 func (p *Plan) validate() error {
 	statuses := []Status{Running, Cancelling, RollingBack, Paused, Done, Cancelled, RolledBack}
 	switch {
-	case p.ID == "":
-		return errors.New("it has no id")
+	case keyspace.ValidID(p.ID) != nil:
+		return fmt.Errorf("id: %w", keyspace.ValidID(p.ID))
 	case !slices.Contains(statuses, p.Status):
 		return fmt.Errorf("status %.40q is not one of %q", p.Status, statuses)
 	case p.Status == Paused && !slices.Contains(statuses[:3], p.Held):
@@ -271,13 +293,18 @@ func (p *Plan) validate() error {
 	case p.Wanted < 1 || p.Wanted > topology.MaxOwners || p.BaseWanted < 1 || p.BaseWanted > topology.MaxOwners:
 		return fmt.Errorf("wanted %d and base_wanted %d are not both 1 to %d", p.Wanted, p.BaseWanted, topology.MaxOwners)
 	case p.Limits.PerNode < 0 || p.Limits.PerSecond < 0 || p.Limits.BytesPerSecond < 0:
-		return errors.New("limits are not negative")
+		return fmt.Errorf("limits per_node %d, per_second %d and bytes_per_second %d are not all 0 or more", p.Limits.PerNode, p.Limits.PerSecond, p.Limits.BytesPerSecond)
 	case !slices.ContainsFunc(p.Base[:], func(owners []millrace.NodeID) bool { return len(owners) > 0 }):
 		return errors.New("base says of no partition who hosted it before")
 	}
 	for q, owners := range p.Base {
 		if len(owners) > topology.MaxOwners {
 			return fmt.Errorf("base has %d nodes of partition %d, more than %d", len(owners), q, topology.MaxOwners)
+		}
+		for _, id := range owners {
+			if err := keyspace.ValidID(string(id)); err != nil {
+				return fmt.Errorf("base, of partition %d: %w", q, err)
+			}
 		}
 	}
 	for i, m := range p.Moves {
@@ -286,8 +313,15 @@ func (p *Plan) validate() error {
 			return fmt.Errorf("move %d is of partition %d, and there are %d", i, m.Partition, partition.Count)
 		case m.State != Waiting && m.State != Building && m.State != Moved:
 			return fmt.Errorf("move %d is %.40q, which is not one of %q", i, m.State, []MoveState{Waiting, Building, Moved})
-		case m.From == m.To, m.Bytes < 0:
-			return fmt.Errorf("move %d is of %d bytes from %.80q to %.80q", i, m.Bytes, m.From, m.To)
+		case m.From == m.To:
+			return fmt.Errorf("move %d is from %.80q to the same node", i, m.From)
+		case m.Bytes < 0:
+			return fmt.Errorf("move %d is of %d bytes", i, m.Bytes)
+		}
+		for _, id := range []millrace.NodeID{m.From, m.To} {
+			if err := keyspace.ValidID(string(id)); id != "" && err != nil {
+				return fmt.Errorf("move %d: %w", i, err)
+			}
 		}
 	}
 	return nil
@@ -329,8 +363,14 @@ func pack(doc any) (string, error) {
 	return out.String(), err
 }
 
-// unpack reads what pack returned. What unpacks to more than 64 times what etcd may have
-// is none.
+// A document is no longer than this once it is unpacked, and no more is in it: what is
+// small in etcd may else take all memory of whoever reads it.
+const (
+	maxUnpacked = 16 << 20
+	maxParts    = 1 << 18 // commas and brackets
+)
+
+// unpack reads what pack returned.
 func unpack(body string, into any) error {
 	var from io.Reader = strings.NewReader(body)
 	if strings.HasPrefix(body, "\x1f\x8b") {
@@ -338,11 +378,18 @@ func unpack(body string, into any) error {
 		if err != nil {
 			return err
 		}
-		from = io.LimitReader(z, 64*keyspace.MaxDocumentBytes)
+		from = z
 	}
-	text, err := io.ReadAll(from)
-	if err != nil {
+	text, err := io.ReadAll(io.LimitReader(from, maxUnpacked+1))
+	switch {
+	case err != nil:
 		return err
+	case len(text) > maxUnpacked:
+		return fmt.Errorf("it is longer than %d bytes once it is unpacked", maxUnpacked)
+	}
+	parts := bytes.Count(text, []byte{','}) + bytes.Count(text, []byte{'{'}) + bytes.Count(text, []byte{'['})
+	if parts > maxParts {
+		return fmt.Errorf("it has %d parts, more than %d", parts, maxParts)
 	}
 	return json.Unmarshal(text, into)
 }

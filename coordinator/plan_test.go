@@ -1,10 +1,13 @@
 package coordinator
 
 import (
+	"bytes"
+	"compress/gzip"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -61,8 +64,8 @@ func TestAPlanThatIsNone(t *testing.T) {
 	}{
 		{func(*Plan) {}, ""},
 		{func(p *Plan) { p.Status, p.Held = Paused, RollingBack }, ""},
-		{func(p *Plan) { *p = Plan{} }, "no id"},
-		{func(p *Plan) { p.ID = "" }, "no id"},
+		{func(p *Plan) { *p = Plan{} }, `id: "" is not an id`},
+		{func(p *Plan) { p.ID = "" }, `id: "" is not an id`},
 		{func(p *Plan) { p.Status = "RUNNING" }, `status "RUNNING" is not one of ["running" `},
 		{func(p *Plan) { p.Status = "" }, "status"},
 		{func(p *Plan) { p.Status = Paused }, `held ""`},
@@ -78,8 +81,11 @@ func TestAPlanThatIsNone(t *testing.T) {
 		{func(p *Plan) { p.Moves[3].Partition = partition.Count }, "move 3 is of partition 720"},
 		{func(p *Plan) { p.Moves[3].Partition = 5000 }, "move 3 is of partition 5000"},
 		{func(p *Plan) { p.Moves[3].State = "moved" }, `move 3 is "moved"`},
-		{func(p *Plan) { p.Moves[3].From = p.Moves[3].To }, "move 3 is of"},
-		{func(p *Plan) { p.Moves[3].From, p.Moves[3].To = "", "" }, "move 3 is of"},
+		{func(p *Plan) { p.Moves[3].From = p.Moves[3].To }, "to the same node"},
+		{func(p *Plan) { p.Moves[3].From, p.Moves[3].To = "", "" }, "to the same node"},
+		{func(p *Plan) { p.Moves[3].From = "\x1b[31mn" }, "move 3: "},
+		{func(p *Plan) { p.ID = "p\x1b[31m" }, "id: "},
+		{func(p *Plan) { p.Base[7][0] = "" }, "base, of partition 7"},
 		{func(p *Plan) { p.Moves[3].Bytes = -1 }, "move 3 is of -1 bytes"},
 	} {
 		p := good()
@@ -93,5 +99,48 @@ func TestAPlanThatIsNone(t *testing.T) {
 		if c.names == "" && err != nil || c.names != "" && (!errors.As(err, &e) || e.Field != planDoc || !strings.Contains(e.Detail, c.names) || e.WayOut == "") {
 			t.Errorf("%q: %v", c.names, err)
 		}
+	}
+}
+
+// What is small in etcd and large in memory is refused before it is there, and so is a base
+// that does not speak of every partition: a rollback would take the rest away.
+func TestPlansThatWouldTakeAllMemory(t *testing.T) {
+	packed := func(text string) string {
+		var out bytes.Buffer
+		z := gzip.NewWriter(&out)
+		_, err := z.Write([]byte(text))
+		if err := errors.Join(err, z.Close()); err != nil {
+			t.Fatal(err)
+		}
+		return out.String()
+	}
+	moves := func(n int) string { return `{"id":"p","moves":[{}` + strings.Repeat(",{}", n) + `]}` }
+	base := func(n int) string {
+		return `{"id":"p","status":"done","wanted":1,"base_wanted":1,"base":[["n0"]` + strings.Repeat(`,["n0"]`, n-1) + `]}`
+	}
+	for names, body := range map[string]string{
+		"longer than 16777216 bytes": packed(moves(8 << 20)),
+		"parts, more than":           packed(moves(2 << 20)),
+		"600004 parts, more than":    moves(300_000),
+		"base is of 719 partitions":  base(719),
+		"base is of 721 partitions":  base(721),
+		"base is of 0 partitions":    `{"id":"p","base":[]}`,
+	} {
+		if len(body) > keyspace.MaxDocumentBytes {
+			t.Fatalf("%q: etcd would not take %d bytes", names, len(body))
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := read(&steering.State{Documents: map[string]string{planDoc: body}})
+		runtime.ReadMemStats(&after)
+		if e, ok := errors.AsType[*millrace.Error](err); !ok || e.Field != planDoc || !strings.Contains(e.Detail, names) {
+			t.Errorf("%q: %v", names, err)
+		}
+		if took := after.TotalAlloc - before.TotalAlloc; took > 100<<20 {
+			t.Errorf("%q: it took %d MiB", names, took>>20)
+		}
+	}
+	if _, err := read(&steering.State{Documents: map[string]string{planDoc: base(720)}}); err != nil {
+		t.Error(err)
 	}
 }

@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -19,17 +20,23 @@ func (c *Coordinator) repair(s *Steered, e *evidence) error {
 	if under && s.Plan.Status != Paused {
 		s.Plan.spare(e, &s.Intent)
 	}
+	if under && s.Plan.heirless(e) { // what lies safely where it is does not go to whom nobody named
+		by := "coordinator " + c.cfg.Name + ", since the node that was to take over is gone for good"
+		if err := s.order(Cancel, e, by); err != nil {
+			return err
+		}
+	}
 	now := Layout(s.Assignment.Replicas)
 	if under {
 		now = s.Plan.goal(&s.Assignment)
 	}
 	var dead []string
-	for id := range e.givenUp {
-		if now.hosts(id) {
-			dead = append(dead, string(id))
+	var lost []millrace.NodeID
+	for _, id := range slices.Sorted(maps.Keys(e.givenUp)) {
+		if e.givenUp[id] && now.hosts(id) {
+			dead, lost = append(dead, string(id)), append(lost, id)
 		}
 	}
-	slices.Sort(dead)
 	switch {
 	case len(dead) == 0:
 		return nil
@@ -59,6 +66,7 @@ func (c *Coordinator) repair(s *Steered, e *evidence) error {
 	why := fmt.Sprintf("%s gone for longer than %s", strings.Join(dead, ", "), c.cfg.Grace)
 	if !under {
 		s.Plan = newPlan(s, Repair, why, "coordinator "+c.cfg.Name, Limits{}, e.now)
+		defer func() { s.begins(s.Plan, Request{Kind: Repair, By: s.Plan.By, Nodes: lost}) }()
 	}
 	if s.Plan.Status == Cancelling {
 		s.unmark(s.Plan, &goal)
@@ -127,6 +135,21 @@ func (p *Plan) spare(e *evidence, intent *Intent) {
 	if n := before - len(p.Moves); n > 0 {
 		p.note(e.now, "%d moves are not needed: the nodes are back", n)
 	}
+}
+
+// heirless reports whether a plan is to replace nodes, and all are given up that were to
+// take over.
+func (p *Plan) heirless(e *evidence) bool {
+	if p.Kind != Replace || p.Status != Running {
+		return false
+	}
+	takers := p.takers()
+	for id := range takers {
+		if !e.givenUp[id] {
+			return false
+		}
+	}
+	return len(takers) > 0
 }
 
 // left counts the moves that are not done.

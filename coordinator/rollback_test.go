@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/coordinator/plan"
 	"github.com/millrace/millrace/internal/cluster/steering"
 	"github.com/millrace/millrace/internal/cluster/topology"
+	"github.com/millrace/millrace/internal/partition"
 )
 
 // A node that a plan leads to and that is gone is given up by hand, too, though it
@@ -188,5 +189,56 @@ func TestACancelledReplacementEndsWithoutWhoIsGone(t *testing.T) {
 		if err != nil || pr.Err() != nil || !pr.Goal.hosts("n4") {
 			t.Errorf("%s: n4 is not added: %v, %v", c.name, err, pr.Err())
 		}
+	}
+}
+
+// A replacement of which the node that was to take over is lost for good ends as cancelled:
+// what lies safely on the node that was to give way stays there, and what was moved already
+// is made elsewhere.
+func TestAReplacementWithoutAnHeirIsCancelled(t *testing.T) {
+	w := newWorld(rand.New(rand.NewPCG(1, 1)), 4, 2)
+	w.add("n4")
+	s := &Steered{State: &steering.State{Assignment: w.a, Map: w.evidence().nodes}}
+	pr, err := Propose(s, nil, Request{Kind: Replace, Nodes: []millrace.NodeID{"n0", "n4"}, By: "me", Limits: Limits{PerNode: 40}}, w.now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Plan, s.Intent = pr.Plan, pr.intent
+	at := &Coordinator{cfg: Config{}.withDefaults(), since: map[string]time.Time{}}
+	look := func(givenUp bool) {
+		w.live()
+		e := w.evidence()
+		if givenUp {
+			e.givenUp["n4"] = true
+		}
+		s.Assignment, s.Map = w.a, e.nodes
+		at.do(s, e)
+		w.a = s.Assignment
+		s.Map = w.evidence().nodes
+	}
+	for range 6 {
+		look(false)
+	}
+	kept := w.a.Hosted("n0")
+	w.alive["n4"] = false
+	for range 300 {
+		if look(true); s.Plan.Status.Ended() {
+			break
+		}
+	}
+	stayed := w.a.Hosted("n0")
+	if left := kept.Minus(stayed); s.Plan.Status != Cancelled || kept.Len() == partition.Count/2 || kept.Len() == 0 || left.Len() != 0 {
+		t.Errorf("%s: of %d that n0 kept, %d went", s.Plan.Status, kept.Len(), left.Len())
+	}
+	if lost := w.a.Hosted("n4"); lost.Len() != 0 || s.Intent.Nodes["n0"].Draining {
+		t.Errorf("%d are left to the lost node, and n0 is drained: %t", lost.Len(), s.Intent.Nodes["n0"].Draining)
+	}
+	for q, n := range w.counts() {
+		if n < 2 {
+			t.Fatalf("partition %d has %d ready replicas", q, n)
+		}
+	}
+	if !slices.ContainsFunc(s.Plan.Log, func(e Event) bool { return strings.Contains(e.What, "to take over is gone for good") }) {
+		t.Errorf("nothing says why: %+v", s.Plan.Log)
 	}
 }

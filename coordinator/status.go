@@ -24,15 +24,24 @@ type Progress struct {
 	Left     float64           `json:"left"`      // seconds that are left, as moves have ended since the first did; -1: not known
 	UnderWay []MoveProgress    `json:"under_way"` // moves whose new replica is being built
 	Nodes    []NodeProgress    `json:"nodes"`
+	// Before are moves that were done before the plan was told to go back: they are no part of how
+	// far that is.
+	Before int `json:"before,omitempty"`
 	// Undone are moves that took away, in the end, what an order took back: of one that is
 	// cancelled, the new replicas that were not ready.
 	Undone int `json:"undone,omitempty"`
-	// Holding counts, by the node that they wait for, the moves of which the new replica is
-	// ready and the old one stays, since that node does not serve the partition.
-	Holding map[millrace.NodeID]int `json:"holding,omitempty"`
+	// Holding are, by the node that they wait for, the moves of which the new replica is
+	// ready and the old one stays, since that node does not serve the partition, or not for long.
+	Holding map[millrace.NodeID]Held `json:"holding,omitempty"`
 	// Quarantined counts, by node, the moves whose new replica is in quarantine: they wait until
 	// somebody releases it, or what is wrong ends.
 	Quarantined map[millrace.NodeID]int `json:"quarantined,omitempty"`
+}
+
+// Held are moves that wait for a node.
+type Held struct {
+	Moves int    `json:"moves"`
+	Why   string `json:"why"` // it does not serve what they leave
 }
 
 // Standstill says why nothing moves or is repaired: the plan is paused, since when and by
@@ -140,15 +149,18 @@ func (s *Steered) Progress(now time.Time) (pr Progress) {
 	for _, id := range slices.Sorted(maps.Keys(count)) {
 		pr.Nodes = append(pr.Nodes, *count[id])
 	}
-	var lately []Move                        // moved since the last order
-	bytes, full, stuck := int64(0), false, 0 // stuck are those that end when something else does
-	pr.Holding, pr.Quarantined = map[millrace.NodeID]int{}, map[millrace.NodeID]int{}
+	var lately []Move // moved since the last order
+	bytes, full := int64(0), false
+	pr.Holding, pr.Quarantined = map[millrace.NodeID]Held{}, map[millrace.NodeID]int{}
 	for _, m := range p.Moves {
 		pr.Moves[m.State]++
 		pr.Bytes += m.Bytes
 		switch m.State {
 		case Moved:
 			pr.Done += m.Bytes
+			if m.Since.Before(p.Since) && (p.Status == RollingBack || p.Status == RolledBack) {
+				pr.Before++
+			}
 			if m.To == "" && !m.Since.Before(p.Since) && (p.Status == Cancelling || p.Status == Cancelled) {
 				pr.Undone++
 			}
@@ -159,12 +171,10 @@ func (s *Steered) Progress(now time.Time) (pr Progress) {
 			mp := s.underWay(m, now)
 			if out := s.Map.Quarantined(m.To); out.Has(m.Partition) {
 				pr.Quarantined[m.To]++
-				stuck++
 			}
 			if mp.Replica == readyReplica {
-				stuck++
 				if held := s.holding(m); len(held) > 0 {
-					pr.Holding[held[0]]++
+					pr.Holding[held[0]] = Held{pr.Holding[held[0]].Moves + 1, s.unserving(held[0])}
 				}
 			}
 			full = full || mp.Reason == topology.DiskFullReason
@@ -183,7 +193,7 @@ func (s *Steered) Progress(now time.Time) (pr Progress) {
 	switch {
 	case p.Status.Ended():
 		pr.Left = 0
-	case p.Status == Paused || full || len(pr.Holding)+len(pr.Quarantined) > 0 && stuck == p.left(): // for nobody knows how long
+	case p.Status == Paused || full || len(pr.Holding)+len(pr.Quarantined) > 0 || s.gone(): // for nobody knows how long
 	default:
 		pr.Left = p.remains(lately, pr.Bytes-pr.Done, now)
 	}
@@ -196,6 +206,10 @@ func (s *Steered) Progress(now time.Time) (pr Progress) {
 func (p *Plan) remains(lately []Move, bytes int64, now time.Time) float64 {
 	if len(lately) == 0 {
 		return -1
+	}
+	minute := func(m Move) bool { return now.Sub(m.Since) < time.Minute }
+	if slices.ContainsFunc(lately, minute) { // what held it up before holds it up no more
+		lately = slices.DeleteFunc(slices.Clone(lately), func(m Move) bool { return !minute(m) })
 	}
 	first := slices.MinFunc(lately, func(a, b Move) int { return a.Since.Compare(b.Since) }).Since
 	moved, ended := int64(0), 0 // after the first
@@ -248,21 +262,42 @@ func (s *Steered) goes(m Move) string {
 	}
 	text := fmt.Sprintf("%s goes when as many serve as are wanted", m.From)
 	for _, id := range s.holding(m) {
-		text += fmt.Sprintf(", and %s does not", id)
+		text += fmt.Sprintf(", and %s %s", id, s.unserving(id))
 	}
 	return text
 }
 
 // holding returns the nodes that a move waits for whose new replica is ready: those that host
-// the partition and do not serve it.
+// the partition and do not serve it, or not for long, as its own new node may.
 func (s *Steered) holding(m Move) (ids []millrace.NodeID) {
 	e := &evidence{nodes: s.Map}
 	for _, id := range s.Assignment.Replicas[m.Partition] {
-		if id != m.From && id != m.To && !e.ready(id, m.Partition) {
+		if id != m.From && !e.ready(id, m.Partition) {
 			ids = append(ids, id)
 		}
 	}
 	return ids
+}
+
+// unserving says why a node does not serve what it hosts.
+func (s *Steered) unserving(id millrace.NodeID) string {
+	switch halted := s.Map.Halted(id); {
+	case !s.Map.Alive(id):
+		return "is gone"
+	case halted != "":
+		return "takes in nothing new: " + halted
+	}
+	return "does not serve it yet"
+}
+
+// gone reports whether a node is gone that the plan is yet to give something.
+func (s *Steered) gone() bool {
+	for id := range s.Plan.takers() {
+		if !s.Map.Alive(id) {
+			return true
+		}
+	}
+	return false
 }
 
 // moved is where one of the plan's moves is, also one that nobody has begun or
@@ -348,6 +383,9 @@ func (s *Steered) Explain(stats map[millrace.NodeID]members.NodeStats, p millrac
 		v, err := problem.Explain(p, n.ID)
 		if err != nil {
 			return x, err
+		}
+		if hosted := s.Map.Hosted(n.ID); v.OK && hosted.Len() == 0 && !s.Intent.Nodes[n.ID].Added {
+			v.Detail += "; it hosts nothing, and is given nothing until millrace node add"
 		}
 		x.Elsewhere = append(x.Elsewhere, Verdict{n.ID, v.OK, string(v.Rule), v.Detail})
 	}

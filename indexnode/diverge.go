@@ -370,6 +370,9 @@ func (n *Node) condemn(ctx context.Context, req *nodev1.CondemnPartitionRequest)
 	if err := n.replicas.Of(p).Fits(v); err != nil {
 		return nil, err
 	}
+	if !n.servedElsewhere(p) {
+		return nil, &millrace.Error{Reason: millrace.ReasonUnavailable, Field: "partition", Detail: fmt.Sprintf("no other node serves partition %d, so this replica stays, whatever it differs in", p), WayOut: "bring another replica back first: millrace cluster show"}
+	}
 	act := n.act(ctx, "condemn", p, fmt.Sprintf("%s made anew: at %d its digest of %s is %x, and should be %x as on %s", replica.Quarantined, req.Offset, s, req.Digest, req.Expected, req.Peer))
 	if err := n.cfg.Audit.Write(act); err != nil {
 		return nil, err
@@ -384,6 +387,20 @@ func (n *Node) condemn(ctx context.Context, req *nodev1.CondemnPartitionRequest)
 		return resp, errors.Join(err, n.cfg.Audit.Write(act))
 	}
 	return resp, nil
+}
+
+// servedElsewhere reports whether another node says that it serves a partition. Where no
+// cluster says who does, nobody is asked.
+func (n *Node) servedElsewhere(p millrace.Partition) bool {
+	maps := n.maps.Load()
+	if maps == nil {
+		return true
+	}
+	m := (*maps)()
+	return slices.ContainsFunc(m.Replicas(p), func(id millrace.NodeID) bool {
+		ready := m.Ready(id)
+		return id != n.cfg.ID && m.Alive(id) && ready.Has(p)
+	})
 }
 
 // act is an entry for the audit of what somebody has the node do to a partition.

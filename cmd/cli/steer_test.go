@@ -184,14 +184,32 @@ func TestARestartWaitsForWhatServedBefore(t *testing.T) {
 }
 
 // A node is not restarted while the other one that serves what it hosts says nothing,
-// though etcd says that it is well: it is frozen, or cut off.
+// though etcd says that it is well: it is frozen, or cut off, or who stands before it
+// closes what it cannot pass on.
 func TestNoRestartBesideASilentNode(t *testing.T) {
 	t.Parallel()
+	for name, closes := range map[string]bool{"frozen": false, "behind a proxy": true} {
+		t.Run(name, func(t *testing.T) { t.Parallel(); noRestartBeside(t, closes) })
+	}
+}
+
+func noRestartBeside(t *testing.T, closes bool) {
 	c := startClinic(t)
 	second := c.ok()
-	frozen, err := net.Listen("tcp", "127.0.0.1:0") // which accepts nobody
+	frozen, err := net.Listen("tcp", "127.0.0.1:0") // which accepts nobody, or closes at once
 	c.must(err)
 	defer frozen.Close()
+	if closes {
+		go func() {
+			for {
+				conn, err := frozen.Accept()
+				if err != nil {
+					return
+				}
+				conn.Close()
+			}
+		}()
+	}
 	c.must(c.nodes["node-2"].Leave(c.ctx))
 	m, err := members.Join(c.ctx, second, topology.Node{ID: "node-2", Addr: frozen.Addr().String(), Start: 2})
 	c.must(err)
@@ -215,7 +233,7 @@ func TestAPlanThatIsNoneIsTold(t *testing.T) {
 	t.Parallel()
 	c := startClinic(t)
 	c.ok()
-	const bad = `{"id":"x","status":"running","wanted":1,"base_wanted":1,"base":[["node-1"]],"moves":[{"p":5000,"from":"node-1","to":"node-2","state":"waiting"}]}`
+	bad := `{"id":"x","status":"running","wanted":1,"base_wanted":1,"base":[["node-1"]` + strings.Repeat(`,["node-1"]`, 719) + `],"moves":[{"p":5000,"from":"node-1","to":"node-2","state":"waiting"}]}`
 	_, err := c.one.Etcd().Put(c.ctx, c.one.Prefix()+"steer/plan", bad)
 	c.must(err)
 	const told = "what etcd has as steer/plan is none: move 0 is of partition 5000, and there are 720"

@@ -100,7 +100,7 @@ func judge(applied [kafka.Streams]millrace.Offset, origin *Origin, log kafka.Log
 		case origin == nil && at > 0 && e.begin[s] > 0:
 			return next, Why{LogBeginsLater, fmt.Sprintf("%s begins at %d, and nothing says that this node has what was before", stream, e.begin[s])}
 		case next[s] > e.end[s]:
-			return next, Why{LogShorter, fmt.Sprintf("%s ends at %d, and this node has read it up to %d", stream, e.end[s], at)}
+			return next, Why{LogShorter, fmt.Sprintf("%s ends at %d, and it was read up to %d", stream, e.end[s], at)}
 		}
 	}
 	return next, Why{}

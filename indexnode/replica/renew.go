@@ -275,7 +275,7 @@ func pastOf(b *Backup, o *Origin, why Why) error {
 	case why.Reason == OtherLog:
 		return &pastError{Why{OtherLog, name + " is of another log than the one that is there" + out}}
 	case why.Reason == LogShorter:
-		return &pastError{Why{LogShorter, fmt.Sprintf("%s has more of the log than is there: %s", name, why.Detail)}}
+		return &pastError{Why{LogShorter, fmt.Sprintf("%s says that it has more of the log than is there: %s; if the log is whole, the backup's manifest is not true: millrace backup verify --depth restore", name, why.Detail)}}
 	case o.Past:
 		return &pastError{Why{LogBeginsLater, name + " has what was before the log, and cannot be restored"}}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -92,7 +93,15 @@ func (c *Client) claim(ctx context.Context, key, body string) (*claim, []byte, e
 		return nil, nil, Away(err)
 	}
 	if !put.Succeeded {
-		return nil, put.Responses[0].GetResponseRange().Kvs[0].Value, nil
+		by := put.Responses[0].GetResponseRange().Kvs[0]
+		if by.Lease != 0 {
+			return nil, by.Value, nil
+		}
+		c.log.Warn("removing a claim that has no lease: nobody who runs has written it, and it would never end", "key", key, "by", strconv.Quote(string(by.Value[:min(len(by.Value), 200)])))
+		if _, err := c.etcd.Txn(call).If(clientv3.Compare(clientv3.ModRevision(key), "=", by.ModRevision)).Then(clientv3.OpDelete(key)).Commit(); err != nil {
+			return nil, nil, Away(err)
+		}
+		return c.claim(ctx, key, body)
 	}
 	run, stop := context.WithCancel(c.ctx)
 	h := &claim{c: c, key: key, lease: lease.ID, revision: put.Header.Revision, lost: make(chan struct{}), stop: stop}

@@ -28,6 +28,27 @@ func put(name, body string) func(*steering.State) error {
 	return func(s *steering.State) error { s.Documents[name] = body; return nil }
 }
 
+// A key that names a leader and has no lease, which no process has written, keeps nobody from
+// leading, whether somebody did when it was written or not.
+func TestALeaderWithoutALeaseIsNone(t *testing.T) {
+	s := startEtcd(t)
+	a, b := s.open(""), s.open("")
+	forged := func() {
+		s.raw(func(c *clientv3.Client) error {
+			_, err := c.Put(t.Context(), "/millrace/test/leader", `{"name":"evil"}`)
+			return err
+		})
+	}
+	forged()
+	first := lead(t, a, "a")
+	forged() // the lease that ends is not the key's any more
+	second := lead(t, b, "b")
+	check(t, steering.Change(t.Context(), b, second, put("plan", "2")))
+	if err := steering.Change(t.Context(), a, first, put("plan", "3")); !errors.Is(err, cluster.ErrNotLeader) {
+		t.Errorf("a leader that is none writes: %v", err)
+	}
+}
+
 // One process leads; the next one when it resigns, or when its key is gone,
 // whatever the first one believes.
 func TestOneLeads(t *testing.T) {

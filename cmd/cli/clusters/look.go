@@ -67,6 +67,8 @@ func steered(ctx context.Context, cl *cluster.Client, h *topology.Health) (still
 		still := h.Surplus.And(s.Surplus())
 		h.Surplus, h.Moving = still, h.Surplus.Minus(still)
 	}
+	growing := h.Below.And(s.Growing())
+	h.Below, h.Moving = h.Below.Minus(growing), h.Moving.Or(growing)
 	return s.Plan.Standstill(), nil
 }
 

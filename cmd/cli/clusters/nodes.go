@@ -142,30 +142,67 @@ func Alone(m *topology.Map, id millrace.NodeID, but ...millrace.NodeID) topology
 	return alone
 }
 
+// Others says of each other node that hosts any of those partitions why it does not serve
+// them, or not for long: " (node-4 takes in nothing new: paused)"; "" if there is none.
+func Others(m *topology.Map, id millrace.NodeID, alone topology.Set) string {
+	var why []string
+	a := m.Assignment()
+	for _, other := range a.Nodes() {
+		hosted, ready := m.Hosted(other), m.Ready(other)
+		hosted = hosted.And(alone)
+		lacks := hosted.Minus(ready)
+		switch halted := m.Halted(other); {
+		case other == id || hosted.Len() == 0:
+		case !m.Alive(other):
+			why = append(why, fmt.Sprintf("%s is gone", other))
+		case halted != "":
+			why = append(why, fmt.Sprintf("%s takes in nothing new: %s", other, halted))
+		case lacks.Len() > 0:
+			why = append(why, fmt.Sprintf("%s is not ready with %d of them", other, lacks.Len()))
+		default:
+			why = append(why, fmt.Sprintf("%s is behind the log", other))
+		}
+	}
+	if len(why) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(why, "; ") + ")"
+}
+
 // silentAfter is how long a node may take to say that it is there.
 const silentAfter = 2 * time.Second
 
 // Silent asks nodes, all at the same time, whether they are there, and returns those that
 // say nothing: a frozen one stands as alive until its lease is over, and one that is cut off
 // from all but etcd for as long as that lasts. What cannot be asked from here, for want of a
-// name or a certificate, is not among them.
+// certificate, is not among them, nor is one whose name is not known here, unless another's is.
 func (c *Conns) Silent(ctx context.Context, nodes []topology.Node) []millrace.NodeID {
-	silent := make([]bool, len(nodes))
+	says := make([]answer, len(nodes))
 	var asked sync.WaitGroup
 	for i, n := range nodes {
-		asked.Go(func() { silent[i] = c.silent(ctx, n) })
+		asked.Go(func() { says[i] = c.askIfThere(ctx, n) })
 	}
 	asked.Wait()
+	namesAreKnown := slices.ContainsFunc(says, func(a answer) bool { return a != nameless })
 	var ids []millrace.NodeID
 	for i, n := range nodes {
-		if silent[i] {
+		if says[i] == silent || says[i] == nameless && namesAreKnown {
 			ids = append(ids, n.ID)
 		}
 	}
 	return ids
 }
 
-func (c *Conns) silent(ctx context.Context, n topology.Node) bool {
+// answer is what comes of asking a node whether it is there.
+type answer int
+
+const (
+	answers  answer = iota // or it cannot be asked from here
+	silent                 // nothing comes of it
+	nameless               // nobody here knows the name
+)
+
+func (c *Conns) askIfThere(ctx context.Context, n topology.Node) answer {
 	named, cancel := context.WithTimeout(ctx, silentAfter)
 	defer cancel()
 	host, _, err := net.SplitHostPort(n.Addr)
@@ -173,18 +210,25 @@ func (c *Conns) silent(ctx context.Context, n topology.Node) bool {
 		_, err = net.DefaultResolver.LookupHost(named, host)
 	}
 	if err != nil {
-		return false
+		return nameless
 	}
 	conn, err := c.dial(n)
 	if err != nil {
-		return false
+		return answers
 	}
 	asked, cancel := context.WithTimeout(ctx, silentAfter)
 	defer cancel()
 	_, err = healthv1.NewHealthClient(conn).Check(asked, &healthv1.HealthCheckRequest{})
-	s := status.Convert(err)
-	refused := s.Code() == codes.Unavailable && strings.Contains(s.Message(), syscall.ECONNREFUSED.Error())
-	return refused || s.Code() == codes.DeadlineExceeded
+	switch s := status.Convert(err); s.Code() {
+	case codes.DeadlineExceeded:
+		return silent
+	case codes.Unavailable: // also by who stands before it, and closes what it cannot pass on
+		closed := strings.Contains(s.Message(), io.EOF.Error()) || strings.Contains(s.Message(), syscall.ECONNRESET.Error())
+		if closed || !strings.Contains(s.Message(), "authentication handshake failed") {
+			return silent
+		}
+	}
+	return answers
 }
 
 // Ask calls a node, and gives its refusals their fields and ways out.

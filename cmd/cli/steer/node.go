@@ -376,7 +376,7 @@ func (r *restarting) restartAlone(told context.Context, w io.Writer, cl *cluster
 		if err := r.Output.Write(w, step, step.text("%s: the command has ended; waiting until it is whole again\n", id)); err != nil {
 			return err
 		}
-		err := r.await(told, watch, func(m *topology.Map) error { return whole(m, id, n.Start, out) })
+		err := r.await(told, watch, func(m *topology.Map) error { return whole(m, n, out) })
 		if err != nil && told.Err() != nil {
 			restarted, err = interrupted(told, id, err)
 			return err
@@ -469,7 +469,7 @@ func (r *restarting) command(told context.Context, w io.Writer, n topology.Node)
 func spared(m *topology.Map, id millrace.NodeID) error {
 	alone := clusters.Alone(m, id)
 	if k := alone.Len(); k > 0 {
-		return fmt.Errorf("%d partitions that it hosts are served by nobody else: %s", k, &alone)
+		return fmt.Errorf("%d partitions that it hosts are served by nobody else%s: %s", k, clusters.Others(m, id, alone), &alone)
 	}
 	return nil
 }
@@ -506,9 +506,10 @@ func notAwaited(out topology.Set) string {
 var errBefore = errors.New("the process that ran before is still registered")
 
 // whole reports why a node does not serve all that it hosts, by a process that
-// started after the one whose count of starts is given. out are those that it did not
-// serve before, and that no restart brings back.
-func whole(m *topology.Map, id millrace.NodeID, before int64, out topology.Set) error {
+// started after the one that was registered before. out are those that it did not
+// serve then, and that no restart brings back.
+func whole(m *topology.Map, before topology.Node, out topology.Set) error {
+	id := before.ID
 	n, _ := m.Node(id)
 	ready := m.Ready(id)
 	missing := m.Hosted(id)
@@ -518,7 +519,7 @@ func whole(m *topology.Map, id millrace.NodeID, before int64, out topology.Set) 
 	switch {
 	case !m.Alive(id):
 		return errors.New("it is not registered")
-	case n.Start <= before && before > 0:
+	case n.Instance == before.Instance && n.Start <= before.Start && before.Start > 0: // another data directory counts anew
 		return errBefore
 	case n.Keeps == "" && missing.Len() > 0:
 		return fmt.Errorf("%d partitions are not ready", missing.Len())

@@ -126,9 +126,16 @@ func (st *hosting) propose(c *cobra.Command, r coordinator.Request) error {
 		fmt.Fprintln(c.ErrOrStderr(), "begun: see millrace cluster status")
 		return nil
 	}
-	return awaitPlan(c.Context(), c.ErrOrStderr(), 2*time.Second, awaited{id, leads}, func(ctx context.Context) (*coordinator.Steered, error) {
-		s, _, err := coordinator.Look(ctx, cl)
-		return s, err
+	return follow(c, cl, awaited{id, leads})
+}
+
+// follow shows how far a plan is until it ends.
+func follow(c *cobra.Command, cl *cluster.Client, of awaited) error {
+	return awaitPlan(c.Context(), c.ErrOrStderr(), 2*time.Second, of, func(ctx context.Context) (s *coordinator.Steered, leads bool, err error) {
+		if s, _, err = coordinator.Look(ctx, cl); err == nil {
+			_, leads, err = cl.Leader(ctx)
+		}
+		return s, leads, err
 	})
 }
 
@@ -149,7 +156,7 @@ type awaited struct {
 // awaitPlan shows how far a plan is until it ends. An etcd that is away for a
 // while holds a plan up, and does not end it; nor does who no longer waits. Of a plan
 // that is not the last one any more nobody says how it ended.
-func awaitPlan(ctx context.Context, w io.Writer, pause time.Duration, of awaited, look func(context.Context) (*coordinator.Steered, error)) error {
+func awaitPlan(ctx context.Context, w io.Writer, pause time.Duration, of awaited, look func(context.Context) (*coordinator.Steered, bool, error)) error {
 	var last string
 	tell := func(line string) {
 		if line != last {
@@ -158,7 +165,7 @@ func awaitPlan(ctx context.Context, w io.Writer, pause time.Duration, of awaited
 		}
 	}
 	for away := 0; ; {
-		s, err := look(ctx)
+		s, led, err := look(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return errStillOn
@@ -172,7 +179,11 @@ func awaitPlan(ctx context.Context, w io.Writer, pause time.Duration, of awaited
 		default:
 			away = 0
 			pr := s.Progress(time.Now())
-			tell(progressLine(s.Plan, &pr))
+			line := progressLine(s.Plan, &pr)
+			if !led {
+				line += "; no coordinator leads: it waits until one runs (millrace coordinator)"
+			}
+			tell(line)
 			if s.Plan.Status == coordinator.Done || s.Plan.Status == of.leads {
 				return nil
 			}
@@ -193,7 +204,7 @@ func awaitPlan(ctx context.Context, w io.Writer, pause time.Duration, of awaited
 const maxLeft = 365 * 24 * time.Hour
 
 func progressLine(p *coordinator.Plan, pr *coordinator.Progress) string {
-	line := fmt.Sprintf("%s: %d of %d moves done, %d building, %.1f of %.1f MiB", p.Status, pr.Moves[coordinator.Moved], len(p.Moves), pr.Moves[coordinator.Building], float64(pr.Done)/(1<<20), float64(pr.Bytes)/(1<<20))
+	line := fmt.Sprintf("%s: %d of %d moves done, %d building, %.1f of %.1f MiB", p.Status, pr.Moves[coordinator.Moved]-pr.Before, len(p.Moves)-pr.Before, pr.Moves[coordinator.Building], float64(pr.Done)/(1<<20), float64(pr.Bytes)/(1<<20))
 	if pr.Undone > 0 {
 		line += fmt.Sprintf(", %d of them took back what was not ready", pr.Undone)
 	}
@@ -211,7 +222,7 @@ func progressLine(p *coordinator.Plan, pr *coordinator.Progress) string {
 		line += fmt.Sprintf(", %d wait for room on the disks of %s", waits, slices.Compact(full))
 	}
 	for _, id := range slices.Sorted(maps.Keys(pr.Holding)) {
-		line += fmt.Sprintf(", %d wait for %s, which does not serve what they leave", pr.Holding[id], id)
+		line += fmt.Sprintf(", %d wait for %s, which %s", pr.Holding[id].Moves, id, pr.Holding[id].Why)
 	}
 	for _, id := range slices.Sorted(maps.Keys(pr.Quarantined)) {
 		line += fmt.Sprintf(", %d are quarantined on %s (why: millrace cluster show; then millrace partition release)", pr.Quarantined[id], id)
@@ -325,7 +336,7 @@ func (st *hosting) respread(c *cobra.Command, r coordinator.Request) error {
 // clusterOrder is a command that tells a plan what to do. One takes back what the
 // other does of pause and resume, which act at once; the others are dry.
 func clusterOrder(cm *clusters.Flags, o coordinator.Order, short string) *cobra.Command {
-	a, atOnce := command.Act{Cluster: cm}, o == coordinator.Pause || o == coordinator.Resume
+	a, atOnce, wait := command.Act{Cluster: cm}, o == coordinator.Pause || o == coordinator.Resume, false
 	c := &cobra.Command{
 		Use: string(o), Short: short, Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -357,11 +368,15 @@ func clusterOrder(cm *clusters.Flags, o coordinator.Order, short string) *cobra.
 			} else if !errors.Is(err, command.ErrDry) {
 				return err
 			}
-			return a.Output.Write(w, shown, shown.write)
+			if err := a.Output.Write(w, shown, shown.write); err != nil || !wait || !shown.Applied {
+				return err
+			}
+			return follow(c, cl, awaited{p.ID, p.Status.End()})
 		},
 	}
 	if !atOnce {
 		a.Flags(c)
+		c.Flags().BoolVar(&wait, "wait", false, "wait until it is done, and show how far it is")
 	}
 	display.Flag(c, &a.Output)
 	return c
@@ -464,6 +479,9 @@ type shownGone struct {
 // goneOf returns the nodes that are gone, by their ids.
 func goneOf(s *coordinator.Steered, seen map[millrace.NodeID]time.Time) (out []shownGone) {
 	for _, id := range slices.Sorted(maps.Keys(s.Notes.Gone)) {
+		if s.Map.Alive(id) { // a coordinator that is gone itself cannot take back what it noted
+			continue
+		}
 		waited := s.Notes.Gone[id]
 		out = append(out, shownGone{id, goneSince(waited, seen[id]), waited, slices.Contains(s.Notes.GivenUp, id)})
 	}
@@ -492,10 +510,13 @@ func writeStatus(w io.Writer, s *coordinator.Steered, stats nodeStats, seen map[
 	}
 	for _, g := range goneOf(s, seen) {
 		waited := "waited for since " + g.WaitedSince.Format(time.RFC3339)
-		if g.GivenUp {
+		switch {
+		case g.GivenUp && s.Plan.Standstill() != "":
+			waited = "given up: its replicas are made elsewhere once the plan is resumed"
+		case g.GivenUp:
 			waited = "given up: its replicas are made elsewhere"
 		}
-		t.Printf("%s is gone since %s, and %s\n", g.Node, g.Since.Format(time.RFC3339), waited)
+		t.Printf("%s is gone, last heard %s, and %s\n", g.Node, g.Since.Format(time.RFC3339), waited)
 	}
 	if s.Plan == nil {
 		t.Printf("there has been no plan yet: see millrace cluster plan\n")

@@ -62,18 +62,21 @@ func TestAPlanIsAwaitedThroughAnOutage(t *testing.T) {
 	} {
 		var out bytes.Buffer
 		next, n := 0, 0
-		err := awaitPlan(t.Context(), &out, 0, awaited{"p1", c.leads}, func(context.Context) (*coordinator.Steered, error) {
+		err := awaitPlan(t.Context(), &out, 0, awaited{"p1", c.leads}, func(context.Context) (*coordinator.Steered, bool, error) {
 			if next == len(c.looks) {
-				return nil, errors.New("it looks once more than it should")
+				return nil, false, errors.New("it looks once more than it should")
 			}
 			l := c.looks[next]
 			if n++; n == l.times {
 				next, n = next+1, 0
 			}
-			return l.s, l.err
+			return l.s, next%2 == 0, l.err
 		})
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: %v; want %q", name, err, c.want)
+		}
+		if said := strings.Contains(out.String(), "no coordinator leads"); said != (len(c.looks) > 1 && c.looks[0].err == nil) && c.want == "" {
+			t.Errorf("%s: that nobody leads is told: %t: %q", name, said, out.String())
 		}
 		if next != len(c.looks) || strings.Count(out.String(), told) != c.tells {
 			t.Errorf("%s: %d of %d looks, and it says %q", name, next, len(c.looks), out.String())
@@ -158,8 +161,8 @@ func TestProgressTellsOfFullDisks(t *testing.T) {
 	if got := progressLine(&coordinator.Plan{Status: coordinator.Running}, &pr); !strings.HasSuffix(got, want) {
 		t.Errorf("%q; want %q", got, want)
 	}
-	pr = coordinator.Progress{Moves: map[coordinator.MoveState]int{coordinator.Moved: 3}, Left: -1, Undone: 2, Holding: map[millrace.NodeID]int{"n9": 1}, Quarantined: map[millrace.NodeID]int{"n8": 3}}
-	const told = "cancelling: 3 of 4 moves done, 0 building, 0.0 of 0.0 MiB, 2 of them took back what was not ready, 1 wait for n9, which does not serve what they leave, 3 are quarantined on n8 (why: millrace cluster show; then millrace partition release)"
+	pr = coordinator.Progress{Moves: map[coordinator.MoveState]int{coordinator.Moved: 3}, Left: -1, Undone: 2, Holding: map[millrace.NodeID]coordinator.Held{"n9": {Moves: 1, Why: "takes in nothing new: paused"}}, Quarantined: map[millrace.NodeID]int{"n8": 3}}
+	const told = "cancelling: 3 of 4 moves done, 0 building, 0.0 of 0.0 MiB, 2 of them took back what was not ready, 1 wait for n9, which takes in nothing new: paused, 3 are quarantined on n8 (why: millrace cluster show; then millrace partition release)"
 	if got := progressLine(&coordinator.Plan{Status: coordinator.Cancelling, Moves: make([]coordinator.Move, 4)}, &pr); got != told {
 		t.Errorf("%q; want %q", got, told)
 	}
@@ -233,13 +236,13 @@ func TestANodeIsGoneSinceItWasLastHeard(t *testing.T) {
 	s := &coordinator.Steered{State: &steering.State{Map: &topology.Map{}}}
 	s.Notes.Gone = map[millrace.NodeID]time.Time{"n1": missed}
 	var out strings.Builder
-	const says = "n1 is gone since 2027-01-15T07:00:00Z, and waited for since 2027-01-15T08:00:00Z\n"
+	const says = "n1 is gone, last heard 2027-01-15T07:00:00Z, and waited for since 2027-01-15T08:00:00Z\n"
 	if err := writeStatus(&out, s, nil, heard, cluster.Leader{}, true); err != nil || !strings.Contains(out.String(), says) {
 		t.Errorf("%s%v", out.String(), err)
 	}
 	s.Notes.GivenUp = []millrace.NodeID{"n1"}
 	out.Reset()
-	if err := writeStatus(&out, s, nil, heard, cluster.Leader{}, true); err != nil || !strings.Contains(out.String(), "n1 is gone since 2027-01-15T07:00:00Z, and given up: ") {
+	if err := writeStatus(&out, s, nil, heard, cluster.Leader{}, true); err != nil || !strings.Contains(out.String(), "n1 is gone, last heard 2027-01-15T07:00:00Z, and given up: ") {
 		t.Errorf("%s%v", out.String(), err)
 	}
 	for _, id := range []millrace.NodeID{"n5", "n3", "n2", "n4"} {
@@ -251,7 +254,7 @@ func TestANodeIsGoneSinceItWasLastHeard(t *testing.T) {
 		t.Error(err)
 	}
 	for line := range strings.Lines(out.String()) {
-		if id, _, ok := strings.Cut(line, " is gone since "); ok {
+		if id, _, ok := strings.Cut(line, " is gone, last heard "); ok {
 			shown = append(shown, id)
 		}
 	}

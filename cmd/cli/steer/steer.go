@@ -397,6 +397,9 @@ type shownOrder struct {
 func warnings(o coordinator.Order, s *coordinator.Steered) []string {
 	out := []string{}
 	if o == coordinator.Rollback {
+		if fewer := s.Fewer(); fewer.Len() > 0 {
+			out = append(out, fmt.Sprintf("%d partitions had fewer replicas before the plan than the %d that are wanted, and have fewer again: %s", fewer.Len(), s.Plan.BaseWanted, &fewer))
+		}
 		for _, id := range s.Missing() {
 			out = append(out, fmt.Sprintf("%s hosted partitions before the plan and is not there: it gets them when it is back, and others get them if it is given up", id))
 		}

@@ -176,7 +176,7 @@ func New(cfg Config) (*Broker, error) {
 	b.condemned.cluster = cfg.Condemned
 	b.Doors = doors.New(doors.Config{
 		Admission: admitted, Permit: cfg.Permit, Feed: b.wireFeed, Why: b.Why,
-		Refused: func(err error) { b.metrics.turnedAway(err) }, Shed: func() { b.metrics.shed(1) },
+		Refused: func(err error) { b.metrics.turnedAway(err) }, Shed: func() { b.metrics.shed(1) }, Log: cfg.Log,
 	})
 	b.open, b.end = context.WithCancel(context.Background())
 	b.shadows = shadows.New(b.open, admitted, b.timeout, cfg.Log)

@@ -5,8 +5,11 @@ package doors
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
+	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -43,6 +46,7 @@ type Config struct {
 	Refused func(error)
 	// Shed is told in its place where the headers alone were read.
 	Shed func()
+	Log  *slog.Logger
 }
 
 // Doors is the doors of a broker: gRPC, and HTTP with Connect and JSON.
@@ -74,8 +78,23 @@ const (
 func New(c Config) *Doors {
 	return &Doors{
 		ArriveWithin: arriveWithin, TakenWithin: takenWithin,
-		admission: c.Admission, permit: c.Permit, feed: c.Feed, why: c.Why, refused: c.Refused, shed: c.Shed,
+		admission: c.Admission, permit: c.Permit, feed: outward(c.Feed, c.Log), why: outward(c.Why, c.Log), refused: c.Refused, shed: c.Shed,
 		checks: newChecks(),
+	}
+}
+
+// outward returns a method whose callers are not told what the broker, or a node behind it,
+// says of itself in an error that is no refusal: addresses, say, or paths. The log has it, by
+// a word that the caller is told.
+func outward[Req, Resp any](method func(context.Context, Req) (*Resp, error), log *slog.Logger) func(context.Context, Req) (*Resp, error) {
+	return func(ctx context.Context, req Req) (*Resp, error) {
+		resp, err := method(ctx, req)
+		if err == nil || rpcerr.IsRefusal(err) || errors.Is(err, context.Canceled) {
+			return resp, err
+		}
+		word := strings.ToLower(rand.Text()[:8])
+		log.Error("a request failed", "ref", word, "err", err)
+		return nil, fmt.Errorf("an internal error: the broker's log has it, with ref=%s", word)
 	}
 }
 

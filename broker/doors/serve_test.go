@@ -1,11 +1,20 @@
 package doors
 
 import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
 
+	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/broker/admission"
 	"github.com/millrace/millrace/internal/rpcerr"
@@ -35,5 +44,36 @@ func TestRefuseEarly(t *testing.T) {
 	}
 	if want := limit/2 + 2; shed != want { // prefetches from the half, the other at the end
 		t.Errorf("%d were told to have been shed, want %d", shed, want)
+	}
+}
+
+// What a node or the broker says of itself stays in the log: a caller is told where it is.
+// Refusals, and calls that are taken back, stay what they are.
+func TestInnerTextsStayInside(t *testing.T) {
+	var log bytes.Buffer
+	for name, c := range map[string]struct {
+		err    error
+		inside bool
+	}{
+		"a broken disk":       {errors.New("open /srv/data/000017.sst: input/output error"), true},
+		"a node's":            {status.Error(codes.Internal, "node 10.0.0.7:7070: open /srv/data"), true},
+		"a refusal":           {fmt.Errorf("feed: %w", &millrace.Error{Reason: millrace.ReasonInvalid, Field: "feed", Detail: "there is no /srv/data"}), false},
+		"too late":            {context.DeadlineExceeded, false},
+		"nobody waits for it": {fmt.Errorf("asking: %w", context.Canceled), false},
+	} {
+		log.Reset()
+		feed := outward(func(context.Context, *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) { return nil, c.err }, slog.New(slog.NewTextHandler(&log, nil)))
+		_, err := feed(t.Context(), nil)
+		if !c.inside {
+			if err != c.err || log.Len() > 0 {
+				t.Errorf("%s: %v; the log has %q", name, err, log.String())
+			}
+			continue
+		}
+		_, ref, ok := strings.Cut(err.Error(), "ref=")
+		told := []string{err.Error(), rpcerr.Status(err).Error(), rpcerr.Connect(err).Error(), rpcerr.ProblemOf(err).Detail}
+		if strings.Contains(strings.Join(told, " "), "/srv") || !ok || len(ref) != 8 || !strings.Contains(log.String(), "ref="+ref) || !strings.Contains(log.String(), "/srv/data") {
+			t.Errorf("%s: callers are told %q, and the log has %q", name, told, log.String())
+		}
 	}
 }

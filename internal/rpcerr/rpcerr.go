@@ -53,6 +53,10 @@ func Refused(err error) bool {
 	return errors.As(err, &e) && kinds[e.Reason].code == codes.InvalidArgument
 }
 
+// IsRefusal reports whether err says in words of its own what is wrong with a request, or
+// that it cannot be answered. Of others the wire has what the error says.
+func IsRefusal(err error) bool { return refusalOf(err) != nil }
+
 // refusalOf returns err's refusal, or the one that a bare error stands for; nil for
 // what is nobody's refusal.
 func refusalOf(err error) *millrace.Error {

@@ -131,10 +131,10 @@ func (l Look) WayOut() string {
 		return cluster.RestoreWayOut
 	case errors.Is(l.Fault, keyspace.ErrNothing):
 		return "of a new cluster start the nodes, then millrace cluster assign --nodes ..; if it was at work, etcd has lost all of it: millrace cluster restore --data .."
+	case l.Fault != nil: // an assignment that is none is one all the same, and nodes serve the one before
+		return l.MendWayOut()
 	case l.Health.Epoch == 0:
 		return AssignWayOut
-	case l.Fault != nil:
-		return l.MendWayOut()
 	}
 	return ""
 }
@@ -144,6 +144,9 @@ func (l Look) WayOut() string {
 func (l Look) MendWayOut() string {
 	if f, ok := errors.AsType[*topology.KeyFault](l.Fault); ok {
 		return fmt.Sprintf("remove the key, and all others that are told so: etcdctl del %q; what a node that runs has said it says anew", l.Prefix+f.Key)
+	}
+	if e, ok := errors.AsType[*millrace.Error](l.Fault); ok && e.WayOut != "" {
+		return e.WayOut
 	}
 	return mendWayOut
 }

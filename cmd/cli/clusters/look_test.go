@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster/keyspace"
 	"github.com/millrace/millrace/internal/cluster/topology"
 )
@@ -16,6 +17,15 @@ func TestAMalformedKeyIsNamed(t *testing.T) {
 	if got := l.WayOut(); !strings.Contains(got, `etcdctl del "/millrace/test/map/nodes/n9"`) {
 		t.Errorf("%q, of %v", got, fault)
 	}
+	const out = "bring back what it was"
+	for epoch := range int64(2) {
+		l.Health.Epoch = epoch
+		l.Fault = errors.Join(nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "plan", Detail: "it is none", WayOut: out})
+		if got := l.WayOut(); got != out {
+			t.Errorf("epoch %d, of a plan that is none: %q", epoch, got)
+		}
+	}
+	l.Health.Epoch = 0 // what etcd has is an assignment, and none that anybody takes
 	l.Fault = errors.New("etcd has another assignment")
 	if got := l.WayOut(); !strings.Contains(got, "cluster assign --from") {
 		t.Errorf("%q", got)

@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/cluster/dial"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/partition"
 )
@@ -46,7 +47,7 @@ func (d *doctor) advise(ctx context.Context, l clusters.Look, what string) error
 	if l.Health.Lost {
 		return finding(cluster.RestoreWayOut, "%s; nodes remember what it has lost", what)
 	}
-	if l.Health.Epoch > 0 {
+	if l.Health.Epoch > 0 || l.Fault != nil && !errors.Is(l.Fault, keyspace.ErrNothing) {
 		return finding(l.MendWayOut(), "%s", what)
 	}
 	n, err := d.records(ctx, kafka.Prefixed(d.topicPrefix).Timeline)

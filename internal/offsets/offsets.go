@@ -15,7 +15,6 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
-	"slices"
 
 	"github.com/cespare/xxhash/v2"
 
@@ -60,18 +59,26 @@ func appendColumn(b []byte, column []uint64) []byte {
 	if len(column) == 0 {
 		return b
 	}
-	least := slices.Min(column)
-	width := bits.Len64(slices.Max(column) - least)
+	least, most := column[0], column[0]
+	for _, x := range column {
+		least, most = min(least, x), max(most, x)
+	}
+	width := bits.Len64(most - least)
 	b = append(binary.AppendUvarint(b, least), byte(width))
-	at := 8 * len(b)
-	b = append(b, make([]byte, (len(column)*width+7)/8)...)
+	var word uint64 // bits that are not written yet, the lowest first
+	full := 0       // of its bits
 	for _, x := range column {
 		x -= least
-		for left := width; left > 0; {
-			n := min(left, 8-at%8)
-			b[at/8] |= byte(x&(1<<n-1)) << (at % 8)
-			x, at, left = x>>n, at+n, left-n
+		word |= x << full
+		if full += width; full >= 64 {
+			b = binary.LittleEndian.AppendUint64(b, word)
+			full -= 64
+			word = x >> (width - full) // none of it where all of x was written: 64 bits away
 		}
+	}
+	for ; full > 0; full -= 8 {
+		b = append(b, byte(word))
+		word >>= 8
 	}
 	return b
 }

@@ -229,3 +229,26 @@ func TestExplainKnowsNodesThatServeNobody(t *testing.T) {
 		t.Errorf("a node that backs up is given replicas: %v", err)
 	}
 }
+
+// While a plan brings partitions more replicas than were wanted before, those grow that have
+// as many ready as were wanted, and are no outage; one that has fewer is.
+func TestWhatGrowsIsNoOutage(t *testing.T) {
+	w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 2)
+	p := w.to([]millrace.NodeID{"n0", "n1", "n2"}, 3)
+	s := &Steered{State: &steering.State{Assignment: w.a, Map: w.evidence().nodes}, Plan: p}
+	ready := w.ready["n0"]
+	lost := w.a.Hosted("n0")
+	w.ready["n0"] = topology.Set{}
+	fewer := &Steered{State: &steering.State{Assignment: w.a, Map: w.evidence().nodes}, Plan: p}
+	w.ready["n0"] = ready
+	all := topology.All()
+	if got := fewer.Growing(); s.Growing() != all || got != all.Minus(lost) {
+		grown := s.Growing()
+		t.Errorf("%d grow, and %d of %d that have lost none", grown.Len(), got.Len(), 720-lost.Len())
+	}
+	for _, ends := range []func(){func() { p.BaseWanted = 3 }, func() { p.BaseWanted, p.Status = 2, Done }} {
+		if ends(); s.Growing() != (topology.Set{}) {
+			t.Errorf("%s, from %d to %d: some grow", p.Status, p.BaseWanted, p.Wanted)
+		}
+	}
+}

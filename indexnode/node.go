@@ -378,26 +378,33 @@ func (n *Node) Ready() error {
 			return held
 		}
 	}
-	hosted := 0
-	var faults []string
-	for _, r := range n.reports(time.Now()) {
-		count := r.Partitions.Len()
-		if r.State == replica.Draining.String() { // it is another node's, and answers for a moment yet
-			continue
-		}
-		if hosted += count; r.State != replica.Ready.String() {
-			faults = append(faults, fmt.Sprintf("%d partitions are %s (%s: %s)", count, r.State, r.Reason, r.Detail))
-		} else if r.Seconds > 0 { // who would say that they are stale waits for Kafka
-			faults = append(faults, fmt.Sprintf("answers are as the log was %.0f s ago, and Kafka has not said since where it ends", r.Seconds))
-		}
-	}
-	switch {
-	case len(faults) > 0:
-		return errors.New(strings.Join(faults, "; "))
-	case hosted == 0:
+	hosted, err := whole(n.reports(time.Now()))
+	if err == nil && hosted == 0 {
 		return n.whyEmpty()
 	}
-	return nil
+	return err
+}
+
+// whole returns how many partitions a node has by its reports, and which of them it cannot
+// answer for. What is draining is another node's, and answers for a moment yet.
+func whole(reports []topology.Report) (hosted int, err error) {
+	var faults []string
+	for _, r := range reports {
+		count := r.Partitions.Len()
+		switch {
+		case r.State == replica.Draining.String():
+			continue
+		case r.State != replica.Ready.String():
+			faults = append(faults, fmt.Sprintf("%d partitions are %s (%s: %s)", count, r.State, r.Reason, r.Detail))
+		case r.Seconds > 0: // who would say that they are stale waits for Kafka
+			faults = append(faults, fmt.Sprintf("answers are as the log was %.0f s ago, and Kafka has not said since where it ends", r.Seconds))
+		}
+		hosted += count
+	}
+	if len(faults) > 0 {
+		err = errors.New(strings.Join(faults, "; "))
+	}
+	return hosted, err
 }
 
 // whyEmpty says why a node hosts nothing. Only the assignment can say that it is to: a

@@ -73,3 +73,18 @@ func TestANodeIsUnassignedByTheAssignmentAlone(t *testing.T) {
 	n.cfg.Keeps = topology.All()
 	says("nothing of what is assigned to this node is hosted yet")
 }
+
+// What has moved away, and answers until brokers have heard of it, makes no node unready; what
+// it is yet to serve does.
+func TestWhatHasMovedAwayIsNotAwaited(t *testing.T) {
+	var some topology.Set
+	all := topology.All()
+	some.Add(7)
+	ready := topology.Report{State: "ready", Partitions: all.Minus(some)}
+	for state, want := range map[string]string{"draining": "", "catching_up": "1 partitions are catching_up (why: more)"} {
+		hosted, err := whole([]topology.Report{ready, {State: state, Reason: "why", Detail: "more", Partitions: some}})
+		if want == "" && (err != nil || hosted != 719) || want != "" && (err == nil || err.Error() != want || hosted != 720) {
+			t.Errorf("%s: %d, %v", state, hosted, err)
+		}
+	}
+}

@@ -252,3 +252,30 @@ func TestWhatGrowsIsNoOutage(t *testing.T) {
 		}
 	}
 }
+
+// A move whose new replica is ready waits for nobody while enough others serve, though
+// another one of its partition is being built.
+func TestWhoIsBuiltHoldsNobodyUp(t *testing.T) {
+	w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 2)
+	w.add("n3")
+	w.add("n4")
+	from := w.a.Replicas[0]
+	p := &Plan{ID: "p", Status: Running, Wanted: 2, BaseWanted: 2, Base: Layout(w.a.Replicas), Since: w.now, Moves: []Move{{Partition: 0, From: from[0], To: "n3", State: Building}, {Partition: 0, From: from[1], To: "n4", State: Building}}}
+	a := w.a.Clone()
+	a.Replicas[0] = append(slices.Clone(from), "n3", "n4")
+	w.a = a
+	held := func() map[millrace.NodeID]Held {
+		s := &Steered{State: &steering.State{Assignment: w.a, Map: w.evidence().nodes}, Plan: p}
+		return s.Progress(w.now).Holding
+	}
+	w.ready["n3"] = topology.All()
+	if got := held(); len(got) != 0 {
+		t.Errorf("while enough serve it waits for %v", got)
+	}
+	gone := w.ready[from[1]]
+	gone.Remove(0)
+	w.ready[from[1]] = gone
+	if got := held(); len(got) != 1 || got[from[1]].Moves != 1 {
+		t.Errorf("while %s does not serve it waits for %v", from[1], got)
+	}
+}

@@ -268,9 +268,13 @@ func (s *Steered) goes(m Move) string {
 }
 
 // holding returns the nodes that a move waits for whose new replica is ready: those that host
-// the partition and do not serve it, or not for long, as its own new node may.
+// the partition and do not serve it, or not for long, as its own new node may. It waits for
+// nobody where enough others serve.
 func (s *Steered) holding(m Move) (ids []millrace.NodeID) {
-	e := &evidence{nodes: s.Map}
+	e := &evidence{nodes: s.Map, givenUp: s.givenUp()}
+	if s.Plan.mayEnd(&m, &s.Assignment, e) {
+		return nil
+	}
 	for _, id := range s.Assignment.Replicas[m.Partition] {
 		if id != m.From && !e.ready(id, m.Partition) {
 			ids = append(ids, id)

@@ -5,6 +5,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -17,13 +18,24 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kversion"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/metadata"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/client"
 	"github.com/millrace/millrace/cmd/cli/clitest"
+	"github.com/millrace/millrace/indexnode"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/documents"
+	"github.com/millrace/millrace/internal/experiments"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/kafkatest"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -33,7 +45,8 @@ const hurried = 20
 
 // TestFaultAlerts has a real Prometheus watch processes by the alerts of ops/, and
 // breaks them: the alerts fire that are for the fault, and no others; in an hour of
-// normal load none does. Those that compare with weeks before are left out.
+// normal load none does. Left out are those that compare with weeks before, and those whose
+// fault takes longer than a test may.
 func TestFaultAlerts(t *testing.T) {
 	each, measured := faultTime(t, 0)
 	if !measured {
@@ -68,7 +81,14 @@ func TestFaultAlerts(t *testing.T) {
 		t.Helper()
 		run(t, append(strings.Fields(line), "--etcd", c.etcd.Addr())...)
 	}
-	var host string // of a replica of partition 17
+	of := kafkatest.Cluster{Brokers: kafka.At(c.kafka), Topics: kafka.Prefixed(c.prefix), Content: c.prefix + "activity"}
+	topics := func(line string) string {
+		t.Helper()
+		return run(t, append(append([]string{"topics"}, strings.Fields(line)...), "--brokers", c.kafka, "--topic-prefix", c.prefix)...)
+	}
+	var host string       // of a replica of partition 17
+	var end func()        // of a transaction
+	var files unix.Rlimit // of the second broker
 	for _, f := range []struct {
 		fault          string
 		fires, mayAlso []string // what it is for, and what follows from it
@@ -102,6 +122,69 @@ func TestFaultAlerts(t *testing.T) {
 			}, func() { w.beside = func() {} },
 		},
 		{"a file of tokens is malformed", []string{"MillraceFilesUnusable"}, nil, func() { rewrite(t, tokens, "busy short\n") }, func() { rewrite(t, tokens, good) }},
+		{
+			"no node is there", []string{"MillraceProcessDown", "MillraceNodesGone", "MillraceRequestsFail"}, []string{"MillraceMassLoss", "MillraceAnswersPartial"},
+			func() {
+				for _, n := range c.nodes {
+					n.kill()
+				}
+			}, func() {
+				for _, n := range c.nodes {
+					n.restart()
+				}
+			},
+		},
+		{
+			"a process has few files left", []string{"MillraceFilesNearLimit"}, nil,
+			func() {
+				open := metric(c.ctx, second.front, "process_open_fds")
+				if err := unix.Prlimit(second.broker.cmd.Process.Pid, unix.RLIMIT_NOFILE, nil, &files); err != nil {
+					t.Fatal(err)
+				}
+				limit(t, second.broker, unix.Rlimit{Cur: uint64(open) + 1, Max: files.Max})
+			}, func() { limit(t, second.broker, files) },
+		},
+		{
+			"the plan in etcd is none", []string{"MillraceCoordinatorFault"}, nil,
+			func() { c.put("steer/plan", "{") }, func() { c.put("steer/plan", "") },
+		},
+		{
+			"a feed's definition is none", []string{"MillraceFeedNotTaken"}, nil,
+			func() { c.serve(feeds.Kind, "broken", "feed: [") }, func() { c.serve(feeds.Kind, "broken", "") },
+		},
+		{
+			"a document of experiments is none", []string{"MillraceExperimentNotTaken"}, nil,
+			func() { c.serve(experiments.Kind, "broken", "[") }, func() { c.serve(experiments.Kind, "broken", "") },
+		},
+		{
+			"a model is none", []string{"MillraceModelRefused"}, nil,
+			func() { c.serve(indexnode.ModelsKind, "broken", "no archive") }, func() { c.serve(indexnode.ModelsKind, "broken", "") },
+		},
+		{
+			"a process has little memory", []string{"MillraceMemoryNearLimit"}, []string{"MillraceProcessDown"},
+			func() {
+				os.Setenv("GOMEMLIMIT", "32MiB")
+				second.broker.kill()
+				second.broker.restart()
+				os.Unsetenv("GOMEMLIMIT")
+			}, func() { second.broker.kill(); second.broker.restart() },
+		},
+		{
+			"a producer leaves its transaction open", []string{"MillraceIngestWaits"}, []string{"MillraceNodeBehind", "MillraceAnswersOld"},
+			func() { end = c.holdsUp(of.Content) }, func() { end() },
+		},
+		{
+			"a batch cannot be opened", []string{"MillraceIngestStuck"}, []string{"MillraceNodeBehind", "MillraceAnswersOld", "MillraceIngestWaits"},
+			func() { kafkatest.Bomb(t, of, of.Content, 1) },
+			func() {
+				_, way, ok := strings.Cut(topics("show"), "millrace topics ")
+				way, _, _ = strings.Cut(way, "\n")
+				if !ok {
+					t.Fatal("topics show names no way out")
+				}
+				topics(way + " --yes --group " + c.prefix + "group")
+			},
+		},
 		{"records are refused", []string{"MillraceDeadLetters"}, nil, func() { w.bad = true }, func() { w.bad = false }},
 		{
 			"etcd is away", []string{"MillraceEtcdAway", "MillraceNoLeader"}, nil,
@@ -123,6 +206,80 @@ func TestFaultAlerts(t *testing.T) {
 			}
 		}
 	}
+}
+
+// limit bounds how many files a process may have open.
+func limit(t *testing.T, p *process, files unix.Rlimit) {
+	t.Helper()
+	if err := unix.Prlimit(p.cmd.Process.Pid, unix.RLIMIT_NOFILE, &files, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// holdsUp begins a transaction in a topic, which lasts until it is ended.
+func (c *faultCluster) holdsUp(topic string) (end func()) {
+	c.t.Helper()
+	cl, err := kgo.NewClient(kgo.SeedBrokers(c.kafka), kgo.TransactionalID(topic+"-open"), kgo.TransactionTimeout(10*time.Minute), kgo.MaxVersions(kversion.V3_5_0()))
+	if err == nil {
+		err = cl.BeginTransaction()
+	}
+	if err == nil {
+		err = cl.ProduceSync(c.ctx, &kgo.Record{Topic: topic, Value: []byte("open")}).FirstErr()
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return func() {
+		c.t.Helper()
+		if err := cl.EndTransaction(c.ctx, kgo.TryAbort); err != nil {
+			c.t.Fatal(err)
+		}
+		cl.Close()
+	}
+}
+
+// serve has an artefact serve past all checks, or removes it.
+func (c *faultCluster) serve(kind, name, body string) {
+	c.t.Helper()
+	c.past(func(cl *cluster.Client) error {
+		if body == "" {
+			return documents.Of(cl, kind).Delete(c.ctx, name)
+		}
+		all, err := artefacts.Watch(c.ctx, cl, kind)
+		if err != nil {
+			return err
+		}
+		v, _, err := all.Publish(c.ctx, name, "", []byte(body), "a test")
+		if err != nil {
+			return err
+		}
+		return all.Serve(c.ctx, v, nil, "a test")
+	})
+}
+
+// past does something to what etcd has of the cluster, past all checks.
+func (c *faultCluster) past(do func(*cluster.Client) error) {
+	c.t.Helper()
+	cl, err := cluster.Open(c.ctx, cluster.Config{Endpoints: []string{c.etcd.Addr()}, Name: "millrace"})
+	if err == nil {
+		err = errors.Join(do(cl), cl.Close())
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// put writes a key of the cluster past all checks, or deletes it.
+func (c *faultCluster) put(key, value string) {
+	c.t.Helper()
+	c.past(func(cl *cluster.Client) (err error) {
+		if value == "" {
+			_, err = cl.Etcd().Delete(c.ctx, cl.Prefix()+key)
+		} else {
+			_, err = cl.Etcd().Put(c.ctx, cl.Prefix()+key, value)
+		}
+		return err
+	})
 }
 
 func rewrite(t *testing.T, file, text string) {

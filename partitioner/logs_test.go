@@ -271,7 +271,7 @@ func testTrimmedInput(t *testing.T, w *world) {
 		told, _ = said.Group(w.cfg.Group)
 		return len(told.Stuck) == 1
 	})
-	if at := told.Stuck[0]; at.Kind != progress.Trimmed || at.Lost() != 4 || at.Next != 5 || strings.Contains(at.String(), "kept") {
+	if at := told.Stuck[0]; at.Kind != progress.Trimmed || at.Lost() != 4 || at.Next != 5 || strings.Contains(at.Says(w.cfg.Group), "kept") || !strings.HasSuffix(at.Says(w.cfg.Group), " --group "+w.cfg.Group+" --apply") || strings.Contains(at.Says(DefaultGroup), "--group") {
 		t.Errorf("told: %+v", at)
 	}
 	must(t, progress.RequestSkip(w.ctx, w.brokers, w.cfg.Topics.Progress, told.Stuck[0].Skip(w.cfg.Group)))

@@ -63,7 +63,7 @@ type Config struct {
 }
 
 // DefaultGroup is the consumer group where none is named.
-const DefaultGroup = "millrace-partitioner"
+const DefaultGroup = progress.DefaultGroup
 
 const defaultSchemaWait = 2 * time.Second
 

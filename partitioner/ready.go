@@ -61,7 +61,7 @@ func (p *Partitioner) Ready() error {
 		return fmt.Errorf("pausing: nothing but dead letters came in; look at the reasons in topic %s", p.cfg.Topics.DeadLetters)
 	}
 	if stuck := p.stuck.all(); len(stuck) > 0 {
-		return errors.New(stuck[0].String())
+		return errors.New(stuck[0].Says(p.cfg.Group))
 	}
 	return p.idle(last)
 }

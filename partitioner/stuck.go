@@ -204,6 +204,6 @@ func (p *Partitioner) noteFault(ctx context.Context, fault error) error {
 		return errors.Join(fault, err)
 	}
 	p.stuck.add(at)
-	p.log.Error("partitioner: a partition is stuck", "place", at.String())
+	p.log.Error("partitioner: a partition is stuck", "place", at.Says(p.cfg.Group))
 	return nil
 }

@@ -20,7 +20,6 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kversion"
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/metadata"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
@@ -86,9 +85,9 @@ func TestFaultAlerts(t *testing.T) {
 		t.Helper()
 		return run(t, append(append([]string{"topics"}, strings.Fields(line)...), "--brokers", c.kafka, "--topic-prefix", c.prefix)...)
 	}
-	var host string       // of a replica of partition 17
-	var end func()        // of a transaction
-	var files unix.Rlimit // of the second broker
+	var host string  // of a replica of partition 17
+	var end func()   // of a transaction
+	var files string // of the second broker
 	for _, f := range []struct {
 		fault          string
 		fires, mayAlso []string // what it is for, and what follows from it
@@ -137,12 +136,9 @@ func TestFaultAlerts(t *testing.T) {
 		{
 			"a process has few files left", []string{"MillraceFilesNearLimit"}, nil,
 			func() {
-				open := metric(c.ctx, second.front, "process_open_fds")
-				if err := unix.Prlimit(second.broker.cmd.Process.Pid, unix.RLIMIT_NOFILE, nil, &files); err != nil {
-					t.Fatal(err)
-				}
-				limit(t, second.broker, unix.Rlimit{Cur: uint64(open) + 1, Max: files.Max})
-			}, func() { limit(t, second.broker, files) },
+				files = strings.TrimSpace(second.broker.files(t, "--raw", "--noheadings", "--output", "SOFT", "--nofile"))
+				second.broker.files(t, fmt.Sprintf("--nofile=%.0f:", metric(c.ctx, second.front, "process_open_fds")+1))
+			}, func() { second.broker.files(t, "--nofile="+files+":") },
 		},
 		{
 			"the plan in etcd is none", []string{"MillraceCoordinatorFault"}, nil,
@@ -182,7 +178,7 @@ func TestFaultAlerts(t *testing.T) {
 				if !ok {
 					t.Fatal("topics show names no way out")
 				}
-				topics(way + " --yes --group " + c.prefix + "group")
+				topics(way + " --yes")
 			},
 		},
 		{"records are refused", []string{"MillraceDeadLetters"}, nil, func() { w.bad = true }, func() { w.bad = false }},
@@ -208,12 +204,14 @@ func TestFaultAlerts(t *testing.T) {
 	}
 }
 
-// limit bounds how many files a process may have open.
-func limit(t *testing.T, p *process, files unix.Rlimit) {
+// files asks or says how many files a process may have open, by prlimit.
+func (p *process) files(t *testing.T, args ...string) string {
 	t.Helper()
-	if err := unix.Prlimit(p.cmd.Process.Pid, unix.RLIMIT_NOFILE, &files, nil); err != nil {
-		t.Fatal(err)
+	out, err := exec.Command("prlimit", append([]string{"--pid", strconv.Itoa(p.cmd.Process.Pid)}, args...)...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
 	}
+	return string(out)
 }
 
 // holdsUp begins a transaction in a topic, which lasts until it is ended.

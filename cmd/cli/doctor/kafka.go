@@ -177,7 +177,7 @@ func groupFaults(g progress.Progress, now time.Time) (faults []string) {
 		faults = append(faults, fmt.Sprintf("group %s: topic %s", g.Group, t)+noTopic)
 	}
 	for _, s := range g.Stuck {
-		faults = append(faults, fmt.Sprintf("group %s: %s", g.Group, s))
+		faults = append(faults, fmt.Sprintf("group %s: %s", g.Group, s.Says(g.Group)))
 	}
 	return faults
 }

@@ -137,7 +137,7 @@ func topicsOf(ctx context.Context, l *reach.LogFlags) (*topicsShown, error) {
 				g.Carries = map[string]progress.TopicKind{}
 			}
 			for _, s := range p.Stuck {
-				g.Stuck = append(g.Stuck, stuckShown{s, s.String()})
+				g.Stuck = append(g.Stuck, stuckShown{s, s.Says(p.Group)})
 			}
 			shown.Groups = append(shown.Groups, g)
 		}
@@ -342,7 +342,7 @@ to be read next is gone: there is nothing to keep. It says what is lost.`,
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&s.group, "group", "millrace-partitioner", "the partitioners' consumer group")
+	f.StringVar(&s.group, "group", progress.DefaultGroup, "the partitioners' consumer group")
 	f.StringVar(&s.topic, "topic", "", "the content or feature topic")
 	f.Int32Var(&s.partition, "partition", -1, "of a batch: its partition")
 	f.Int64Var(&s.offset, "offset", -1, "of a batch: where it begins")
@@ -459,7 +459,7 @@ present ones once their data directories are empty.`,
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&group, "group", "millrace-partitioner", "the partitioners' consumer group")
+	f.StringVar(&group, "group", progress.DefaultGroup, "the partitioners' consumer group")
 	f.BoolVar(&fromBeginning, "from-beginning", false, "set the group back to the beginning of its topics")
 	a.Flags(c)
 	return c

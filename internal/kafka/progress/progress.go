@@ -118,9 +118,15 @@ func (s Stuck) What() string {
 	return fmt.Sprintf("%s; it is kept aside in the dead letters, byte for byte, and reading goes on at %d", s.Reason, s.Next)
 }
 
-// Stuck places print with their way out: the command that has the group go on.
-func (s Stuck) String() string {
-	way := fmt.Sprintf("millrace topics skip --topic %s", s.Topic)
+// DefaultGroup is the partitioners' consumer group where none is named.
+const DefaultGroup = "millrace-partitioner"
+
+// Says tells of a place and of the way out: the command that has the group go on.
+func (s Stuck) Says(group string) string {
+	way := "millrace topics skip --topic " + s.Topic
+	if group != DefaultGroup {
+		way += " --group " + group
+	}
 	if s.Kind == Closed {
 		way += fmt.Sprintf(" --partition %d --offset %d", s.Partition, s.Offset)
 	}

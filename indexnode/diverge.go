@@ -363,15 +363,15 @@ func (n *Node) condemn(ctx context.Context, req *nodev1.CondemnPartitionRequest)
 	if err != nil {
 		return nil, err
 	}
+	if !n.servedElsewhere(p) {
+		return nil, &millrace.Error{Reason: millrace.ReasonUnavailable, Field: "partition", Detail: fmt.Sprintf("no other node serves partition %d, so this replica stays, whatever it differs in", p), WayOut: "bring another replica back first: millrace cluster show"}
+	}
 	v := &replica.Verdict{
 		Stream: s, At: replica.Pass{At: millrace.Offset(req.Offset), Digest: req.Digest}, Expected: req.Expected,
 		Agreed: millrace.Offset(req.Agreed), Peer: millrace.NodeID(req.Peer),
 	}
 	if err := n.replicas.Of(p).Fits(v); err != nil {
 		return nil, err
-	}
-	if !n.servedElsewhere(p) {
-		return nil, &millrace.Error{Reason: millrace.ReasonUnavailable, Field: "partition", Detail: fmt.Sprintf("no other node serves partition %d, so this replica stays, whatever it differs in", p), WayOut: "bring another replica back first: millrace cluster show"}
 	}
 	act := n.act(ctx, "condemn", p, fmt.Sprintf("%s made anew: at %d its digest of %s is %x, and should be %x as on %s", replica.Quarantined, req.Offset, s, req.Digest, req.Expected, req.Peer))
 	if err := n.cfg.Audit.Write(act); err != nil {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/cluster/topology"
@@ -85,6 +86,30 @@ func TestWhatHasMovedAwayIsNotAwaited(t *testing.T) {
 		hosted, err := whole([]topology.Report{ready, {State: state, Reason: "why", Detail: "more", Partitions: some}})
 		if want == "" && (err != nil || hosted != 719) || want != "" && (err == nil || err.Error() != want || hosted != 720) {
 			t.Errorf("%s: %d, %v", state, hosted, err)
+		}
+	}
+}
+
+// A replica that alone serves its partition is not taken out, whatever somebody says of it.
+func TestTheOnlyReplicaIsNotCondemned(t *testing.T) {
+	n, _ := openNode(t, cache.Config{})
+	req := &nodev1.CondemnPartitionRequest{Partition: 7, Digest: 1, Expected: 2, Peer: "other"}
+	for others, want := range map[bool]string{true: "", false: "no other node serves partition 7"} {
+		a, err := topology.Spread([]millrace.NodeID{"test", "other"}, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all []topology.Node
+		if others {
+			all = append(all, topology.Node{ID: "other", Addr: "a:1"})
+		}
+		current := func() *topology.Map {
+			return topology.NewMap(a, all, map[millrace.NodeID]topology.Set{"other": topology.All()})
+		}
+		n.maps.Store(&current)
+		_, err = n.condemn(t.Context(), req)
+		if err == nil || want != "" && !strings.Contains(err.Error(), want) || want == "" && strings.Contains(err.Error(), "no other node") {
+			t.Errorf("others serve: %t: %v", others, err)
 		}
 	}
 }

@@ -190,6 +190,29 @@ func TestARollGoesOnWithWhatIsNotRestarted(t *testing.T) {
 	}
 }
 
+// A node that is back with a data directory of its own, which counts its starts anew, is
+// another process than the one of before; the same directory has to have been started again.
+func TestANewDirectoryIsANewProcess(t *testing.T) {
+	a, err := topology.Spread([]millrace.NodeID{"n1"}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := topology.Node{ID: "n1", Addr: "a:1", Instance: "word", Start: 7}
+	for name, c := range map[string]struct {
+		now  topology.Node
+		want error
+	}{
+		"the same process":  {before, errBefore},
+		"the next one":      {topology.Node{ID: "n1", Addr: "a:1", Instance: "word", Start: 8}, nil},
+		"another directory": {topology.Node{ID: "n1", Addr: "a:1", Instance: "other", Start: 1}, nil},
+	} {
+		m := topology.NewMap(a, []topology.Node{c.now}, map[millrace.NodeID]topology.Set{"n1": topology.All()})
+		if err := whole(m, before, topology.Set{}); err != c.want {
+			t.Errorf("%s: %v; want %v", name, err, c.want)
+		}
+	}
+}
+
 // An etcd that was away for so long that nobody waits any more is told as that, and not as
 // an interrupt; what was restarted by then is not restarted again.
 func TestARollTellsThatEtcdWasAway(t *testing.T) {

@@ -125,6 +125,18 @@ func TestACancelledShrinkEnds(t *testing.T) {
 	}
 }
 
+// replaces begins a plan that replaces a node by another one, with so many moves at a time.
+func (w *world) replaces(t *testing.T, gives, takes millrace.NodeID, perNode int) (*Steered, *Coordinator) {
+	t.Helper()
+	s := &Steered{State: &steering.State{Assignment: w.a, Map: w.evidence().nodes}}
+	pr, err := Propose(s, nil, Request{Kind: Replace, Nodes: []millrace.NodeID{gives, takes}, By: "me", Limits: Limits{PerNode: perNode}}, w.now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Plan, s.Intent = pr.Plan, pr.intent
+	return s, &Coordinator{cfg: Config{}.withDefaults(), since: map[string]time.Time{}}
+}
+
 // A replacement in which another node is lost for good, and nobody can take what that
 // hosted, ends when it is cancelled, before or after that node is given up: who was to give
 // way serves in place of the lost one, and is not to host nothing any more. A node that
@@ -136,13 +148,7 @@ func TestACancelledReplacementEndsWithoutWhoIsGone(t *testing.T) {
 	}{{"given up before", false, false}, {"given up after", true, false}, {"given up by hand", true, true}} {
 		w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 3)
 		w.add("n3")
-		s := &Steered{State: &steering.State{Assignment: w.a, Map: w.evidence().nodes}}
-		pr, err := Propose(s, nil, Request{Kind: Replace, Nodes: []millrace.NodeID{"n0", "n3"}, By: "me", Limits: Limits{PerNode: 720}}, w.now)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.Plan, s.Intent = pr.Plan, pr.intent
-		at := &Coordinator{cfg: Config{}.withDefaults(), since: map[string]time.Time{}}
+		s, at := w.replaces(t, "n0", "n3", 720)
 		look := func(givenUp bool) {
 			w.live()
 			e := w.evidence()
@@ -185,7 +191,7 @@ func TestACancelledReplacementEndsWithoutWhoIsGone(t *testing.T) {
 		}
 		w.add("n4")
 		s.Map = w.evidence().nodes
-		pr, err = Propose(s, nil, Request{Kind: Add, Nodes: []millrace.NodeID{"n4"}, By: "me"}, w.now)
+		pr, err := Propose(s, nil, Request{Kind: Add, Nodes: []millrace.NodeID{"n4"}, By: "me"}, w.now)
 		if err != nil || pr.Err() != nil || !pr.Goal.hosts("n4") {
 			t.Errorf("%s: n4 is not added: %v, %v", c.name, err, pr.Err())
 		}
@@ -198,13 +204,7 @@ func TestACancelledReplacementEndsWithoutWhoIsGone(t *testing.T) {
 func TestAReplacementWithoutAnHeirIsCancelled(t *testing.T) {
 	w := newWorld(rand.New(rand.NewPCG(1, 1)), 4, 2)
 	w.add("n4")
-	s := &Steered{State: &steering.State{Assignment: w.a, Map: w.evidence().nodes}}
-	pr, err := Propose(s, nil, Request{Kind: Replace, Nodes: []millrace.NodeID{"n0", "n4"}, By: "me", Limits: Limits{PerNode: 40}}, w.now)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Plan, s.Intent = pr.Plan, pr.intent
-	at := &Coordinator{cfg: Config{}.withDefaults(), since: map[string]time.Time{}}
+	s, at := w.replaces(t, "n0", "n4", 40)
 	look := func(givenUp bool) {
 		w.live()
 		e := w.evidence()

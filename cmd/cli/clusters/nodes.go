@@ -224,7 +224,8 @@ func (c *Conns) askIfThere(ctx context.Context, n topology.Node) answer {
 		return silent
 	case codes.Unavailable: // also by who stands before it, and closes what it cannot pass on
 		closed := strings.Contains(s.Message(), io.EOF.Error()) || strings.Contains(s.Message(), syscall.ECONNRESET.Error())
-		if closed || !strings.Contains(s.Message(), "authentication handshake failed") {
+		refused := strings.Contains(s.Message(), "authentication handshake failed") || strings.Contains(s.Message(), "tls: ") // for want of a certificate
+		if closed || !refused {
 			return silent
 		}
 	}

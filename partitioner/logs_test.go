@@ -178,7 +178,7 @@ func testRecreatedInput(t *testing.T, w *world) {
 	}
 	created := time.Now()
 	w.untilReady(p, "the topic was deleted and created again")
-	w.untilReady(p, "millrace topics skip --topic "+topic+" --apply")
+	w.untilReady(p, "millrace topics skip --topic "+topic+" --group "+w.cfg.Group+" --apply")
 	w.send(beside, 0, "beside")
 	w.until("others go on", func() bool { return len(w.timelineIDs()) == 4 })
 	var told progress.Progress

@@ -89,7 +89,7 @@ func testBomb(t *testing.T, w *world) {
 	if out := w.read(2); len(out["timeline"]) != 2 {
 		t.Fatalf("%v came out, want what is before and beside the bomb", out)
 	}
-	w.untilReady(p, fmt.Sprintf("millrace topics skip --topic %s --partition 0 --offset %d --apply", topic, bomb.Offset))
+	w.untilReady(p, fmt.Sprintf("millrace topics skip --topic %s --group %s --partition 0 --offset %d --apply", topic, w.cfg.Group, bomb.Offset))
 	if n := value(p.metrics.stuck); n != 1 {
 		t.Errorf("%v stuck partitions in the metrics", n)
 	}
@@ -180,7 +180,7 @@ func testUnparsable(t *testing.T, w *world, behind bool) {
 		t.Fatalf("%v came out, want what is before the entry", out)
 	}
 	w.untilReady(p, "a batch that is broken in the log: its entries do not parse")
-	w.untilReady(p, fmt.Sprintf("millrace topics skip --topic %s --partition 0 --offset 1 --apply", topic))
+	w.untilReady(p, fmt.Sprintf("millrace topics skip --topic %s --group %s --partition 0 --offset 1 --apply", topic, w.cfg.Group))
 	var told progress.Progress
 	w.until("told by the heartbeat", func() bool {
 		told, _ = p.progress.Group(w.cfg.Group)

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/cmd/cli/reach"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/line"
 )
 
 // doctor is what the checks look at.
@@ -138,9 +139,9 @@ func (d *doctor) look(ctx context.Context, c check) checkShown {
 func (c checkShown) write(w io.Writer) {
 	const indent = "\n                               "
 	result := map[string]string{"ok": "ok", "warn": "warn", "fail": "FAIL", "unknown": "-"}[c.Result]
-	fmt.Fprintf(w, "%-5s %-24s %s\n", result, c.Check, strings.ReplaceAll(c.Detail, "\n", indent))
+	fmt.Fprintf(w, "%-5s %-24s %s\n", result, c.Check, strings.ReplaceAll(line.Keep(c.Detail, "\n"), "\n", indent))
 	if c.WayOut != "" {
-		fmt.Fprintf(w, "      %-24s way out: %s\n", "", c.WayOut)
+		fmt.Fprintf(w, "      %-24s way out: %s\n", "", line.Of(c.WayOut))
 	}
 }
 

@@ -334,3 +334,15 @@ func TestDoctorTellsOfAPausedPlan(t *testing.T) {
 		t.Errorf("after it: %s", all)
 	}
 }
+
+// What others have named, such as a leader, steers no terminal where the output ends up,
+// and adds no line that looks like a check.
+func TestDoctorShowsWhatOthersNamed(t *testing.T) {
+	var out strings.Builder
+	checkShown{"coordinator leads", "warn", "one\x1b[2J; paused\nfor all", "resume\x1b]0;title"}.write(&out)
+	for _, want := range []string{`one\u001b[2J; paused`, "\n      ", "for all", `resume\u001b]0;title`} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q does not have %q", out.String(), want)
+		}
+	}
+}

@@ -29,6 +29,7 @@ import (
 	"github.com/millrace/millrace/broker/intake"
 	"github.com/millrace/millrace/internal/arrivals"
 	"github.com/millrace/millrace/internal/grpctune"
+	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/permit"
 	"github.com/millrace/millrace/internal/rpcerr"
 	"github.com/millrace/millrace/internal/tracing"
@@ -62,8 +63,9 @@ type Doors struct {
 	refused   func(error)
 	shed      func()
 
-	checks  *checks
-	leaving atomic.Bool // see Leave
+	checks     *checks
+	reflection *memory.Budget // of answers of gRPC's reflection
+	leaving    atomic.Bool    // see Leave
 }
 
 // arriveWithin is how long a request may take to arrive, from its first byte, and
@@ -79,7 +81,7 @@ func New(c Config) *Doors {
 	return &Doors{
 		ArriveWithin: arriveWithin, TakenWithin: takenWithin,
 		admission: c.Admission, permit: c.Permit, feed: outward(c.Feed, c.Log), why: outward(c.Why, c.Log), refused: c.Refused, shed: c.Shed,
-		checks: newChecks(),
+		checks: newChecks(), reflection: memory.New(reflectionBytes, "reflection"),
 	}
 }
 
@@ -113,7 +115,7 @@ func (d *Doors) ServerOptions() []grpc.ServerOption {
 	return append(append(grpctune.Server(), d.permit.ServerOptions(d.admitCall, permit.Caller)...), grpc.ForceServerCodecV2(newCodec()),
 		grpc.MaxRecvMsgSize(intake.MaxBytes), grpc.MaxConcurrentStreams(maxCalls), grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.ConnectionTimeout(handshake), grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleConn}),
-		refuseCompressed())
+		grpc.StreamInterceptor(d.reflect), refuseCompressed())
 }
 
 // Guard returns the listener of the gRPC server: it bounds what connections
@@ -177,6 +179,34 @@ func (d *Doors) RegisterGRPC(s *grpc.Server) {
 	d.checks.SetServingStatus(feedv1.FeedService_ServiceDesc.ServiceName, healthv1.HealthCheckResponse_SERVING)
 	healthv1.RegisterHealthServer(s, d.checks)
 	reflection.Register(s)
+}
+
+// reflectionBytes is what answers of gRPC's reflection may take that callers have not read
+// yet: it describes tens of kilobytes at a time, as often as it is asked.
+const reflectionBytes = 8 << 20
+
+// reflect bounds what reflection answers, by a budget of its own. It is a
+// [grpc.StreamServerInterceptor].
+func (d *Doors) reflect(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+	if strings.HasPrefix(info.FullMethod, "/grpc.reflection.") {
+		s = &reflected{s, d.reflection}
+	}
+	return handle(srv, s)
+}
+
+// reflected is a stream of answers of reflection, each of which counts until it is read.
+type reflected struct {
+	grpc.ServerStream
+	budget *memory.Budget
+}
+
+// SendMsg implements grpc.ServerStream.
+func (s *reflected) SendMsg(m any) error {
+	answer, loan := m.(proto.Message), s.budget.Borrow()
+	if err := loan.Hold(int64(proto.Size(answer))); err != nil {
+		return rpcerr.Status(err)
+	}
+	return s.ServerStream.SendMsg(send(s.Context(), answer, loan))
 }
 
 // Leave has the broker tell that it is to be asked no more, and go on answering:

@@ -27,6 +27,7 @@ const Kind = "definitions"
 // [Kind] does.
 type Definitions interface {
 	Serving() map[string]artefacts.Version
+	Unread() []string // the names of which nobody can say what serves
 	All() map[string][]artefacts.Version
 	Body(ctx context.Context, v artefacts.Version) ([]byte, error)
 	Changed() <-chan struct{}
@@ -192,12 +193,16 @@ func (b *Book) take(ctx context.Context) {
 	if leftOut > 0 {
 		b.log.Error("there are more feed definitions than a broker takes; drop some", "most", maxDefinitions, "left_out", leftOut)
 	}
+	unread := b.defs.Unread()
+	for _, name := range unread {
+		faults[name] = "what the cluster has under its name cannot be read"
+	}
 	b.tell(next, faults)
 	all := maps.Clone(b.fixed)
 	for name, t := range next {
 		all[name] = t.Feed
 	}
-	for _, f := range round.closed(next) {
+	for _, f := range round.closed(serving, unread, next) {
 		all[f.Name] = f
 	}
 	b.taken, b.faults = next, faults
@@ -209,15 +214,22 @@ func (b *Book) take(ctx context.Context) {
 	b.defs.Use(used)
 }
 
-// closed returns, as refused, the feeds of which no definition is served though one was
-// read that forbids something. What it forbids must not be allowed because the definition
-// has a fault.
-func (r *round) closed(next map[string]taken) (all []Feed) {
-	for name, f := range r.parsed {
+// closed returns, as refused, the feeds of which no definition is served, if what serves in
+// the cluster forbids something, or nobody knows what it forbids: then it is taken for
+// private. What it forbids must not be allowed because the definition has a fault.
+func (r *round) closed(serving map[string]artefacts.Version, unread []string, next map[string]taken) (all []Feed) {
+	for name, v := range serving {
+		f, read := r.parsed[name]
+		if !read || f.edition != v {
+			f = Feed{Name: name, Private: true}
+		}
 		if _, served := next[name]; !served && f.Forbids() != (Forbid{}) {
 			f.refused = true
 			all = append(all, f)
 		}
+	}
+	for _, name := range unread {
+		all = append(all, Feed{Name: name, Private: true, refused: true})
 	}
 	return all
 }

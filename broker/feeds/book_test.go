@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -35,12 +34,23 @@ func settled(b *Book) Set {
 	return b.Current()
 }
 
+// servedOf returns the names of the feeds that answer.
+func servedOf(all Set) (names []string) {
+	for name, f := range all {
+		if !f.refused {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
 func TestDefinedFeeds(t *testing.T) {
 	d := feedstest.New()
 	book := openBook(t, d, anyFeed, Feed{Name: "file", Model: "m"})
 	served := func(want ...string) {
 		t.Helper()
-		if got := slices.Sorted(maps.Keys(settled(book))); !slices.Equal(got, want) {
+		if got := servedOf(settled(book)); !slices.Equal(got, want) {
 			t.Errorf("serves %v, want %v", got, want)
 		}
 	}
@@ -78,6 +88,45 @@ func TestDefinedFeeds(t *testing.T) {
 	}
 	if got := feedstest.FaultsOf(t, book.bad); len(got) > 0 {
 		t.Errorf("faults are still told of %v", got)
+	}
+}
+
+// Whether a feed is private is not known where a broker that has no last good definition
+// cannot read the one that serves: it is taken for private, so that what shows everything is
+// not served, until somebody can read it.
+func TestWhatCannotBeReadIsTakenForPrivate(t *testing.T) {
+	d := feedstest.New()
+	d.Read = func(v artefacts.Version) error {
+		if v.Name == "gone" {
+			return errors.New("its bytes are gone")
+		}
+		return nil
+	}
+	d.Serve("gone", 1, "name: gone\nmodel: m")
+	d.Serve("malformed", 1, "name: malformed\nmodel: [")
+	d.SetUnread("later")
+	book := openBook(t, d, anyFeed)
+	closed := func(want ...string) {
+		t.Helper()
+		all := settled(book)
+		var got []string
+		for name, f := range all {
+			if f.refused && f.Forbids().Recent {
+				got = append(got, name)
+			}
+		}
+		slices.Sort(got)
+		if faults := feedstest.FaultsOf(t, book.bad); !slices.Equal(got, want) || !slices.Equal(faults, want) {
+			t.Errorf("%v are closed and %v told, want %v", got, faults, want)
+		}
+	}
+	closed("gone", "later", "malformed")
+	d.SetUnread()
+	d.Serve("malformed", 2, "name: malformed\nmodel: m")
+	d.Drop("gone")
+	closed()
+	if got := servedOf(book.Current()); !slices.Equal(got, []string{"home", "malformed", "recent"}) {
+		t.Errorf("serves %v", got)
 	}
 }
 
@@ -148,8 +197,8 @@ func TestWhatIsAwayIsWaitedForOnce(t *testing.T) {
 			return errors.New("etcd is away")
 		}
 		book := NewBook(BuiltIn(), d, anyFeed, slog.New(slog.DiscardHandler))
-		if book.take(t.Context()); time.Since(began) != definitionTime || len(book.Current()) != 2 {
-			t.Errorf("it took %v, for %d feeds", time.Since(began), len(book.Current()))
+		if book.take(t.Context()); time.Since(began) != definitionTime || len(servedOf(book.Current())) != 2 {
+			t.Errorf("it took %v, for %d feeds", time.Since(began), len(servedOf(book.Current())))
 		}
 		// One alone that can't be read holds up nobody.
 		d.Read = func(v artefacts.Version) error {
@@ -158,8 +207,8 @@ func TestWhatIsAwayIsWaitedForOnce(t *testing.T) {
 			}
 			return nil
 		}
-		if book.take(t.Context()); len(book.Current()) != 101 {
-			t.Errorf("%d feeds", len(book.Current()))
+		if book.take(t.Context()); len(servedOf(book.Current())) != 101 {
+			t.Errorf("%d feeds", len(servedOf(book.Current())))
 		}
 	})
 }
@@ -206,8 +255,11 @@ func TestDefinitionsAreBounded(t *testing.T) {
 		d.Serve(name, 1, "name: "+name+"\nmodel: m")
 	}
 	all := settled(book)
-	if _, kept := all["z"]; !kept || len(all) > maxDefinitions+len(book.fixed)+1 {
-		t.Errorf("%d feeds, z is among them: %t", len(all), kept)
+	if n := len(servedOf(all)); all["z"].refused || n > maxDefinitions+len(book.fixed)+1 {
+		t.Errorf("%d feeds, z is left out: %t", n, all["z"].refused)
+	}
+	if f := all["f1049"]; !f.refused || !f.Private {
+		t.Errorf("of one that nobody has read it is not known whether it is private: %+v", f)
 	}
 }
 
@@ -226,7 +278,7 @@ func TestADefinitionWithAFaultCountsOnce(t *testing.T) {
 	}
 	settled(book)
 	d.Serve("z", 1, "name: z\nmodel: m")
-	if _, taken := settled(book)["z"]; !taken {
+	if f, taken := settled(book)["z"]; !taken || f.refused {
 		t.Error("one more is left out")
 	}
 }

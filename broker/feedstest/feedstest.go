@@ -23,6 +23,7 @@ type Definitions struct {
 	changed  chan struct{}
 	Reads    int
 	gone     map[string]time.Time
+	unread   []string
 	used     map[string]artefacts.Version
 	Read     func(artefacts.Version) error // before each is given
 }
@@ -41,6 +42,21 @@ func (d *Definitions) Serving() map[string]artefacts.Version {
 		out[name] = v
 	}
 	return out
+}
+
+// Unread implements feeds.Definitions.
+func (d *Definitions) Unread() []string {
+	d.Mu.Lock()
+	defer d.Mu.Unlock()
+	return slices.Clone(d.unread)
+}
+
+// SetUnread says of which names nobody can say what serves.
+func (d *Definitions) SetUnread(names ...string) {
+	d.Mu.Lock()
+	d.unread = names
+	d.Mu.Unlock()
+	d.Serve("", 0, "")
 }
 
 // All implements feeds.Definitions.

@@ -448,6 +448,10 @@ func TestAnUnreadableLedgerIsDropped(t *testing.T) {
 	if why, err := a.Unreadable(ctx, "garb"); why == nil || err != nil {
 		t.Fatal(why, err)
 	}
+	fresh, err := artefacts.Watch(ctx, etcd.open(""), "models")
+	if check(t, err); !slices.Equal(fresh.Unread(), []string{"garb"}) || len(fresh.Serving()) > 0 {
+		t.Errorf("who begins now cannot say what serves of %v, and serves %v", fresh.Unread(), fresh.Serving())
+	}
 	check(t, a.DropUnreadable(ctx, "garb", "bob"))
 	await(t, "the fault is over", a.Changed, func() bool { return a.Fault() == nil })
 	events, err := a.History(ctx, "garb")

@@ -160,6 +160,19 @@ func (a *Kind) Serving() map[string]Version {
 	return out
 }
 
+// Unread returns the names of which etcd has what cannot be read, such as something of a
+// later Millrace, and of which nothing is known from before: whether a version serves, and
+// which, nobody can say.
+func (a *Kind) Unread() (names []string) {
+	ledgers, _ := a.state.Get()
+	for name, l := range ledgers {
+		if l.Bad != nil && l.Serving == "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // Served returns which version of a name serves.
 func (a *Kind) Served(name string) (Version, bool) {
 	ledgers, _ := a.state.Get()

@@ -87,7 +87,7 @@ const (
 // request may take to arrive and its answer to be read.
 func (d *Doors) HTTPServer() *http.Server {
 	return &http.Server{
-		Handler: d.permit.Handler(d.Handler()), ReadHeaderTimeout: headersWithin, IdleTimeout: idleWithin, MaxHeaderBytes: maxHeaderBytes,
+		Handler: d.permit.Handler(d.Handler(), permit.Caller), ReadHeaderTimeout: headersWithin, IdleTimeout: idleWithin, MaxHeaderBytes: maxHeaderBytes,
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerConnection: 1 << 20, MaxReceiveBufferPerStream: 64 << 10},
 	}
 }

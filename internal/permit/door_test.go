@@ -120,7 +120,7 @@ func TestOnlyWhoIsLetInStays(t *testing.T) {
 		}
 		tokens := filepath.Join(t.TempDir(), "tokens")
 		must(t, os.WriteFile(tokens, nil, 0o600))
-		policy := opened(t, Config{Identities: everybody.Identities, Tokens: tokens})
+		policy := opened(t, Config{Identities: everybody.Identities, Tokens: tokens, Probes: true})
 		server := grpc.NewServer(append(policy.ServerOptions(nil, Caller), grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error {
 			return s.SendMsg(&emptypb.Empty{})
 		}))...)
@@ -131,7 +131,7 @@ func TestOnlyWhoIsLetInStays(t *testing.T) {
 		served := make(chan struct{})
 		go func() {
 			defer close(served)
-			_ = admin.ServeBy(ctx, through(web, "http"), &http.Server{Handler: policy.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))}, 0)
+			_ = admin.ServeBy(ctx, through(web, "http"), &http.Server{Handler: policy.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), Caller)}, 0)
 		}()
 		defer func() { cancel(); <-served }()
 		as := func(name string) *tls.Config {
@@ -147,15 +147,17 @@ func TestOnlyWhoIsLetInStays(t *testing.T) {
 		}
 		for _, c := range []struct {
 			name, token string
+			path        string
 			http2       bool
 			rpcs, webs  int // that have ended
 			counted     string
 		}{
-			{"app", "", false, 0, 0, ""},
-			{"app", "", true, 0, 0, ""},
-			{"node", "", false, 1, 1, "grpc forbidden, http forbidden"},
-			{"", "", true, 2, 2, "grpc unknown, http unknown"},
-			{"app", "Bearer not-a-token-at-all", false, 2, 3, ""},
+			{"app", "", "/v1/feed", false, 0, 0, ""},
+			{"app", "", "/v1/feed", true, 0, 0, ""},
+			{"node", "", "/v1/feed", false, 1, 1, "grpc forbidden, http forbidden"},
+			{"", "", "/v1/feed", true, 2, 2, "grpc unknown, http unknown"},
+			{"app", "Bearer not-a-token-at-all", "/v1/feed", false, 2, 3, ""},
+			{"", "", "/livez", true, 3, 4, ""}, // which is for anybody, and no work of the port
 		} {
 			conn, err := grpc.NewClient("passthrough:x", grpc.WithTransportCredentials(credentials.NewTLS(as(c.name))), grpc.WithIdleTimeout(0),
 				grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return rpc.dial(), nil }))
@@ -163,7 +165,7 @@ func TestOnlyWhoIsLetInStays(t *testing.T) {
 			transport := &http.Transport{TLSClientConfig: as(c.name), ForceAttemptHTTP2: c.http2, DialContext: func(context.Context, string, string) (net.Conn, error) { return web.dial(), nil }}
 			ask := func() {
 				ctx := t.Context()
-				req, _ := http.NewRequest("GET", "https://x/v1/feed", nil)
+				req, _ := http.NewRequest("GET", "https://x"+c.path, nil)
 				if c.token != "" {
 					ctx = metadata.AppendToOutgoingContext(ctx, "authorization", c.token)
 					req.Header.Set("authorization", c.token)

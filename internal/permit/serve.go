@@ -88,15 +88,20 @@ func (p *Policy) enter(ctx context.Context, conn *tls.ConnectionState, authoriza
 var origins = http.NewCrossOriginProtection()
 
 // Handler refuses who may not, before next, and what browsers send for other
-// sites. Without a policy everybody may.
-func (p *Policy) Handler(next http.Handler) http.Handler {
+// sites. Without a policy everybody may. A connection stays if what it asked was let in and
+// the port has work for who asks: for these roles and for operators, or, if none is given,
+// for everybody.
+func (p *Policy) Handler(next http.Handler, work ...Role) http.Handler {
+	if len(work) > 0 {
+		work = append(slices.Clip(work), Operator)
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if reason, err := ofAnotherSite(r); err != nil {
 			door.From(r.Context()).Refused(reason, err)
 			rpcerr.WriteProblem(w, err)
 			return
 		}
-		ctx, err := p.enter(r.Context(), r.TLS, r.Header.Get("authorization"), r.URL.Path, nil)
+		ctx, err := p.enter(r.Context(), r.TLS, r.Header.Get("authorization"), r.URL.Path, work)
 		if err != nil {
 			var e *millrace.Error
 			if errors.As(err, &e) && e.Reason == millrace.ReasonOverloaded { // its connection is one too many

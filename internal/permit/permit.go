@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"encoding/asn1"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -26,10 +27,11 @@ const (
 	Node        Role = "node"        // an index node, which other nodes tell what is hot, and let read what differs
 	Broker      Role = "broker"      // asks index nodes
 	Partitioner Role = "partitioner" // asks nobody
+	Monitor     Role = "monitor"     // reads metrics
 	Operator    Role = "operator"    // may do everything; coordinators, and people who run the cluster
 )
 
-var roles = []Role{Caller, Node, Broker, Partitioner, Operator}
+var roles = []Role{Caller, Node, Broker, Partitioner, Monitor, Operator}
 
 // A name says by what somebody is known, so that no token speaks for a
 // certificate: these begin the names of tokens, of the subjects of signed
@@ -48,7 +50,7 @@ var known = roles
 
 // Config says who has which roles, and by what they are known.
 type Config struct {
-	Identities map[string][]Role `yaml:"identities,omitempty" name:"NAME" choices:"caller, node, broker, partitioner, operator" doc:"the roles of who shows a certificate with this SPIFFE id, or else this common name; token:NAME is who has the token of that name, and jwt:SUBJECT who has a signed token of that subject"`
+	Identities map[string][]Role `yaml:"identities,omitempty" name:"NAME" choices:"caller, node, broker, partitioner, monitor, operator" doc:"the roles of who shows a certificate with this SPIFFE id, or else this common name; token:NAME is who has the token of that name, and jwt:SUBJECT who has a signed token of that subject"`
 	Callers    map[string]Rights `yaml:"callers,omitempty" name:"NAME"`
 	Tokens     string            `yaml:"tokens,omitempty" form:"file" secret:"file" doc:"bearer tokens, a line each: a name, a space, and the token; read again when it changes; an empty file knows nobody"`
 	JWT        JWT               `yaml:"jwt,omitempty"`
@@ -69,7 +71,7 @@ type Policy struct {
 	callers    map[string]Rights
 	tokens     *tokens
 	jwt        *verifier
-	probes     bool // who shows nothing may ask what is for anybody
+	probes     bool // whoever reaches the port may ask what machines probe
 }
 
 const field = "authorization"
@@ -204,18 +206,32 @@ func (c Config) checkTokens(t *tokens) error {
 
 // shownBy returns the name that a certificate gives: its SPIFFE id, or else its
 // common name. It has been verified. A common name that looks like one of
-// another kind is nobody's.
+// another kind is nobody's, and so is a certificate with several: which of them an
+// authority meant cannot be known (SPIFFE, X509-SVID, section 2: exactly one).
 func shownBy(conn *tls.ConnectionState) string {
 	if conn == nil || len(conn.VerifiedChains) == 0 {
 		return ""
 	}
 	cert := conn.PeerCertificates[0]
+	var ids []string
 	for _, u := range cert.URIs {
 		if u.Scheme == "spiffe" {
-			return u.String()
+			ids = append(ids, u.String())
+		}
+	}
+	names := 0
+	for _, part := range cert.Subject.Names {
+		if part.Type.Equal(commonName) {
+			names++
 		}
 	}
 	name := cert.Subject.CommonName
+	switch {
+	case len(ids) == 1:
+		return ids[0]
+	case len(ids) > 1 || names > 1:
+		return ""
+	}
 	for _, kind := range []string{tokenName, subjectName, spiffeName} {
 		if strings.HasPrefix(name, kind) {
 			return ""
@@ -223,6 +239,9 @@ func shownBy(conn *tls.ConnectionState) string {
 	}
 	return name
 }
+
+// commonName is id-at-commonName (RFC 5280, appendix A.1).
+var commonName = asn1.ObjectIdentifier{2, 5, 4, 3}
 
 // Allow refuses an identity what its roles may not call: a method of gRPC, or a
 // path of HTTP. What the table does not have is for operators.
@@ -246,11 +265,17 @@ func (p *Policy) Allow(i Identity, call string) error {
 	return refused(fmt.Sprintf("%s %s, and %s is for %v", i, has, call, may), fmt.Sprintf("give it a role in %s.identities, or call with another certificate or token", field))
 }
 
-// allowProbe refuses what is for anybody to who has shown nothing by TLS, unless
-// that is so by the configuration: where callers may have tokens, the port asks
-// nobody for a certificate.
-func (p *Policy) allowProbe(i Identity, conn *tls.ConnectionState, call string) error {
-	if p.probes || conn == nil || len(conn.VerifiedChains) > 0 || i.Name != "" || !slices.Equal(RolesFor(call), anybody) {
+// admits is Allow, but for what machines probe: that is for whoever reaches the port where
+// the configuration says so, and by plain text, where nobody can show anything. By TLS what
+// is for anybody is for who shows something.
+func (p *Policy) admits(i Identity, conn *tls.ConnectionState, call string) error {
+	if slices.Contains(probed, call) && (p.probes || conn == nil) {
+		return nil
+	}
+	if err := p.Allow(i, call); err != nil {
+		return err
+	}
+	if conn == nil || len(conn.VerifiedChains) > 0 || i.Name != "" || !slices.Equal(RolesFor(call), anybody) {
 		return nil
 	}
 	return refused(fmt.Sprintf("%s is for who shows a certificate or a token", call), fmt.Sprintf("show one of them, or say %s.probes: true", field))

@@ -47,9 +47,9 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// want is who may call what: - c n b p o for anybody with a name and no role, a
-// caller, a node, a broker, a partitioner and an operator; * for who has no name,
-// where probes need none.
+// want is who may call what: - c n b p m o for anybody with a name and no role, a
+// caller, a node, a broker, a partitioner, a monitor and an operator; * for who has no
+// name, where probes need none.
 var want = map[string]string{
 	"/millrace.feed.v1.FeedService/GetFeed":                          "co",
 	"/millrace.feed.v1.FeedService/Why":                              "co",
@@ -73,19 +73,19 @@ var want = map[string]string{
 	"/millrace.node.v1.AdminService/ReleasePartition":                "o",
 	"/millrace.node.v1.AdminService/ReadState":                       "o",
 	"/millrace.node.v1.AdminService/CountDeadLetters":                "o",
-	"/grpc.health.v1.Health/Check":                                   "cnbpo",
-	"/grpc.health.v1.Health/List":                                    "cnbpo",
-	"/grpc.health.v1.Health/Watch":                                   "cnbpo",
+	"/grpc.health.v1.Health/Check":                                   "cnbpmo",
+	"/grpc.health.v1.Health/List":                                    "cnbpmo",
+	"/grpc.health.v1.Health/Watch":                                   "cnbpmo",
 	"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo":      "co",
 	"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": "co",
 	"/nobody.knows/It":                                               "o",
 	"/v1/feed":                                                       "co",
 	"/v1/why":                                                        "co",
-	"/v1/openapi.json":                                               "cnbpo",
+	"/v1/openapi.json":                                               "cnbpmo",
 	"/v2/whatever":                                                   "o",
-	"/livez":                                                         "*-cnbpo",
-	"/readyz":                                                        "*-cnbpo",
-	"/metrics":                                                       "*-cnbpo",
+	"/livez":                                                         "*-cnbpmo",
+	"/readyz":                                                        "*-cnbpmo",
+	"/metrics":                                                       "mo",
 	"/log":                                                           "o",
 	"/debug/pprof/":                                                  "o",
 	"/debug/pprof/heap":                                              "o",
@@ -95,9 +95,9 @@ var want = map[string]string{
 	"/debug/pprof/trace":                                             "o",
 }
 
-var letters = map[string]string{"nobody": "-", "app": "c", "node": "n", "spiffe://example/broker": "b", "partitioner": "p", "ops": "o"}
+var letters = map[string]string{"nobody": "-", "app": "c", "node": "n", "spiffe://example/broker": "b", "partitioner": "p", "prometheus": "m", "ops": "o"}
 
-var everybody = Config{Identities: map[string][]Role{"app": {Caller}, "node": {Node}, "spiffe://example/broker": {Broker}, "partitioner": {Partitioner}, "ops": {Operator}}}
+var everybody = Config{Identities: map[string][]Role{"app": {Caller}, "node": {Node}, "spiffe://example/broker": {Broker}, "partitioner": {Partitioner}, "prometheus": {Monitor}, "ops": {Operator}}}
 
 func opened(t *testing.T, c Config) *Policy {
 	t.Helper()
@@ -159,8 +159,11 @@ func everyRoleAtEveryDoor(t *testing.T, probes bool) {
 		defer conn.Close()
 		client := &http.Client{Transport: &http.Transport{TLSClientConfig: as}}
 		for call, may := range want {
-			if !probes {
+			switch {
+			case !probes:
 				may = strings.TrimPrefix(may, "*")
+			case slices.Contains(probed, call):
+				may = "*-cnbpmo"
 			}
 			var served bool
 			if strings.Count(call, "/") == 2 && strings.Contains(call, ".") && !strings.HasPrefix(call, "/v1/") {
@@ -183,8 +186,9 @@ func everyRoleAtEveryDoor(t *testing.T, probes bool) {
 	}
 }
 
-// Probes are for who shows a certificate, of whatever name, or a token, unless the
-// configuration says that they are for anybody; by plain text nobody could.
+// Probes are for who shows a certificate, of whatever name, or a token, and metrics, which
+// tell how many records a private feed drops, for monitors, unless the configuration says
+// that they are for anybody; by plain text nobody could show any.
 func TestProbesNeedACertificate(t *testing.T) {
 	tokens := filepath.Join(t.TempDir(), "tokens")
 	must(t, os.WriteFile(tokens, []byte("app 0123456789abcdef\n"), 0o600))
@@ -214,9 +218,41 @@ func TestProbesNeedACertificate(t *testing.T) {
 			}
 			w := httptest.NewRecorder()
 			a.policy.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})).ServeHTTP(w, r)
-			if w.Code != a.want || a.want != http.StatusOK && a.token == "" && !strings.Contains(w.Body.String(), "authorization.probes") {
-				t.Errorf("%s at %s is answered %d %s, want %d", what, path, w.Code, w.Body, a.want)
+			want := a.want
+			if path == "/metrics" && a.policy == closed && a.conn != nil {
+				want = http.StatusForbidden
 			}
+			if w.Code != want || a.want != http.StatusOK && path != "/metrics" && a.token == "" && !strings.Contains(w.Body.String(), "authorization.probes") {
+				t.Errorf("%s at %s is answered %d %s, want %d", what, path, w.Code, w.Body, want)
+			}
+		}
+	}
+}
+
+// A certificate of several names is nobody's: a role that one of them has would be given
+// to whoever an authority lets add the other.
+func TestACertificateOfSeveralNamesIsNobodys(t *testing.T) {
+	uri := func(s string) *url.URL { u, err := url.Parse(s); must(t, err); return u }
+	cn := func(names ...string) (n pkix.Name) {
+		for _, name := range names {
+			n.Names = append(n.Names, pkix.AttributeTypeAndValue{Type: commonName, Value: name})
+			n.CommonName = name
+		}
+		return n
+	}
+	node, ops := uri("spiffe://example/node"), uri("spiffe://example/ops")
+	for want, cert := range map[string]*x509.Certificate{
+		"spiffe://example/node": {URIs: []*url.URL{uri("https://example"), node}, Subject: cn("ops")},
+		"ops":                   {URIs: []*url.URL{uri("https://example")}, Subject: cn("ops")},
+		"":                      {},
+	} {
+		if got := shownBy(&tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}, VerifiedChains: [][]*x509.Certificate{{}}}); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	for _, cert := range []*x509.Certificate{{URIs: []*url.URL{node, ops}}, {URIs: []*url.URL{node, node}, Subject: cn("ops")}, {Subject: cn("node", "ops")}, {Subject: cn("token:ops")}} {
+		if got := shownBy(&tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}, VerifiedChains: [][]*x509.Certificate{{}}}); got != "" {
+			t.Errorf("%v, %v is %q", cert.URIs, cert.Subject, got)
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package permit
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -62,7 +61,7 @@ func (p *Policy) enter(ctx context.Context, conn *tls.ConnectionState, authoriza
 	}
 	who, err := p.Identify(conn, authorization)
 	if err == nil {
-		err = cmp.Or(p.Allow(who, call), p.allowProbe(who, conn, call))
+		err = p.admits(who, conn, call)
 	}
 	if err != nil {
 		reason := door.Forbidden

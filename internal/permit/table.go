@@ -41,7 +41,7 @@ var table = map[string][]Role{
 
 	"/livez":               anybody,
 	"/readyz":              anybody,
-	"/metrics":             anybody,
+	"/metrics":             {Monitor, Operator},
 	"/log":                 {Operator},
 	"/debug/pprof/":        {Operator},
 	"/debug/pprof/cmdline": {Operator},
@@ -49,6 +49,9 @@ var table = map[string][]Role{
 	"/debug/pprof/symbol":  {Operator},
 	"/debug/pprof/trace":   {Operator},
 }
+
+// probed are what the configuration can open to whoever reaches the port.
+var probed = []string{"/livez", "/readyz", "/metrics"}
 
 // RolesFor returns who may call a method or a path: operators alone, if the
 // table does not have it.

@@ -90,6 +90,7 @@ var bans = []ban{
 	{From: "internal/cluster/steering", To: "internal/cluster/members", Why: "who hosts what is compared with the map alone"},
 	{From: "...", To: "internal/cluster/restoration", Except: []string{"cmd/cli/steer"}, Tests: true, Why: "only people restore a cluster"},
 	{From: "...", To: "internal/figure/pagecache", Tests: true, Why: "benchmarks of a cold disk"},
+	{From: "...", To: "internal/cluster/maptest", Tests: true, Why: "maps of tests"},
 	{From: "...", To: "internal/cluster/etcdtest", Except: []string{"cmd/cli/clitest"}, Tests: true, Why: "an etcd of tests"},
 	{From: "...", To: "cmd/cli/clitest", Tests: true, Why: "what tests of the command line share"},
 

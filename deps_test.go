@@ -90,6 +90,7 @@ var bans = []ban{
 	{From: "internal/cluster/steering", To: "internal/cluster/members", Why: "who hosts what is compared with the map alone"},
 	{From: "...", To: "internal/cluster/restoration", Except: []string{"cmd/cli/steer"}, Tests: true, Why: "only people restore a cluster"},
 	{From: "...", To: "internal/figure/pagecache", Tests: true, Why: "benchmarks of a cold disk"},
+	{From: "...", To: "internal/cluster/maptest", Tests: true, Why: "maps of tests"},
 	{From: "...", To: "internal/cluster/etcdtest", Except: []string{"cmd/cli/clitest"}, Tests: true, Why: "an etcd of tests"},
 	{From: "...", To: "cmd/cli/clitest", Tests: true, Why: "what tests of the command line share"},
 
@@ -184,18 +185,18 @@ var rooms = map[string][]string{
 	"leans":       {"clusters", "command", "display", "reach"},
 	"shadows":     {"command", "display", "reach"},
 	// families of commands
-	"ask":      {"command", "display", "reach"},
-	"export":   {"command", "display", "reach"},
-	"models":   {"clusters", "command", "display", "export", "reach", "schemafiles"}, // export: the rows that a replay reads
-	"rollouts": {"clusters", "command", "display", "leans", "reach", "schemafiles", "shadows"},
-	"trials":   {"ask", "clusters", "command", "display", "leans", "reach", "shadows"},      // ask: attributes of viewers
-	"topics":   {"clusters", "command", "display", "reach", "rollouts", "schemafiles"},      // rollouts: who reads what a schema changes
-	"doctor":   {"clusters", "command", "display", "reach", "rollouts", "topics", "trials"}, // what each says is wrong with its own
-	"steer":    {"clusters", "command", "display"},
-	"operate":  {"clusters", "command", "display"},
-	"backups":  {"clusters", "command", "display", "reach"},
+	"ask":         {"command", "display", "reach"},
+	"export":      {"command", "display", "reach"},
+	"models":      {"clusters", "command", "display", "export", "reach", "schemafiles"}, // export: the rows that a replay reads
+	"rollouts":    {"clusters", "command", "display", "leans", "reach", "schemafiles", "shadows"},
+	"experiments": {"ask", "clusters", "command", "display", "leans", "reach", "shadows"},           // ask: attributes of viewers
+	"topics":      {"clusters", "command", "display", "reach", "rollouts", "schemafiles"},           // rollouts: who reads what a schema changes
+	"doctor":      {"clusters", "command", "display", "reach", "rollouts", "topics", "experiments"}, // what each says is wrong with its own
+	"steer":       {"clusters", "command", "display"},
+	"operate":     {"clusters", "command", "display"},
+	"backups":     {"clusters", "command", "display", "reach"},
 	// roles
-	"roles": {"clusters", "command", "config", "leans", "reach", "trials", "version"}, // leans: what steps of experiments wait for; trials: which acts guards count
+	"roles": {"clusters", "command", "config", "leans", "reach", "experiments", "version"}, // leans: what steps of experiments wait for; experiments: which acts guards count
 	"dev":   {"ask", "command", "leans", "reach", "schemafiles", "version"},
 	// tests
 	"clitest": nil,

@@ -20,15 +20,6 @@ import (
 	"github.com/millrace/millrace/internal/cluster/secrets"
 )
 
-// settled returns the feeds once all changes until now are taken over. A book
-// that is about to rest when a change comes may rest once more before it looks.
-func settled(b *feeds.Book) feeds.Set {
-	for range 40 {
-		<-b.Rests()
-	}
-	return b.Current()
-}
-
 // TestDefinitionsAreReadOffTheRequestPath: while one is read for ever,
 // requests are answered by the feeds of before, and nobody waits.
 func TestDefinitionsAreReadOffTheRequestPath(t *testing.T) {
@@ -73,7 +64,8 @@ func TestADefinitionThatNodesRefuseIsNotTakenOver(t *testing.T) {
 		n.set(func() { n.err = refuse })
 	}
 	d.Serve("jobs", 2, "name: jobs\nmodel: recency\nfilter: record.strs > 1")
-	if f := settled(b.feeds)["jobs"]; f.Version != 1 {
+	d.Settle()
+	if f := b.feeds.Current()["jobs"]; f.Version != 1 {
 		t.Errorf("serves %+v", f)
 	}
 	if got := feedstest.FaultsOf(t, b.feeds.Collectors()[0]); !slices.Equal(got, []string{"jobs"}) {
@@ -81,7 +73,7 @@ func TestADefinitionThatNodesRefuseIsNotTakenOver(t *testing.T) {
 	}
 	// Who asks for one of which no version was ever good is not to blame.
 	d.Serve("news", 1, "name: news\nmodel: recency\nfilter: record.strs > 1")
-	settled(b.feeds)
+	d.Settle()
 	for name, want := range map[string]millrace.Reason{"news": millrace.ReasonUnavailable, "nosuch": millrace.ReasonUnknown} {
 		_, err := b.GetFeed(t.Context(), &feedv1.GetFeedRequest{Feed: name, Entities: entityNames(1)})
 		if e := refusal(t, err); e.Reason != want || e.Field != "feed" {
@@ -92,7 +84,8 @@ func TestADefinitionThatNodesRefuseIsNotTakenOver(t *testing.T) {
 	// One node that takes it is enough: the other does not know a schema yet.
 	w.nodes["n1"].set(func() { w.nodes["n1"].err = nil })
 	d.Serve("", 0, "")
-	if f := settled(b.feeds)["jobs"]; f.Version != 2 {
+	d.Settle()
+	if f := b.feeds.Current()["jobs"]; f.Version != 2 {
 		t.Errorf("serves %+v", f)
 	}
 	// Where nobody can be asked nothing is known against it.
@@ -100,7 +93,8 @@ func TestADefinitionThatNodesRefuseIsNotTakenOver(t *testing.T) {
 		n.set(func() { n.err = errors.New("away") })
 	}
 	d.Serve("jobs", 3, "name: jobs\nmodel: recency\nfilter: record.stars > 3")
-	if f := settled(b.feeds)["jobs"]; f.Version != 3 {
+	d.Settle()
+	if f := b.feeds.Current()["jobs"]; f.Version != 3 {
 		t.Errorf("serves %+v", f)
 	}
 }
@@ -175,7 +169,7 @@ func TestReceiptNamesTheFeedsVersion(t *testing.T) {
 	d := feedstest.New()
 	b := w.defined(d)
 	d.Serve("recent", 9, "name: recent\nmodel: recency\nlimit: 1")
-	settled(b.feeds)
+	d.Settle()
 	w.add(timelineOf(0), "a", timeAt(0), "")
 	w.add(timelineOf(1), "b", timeAt(1), "")
 	req := recentRequest(2)
@@ -185,7 +179,7 @@ func TestReceiptNamesTheFeedsVersion(t *testing.T) {
 	}
 	// One that deduplicates otherwise begins with the next first page.
 	d.Serve("recent", 10, "name: recent\nmodel: recency\ndistinct_objects: true")
-	settled(b.feeds)
+	d.Settle()
 	req.PageToken, req.Limit = resp.NextPageToken, proto.Int64(1)
 	if resp, err = b.GetFeed(t.Context(), req); err != nil || resp.Receipt.FeedVersion != 9 {
 		t.Errorf("%v, %v", resp, err)
@@ -206,19 +200,20 @@ func TestPagesKeepTheirDefinition(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = b.Close() })
 		return b
 	}
 	d.Serve("ranked", 1, "name: ranked\nmodel: recency\nfilter: record.likes > 1\ncap_per_entity: 2")
 	knows := brokerOf()
+	defer func() { _ = knows.Close() }()
 	req := rankedRequest(5)
 	first, err := knows.GetFeed(t.Context(), req)
 	if err != nil || first.NextPageToken == "" {
 		t.Fatalf("%v, %v", first, err)
 	}
 	d.Serve("ranked", 2, "name: ranked\nmodel: recency\nfilter: record.likes > 2\ndistinct_objects: true\ntypes: [like]\nforbid: {explain: true}")
-	settled(knows.feeds)
-	for name, b := range map[string]*Broker{"one that served it": knows, "another": brokerOf()} {
+	d.Settle()
+	another := brokerOf()
+	for name, b := range map[string]*Broker{"one that served it": knows, "another": another} {
 		next := proto.Clone(req).(*feedv1.GetFeedRequest)
 		next.PageToken = first.NextPageToken
 		resp, err := b.GetFeed(t.Context(), next)
@@ -240,9 +235,12 @@ func TestPagesKeepTheirDefinition(t *testing.T) {
 			t.Errorf("%s: a first page is by %v, %v", name, resp.GetReceipt(), err)
 		}
 	}
+	if err := another.Close(); err != nil { // so that knows alone settles
+		t.Fatal(err)
+	}
 	for _, name := range []string{"recent", "other"} { // one that came with the broker, and one beside it
 		d.Serve("other", 1, "name: other\nmodel: recency")
-		settled(knows.feeds)
+		d.Settle()
 		next := proto.Clone(req).(*feedv1.GetFeedRequest)
 		next.Feed, next.PageToken = name, first.NextPageToken
 		_, err := knows.GetFeed(t.Context(), next)
@@ -263,7 +261,7 @@ func TestPagesKeepTheirDefinition(t *testing.T) {
 	}
 	d.Drop("ranked")
 	d.Serve("ranked", 1, "name: ranked\nmodel: recency")
-	settled(knows.feeds)
+	d.Settle()
 	req.PageToken = first.NextPageToken
 	_, err = knows.GetFeed(t.Context(), req)
 	if e := refusal(t, err); e.Reason != millrace.ReasonPageToken || e.Detail != "no definition that feed ranked has made the first page: it is of another feed, or its definition is no longer there" {

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/broker/fanout"
+	"github.com/millrace/millrace/internal/cluster/maptest"
 )
 
 // As package fanout has them.
@@ -124,7 +125,7 @@ func TestUnresponsiveNodesAreNotWaitedFor(t *testing.T) {
 			frozen := w.nodes["n1"]
 			frozen.set(func() { frozen.frozen = true })
 			if lost {
-				w.m = w.m.WithLost("n1")
+				w.m = maptest.WithLost(t, w.m, "n1")
 			}
 			b := w.broker()
 			ask := func() (*feedv1.GetFeedResponse, time.Duration) {

@@ -137,7 +137,7 @@ func TestAPrivateFeedHasNoOlderPages(t *testing.T) {
 	private := "name: staff\nmodel: recency\nprivate: true\n"
 	for i, text := range []string{"name: staff\nmodel: recency\n", private, private + "types: [post]\n"} {
 		d.Serve("staff", 2*i+1, text)
-		settled(b.feeds)
+		d.Settle()
 		req := recentRequest(9)
 		req.Feed, req.Limit = "staff", new(int64(1))
 		first, err := b.GetFeed(t.Context(), req)
@@ -149,7 +149,7 @@ func TestAPrivateFeedHasNoOlderPages(t *testing.T) {
 			t.Errorf("by the same definition: %v", err)
 		}
 		d.Serve("staff", 2*i+2, private+"filter: record.aud == 'all'\n")
-		settled(b.feeds)
+		d.Settle()
 		_, err = b.GetFeed(t.Context(), req)
 		if e := refusal(t, err); e.Reason != millrace.ReasonPageToken || e.WayOut == "" {
 			t.Errorf("a page by definition %d: %+v", i, e)
@@ -187,11 +187,11 @@ func TestABuiltInFeedHasNoPagesOnceItIsShut(t *testing.T) {
 	look("as it was, with the right", as(permit.Recent), true)
 	look("as it was, without", as(), false)
 	d.Serve("home", 1, "name: home\nmodel: recency\n")
-	settled(b.feeds)
+	d.Settle()
 	look("beside another, with the right", as(permit.Recent), true)
 	look("beside another, without", as(), false)
 	d.Serve("staff", 1, "name: staff\nmodel: recency\nprivate: true\n")
-	settled(b.feeds)
+	d.Settle()
 	look("beside a private feed", t.Context(), false)
 }
 
@@ -212,7 +212,7 @@ func TestAPrivateFeedsAnswersTellNoOffsets(t *testing.T) {
 	b := w.defined(d)
 	d.Serve("open", 1, "name: open\nmodel: recency\n")
 	d.Serve("staff", 1, "name: staff\nmodel: recency\nprivate: true\n")
-	settled(b.feeds)
+	d.Settle()
 	for _, feed := range []string{"open", "staff"} {
 		for _, form := range []string{"", "full"} {
 			req := recentRequest(9)

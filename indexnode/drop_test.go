@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster/maptest"
 	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
@@ -32,7 +33,7 @@ func TestOrderedToDelete(t *testing.T) {
 	}{
 		{m: m, id: "a", want: some.Or(ofC)},
 		{m: m, id: "a", fault: errors.New("etcd is away")},
-		{m: m.WithLost("c"), id: "a", want: some},
+		{m: maptest.WithLost(t, m, "c"), id: "a", want: some},
 		{m: m, id: "b"},
 	} {
 		if got := ordered(c.m, c.fault, c.id); got != c.want {

@@ -194,7 +194,7 @@ func TestSharesOfAJoint(t *testing.T) {
 			}
 		}
 	}
-	if got := Join(both, onlyX).Interpreted().Shares(); len(got) != 2 || got[0] <= got[1] {
+	if got := Join(both, onlyX).Shares(); len(got) != 2 || got[0] <= got[1] {
 		t.Errorf("interpreted: %v", got)
 	}
 }

@@ -24,9 +24,11 @@ type Joint struct {
 	shares func() []float64 // see Shares
 }
 
-// Join joins models; their order is that of the scores.
+// Join joins models; their order is that of the scores. If one of them never uses generated
+// code, none does.
 func Join(models ...*Model) *Joint {
-	return &Joint{models: models, shares: sync.OnceValue(func() []float64 { return shares(models) })}
+	slow := slices.ContainsFunc(models, func(m *Model) bool { return m.slow })
+	return &Joint{models: models, slow: slow, shares: sync.OnceValue(func() []float64 { return shares(models) })}
 }
 
 // Shares returns each model's part of the cost of scoring, as [Model.Cost] counts it. The
@@ -40,9 +42,6 @@ func (j *Joint) Models() []*Model { return j.models }
 // ReadsObjects reports whether any of the models reads features of what records
 // are about.
 func (j *Joint) ReadsObjects() bool { return slices.ContainsFunc(j.models, (*Model).ReadsObjects) }
-
-// Interpreted returns the models as they serve without generated code.
-func (j *Joint) Interpreted() *Joint { return &Joint{models: j.models, slow: true, shares: j.shares} }
 
 // Plan plans the models for one pair of layouts.
 func (j *Joint) Plan(rows, entity *column.Layout) (*plan.Plan, error) {
@@ -184,11 +183,3 @@ func (s *JointScorer) ObjectLayout() *column.Layout { return s.plan.Objects() }
 
 // SetObjects gives the features of objects; see [Scorer.SetObjects].
 func (s *JointScorer) SetObjects(objects *column.Slab) { s.objects.given = objects }
-
-// Execution tells what scores: "generated" or "interpreted".
-func (s *JointScorer) Execution() string {
-	if s.score == nil {
-		return "interpreted"
-	}
-	return "generated"
-}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster/maptest"
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/partition"
 )
@@ -127,7 +128,7 @@ func TestRouteAvoidsWhatLags(t *testing.T) {
 	for p := range millrace.Partition(100) {
 		fallen.Add(p)
 	}
-	m := zoned(t, 2, "a1", "b1").WithLag("a1", topology.Lag{Behind: fallen, Seconds: 20})
+	m := maptest.WithLag(t, zoned(t, 2, "a1", "b1"), "a1", topology.Lag{Behind: fallen, Seconds: 20})
 	for _, c := range []struct {
 		name string
 		m    *topology.Map
@@ -137,8 +138,8 @@ func TestRouteAvoidsWhatLags(t *testing.T) {
 		{name: "another is well", m: m},
 		{name: "another is slow", m: m, doubtful: doubtful{poor: []millrace.NodeID{"b1"}}},
 		{name: "another is silent", m: m, doubtful: doubtful{unresponsive: []millrace.NodeID{"b1"}}, lagging: 100},
-		{name: "another lags too", m: m.WithLag("b1", topology.Lag{Behind: topology.All()}), lagging: 100},
-		{name: "another is lost", m: topology.NewMap(m.Assignment(), m.Nodes()[:1], map[millrace.NodeID]topology.Set{"a1": topology.All()}).WithLag("a1", m.Lag("a1")), lagging: 100},
+		{name: "another lags too", m: maptest.WithLag(t, m, "b1", topology.Lag{Behind: topology.All()}), lagging: 100},
+		{name: "another is lost", m: maptest.WithLost(t, m, "b1"), lagging: 100},
 	} {
 		asked := map[millrace.NodeID]topology.Set{}
 		requests, rest := (&choice{m: c.m, doubtful: c.doubtful, zone: "a", viewer: "v", work: each1}).route(topology.All())

@@ -65,7 +65,6 @@ type Book struct {
 	earlier editions
 	ended   sync.WaitGroup
 	stop    context.CancelFunc
-	resting chan struct{} // can be received from while nothing is to be taken over
 
 	// Only take touches these.
 	taken  map[string]taken
@@ -85,7 +84,7 @@ type taken struct {
 // NewBook returns a book of fixed feeds, and of the definitions of a cluster (nil: there
 // are none) once it is started. A definition serves only after try had nothing against it.
 func NewBook(fixed []Feed, defs Definitions, try tries, log *slog.Logger) *Book {
-	b := &Book{fixed: Set{}, defs: defs, try: try, log: log, stop: func() {}, resting: make(chan struct{}), taken: map[string]taken{}, faults: map[string]string{}}
+	b := &Book{fixed: Set{}, defs: defs, try: try, log: log, stop: func() {}, taken: map[string]taken{}, faults: map[string]string{}}
 	for _, f := range fixed {
 		f.Limit = cmp.Or(f.Limit, DefaultLimit)
 		f.edition = artefacts.Version{Name: f.Name, Sum: f.digest()}
@@ -109,9 +108,6 @@ func (b *Book) Defined(name string) bool {
 	}
 	return served
 }
-
-// Rests can be received from while nothing is to be taken over.
-func (b *Book) Rests() <-chan struct{} { return b.resting }
 
 // Collectors are the metrics of definitions.
 func (b *Book) Collectors() []prometheus.Collector { return []prometheus.Collector{b.bad} }
@@ -149,16 +145,11 @@ func (b *Book) follow(ctx context.Context, changed <-chan struct{}) {
 		if len(b.faults) > 0 { // a schema or a version may arrive yet
 			again = time.After(definitionRetry)
 		}
-		for rests := true; rests; {
-			select {
-			case <-ctx.Done():
-				return
-			case <-changed:
-				rests = false
-			case <-again:
-				rests = false
-			case b.resting <- struct{}{}:
-			}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-again:
 		}
 		changed = b.defs.Changed()
 		b.take(ctx)

@@ -25,12 +25,9 @@ func openBook(t *testing.T, d *feedstest.Definitions, try tries, fixed ...Feed) 
 	return b
 }
 
-// settled returns the feeds once all changes until now are taken over. A book
-// that is about to rest when a change comes may rest once more before it looks.
+// settled returns the feeds once all changes until now are taken over.
 func settled(b *Book) Set {
-	for range 40 {
-		<-b.resting
-	}
+	b.defs.(*feedstest.Definitions).Settle()
 	return b.Current()
 }
 

@@ -21,6 +21,9 @@ type Definitions struct {
 	Versions map[string][]artefacts.Version
 	serving  map[string]artefacts.Version
 	changed  chan struct{}
+	heard    chan struct{} // changed as it was last asked for
+	taken    chan struct{} // heard as it was when the last versions were taken over
+	settled  sync.Cond     // taken is another
 	Reads    int
 	gone     map[string]time.Time
 	unread   []string
@@ -30,7 +33,9 @@ type Definitions struct {
 
 // New returns one without definitions.
 func New() *Definitions {
-	return &Definitions{bodies: map[artefacts.Version]string{}, Versions: map[string][]artefacts.Version{}, serving: map[string]artefacts.Version{}, gone: map[string]time.Time{}, changed: make(chan struct{})}
+	d := &Definitions{bodies: map[artefacts.Version]string{}, Versions: map[string][]artefacts.Version{}, serving: map[string]artefacts.Version{}, gone: map[string]time.Time{}, changed: make(chan struct{})}
+	d.settled.L = &d.Mu
+	return d
 }
 
 // Serving implements feeds.Definitions.
@@ -88,7 +93,18 @@ func (d *Definitions) Body(ctx context.Context, v artefacts.Version) ([]byte, er
 func (d *Definitions) Use(versions map[string]artefacts.Version) {
 	d.Mu.Lock()
 	defer d.Mu.Unlock()
-	d.used = versions
+	d.used, d.taken = versions, d.heard
+	d.settled.Broadcast()
+}
+
+// Settle returns once all changes until now are taken over: who follows asks for the next
+// change, looks at what serves, and then says what it uses.
+func (d *Definitions) Settle() {
+	d.Mu.Lock()
+	defer d.Mu.Unlock()
+	for d.taken != d.changed {
+		d.settled.Wait()
+	}
 }
 
 // LastUsed implements feeds.Definitions.
@@ -106,6 +122,7 @@ func (d *Definitions) LastUsed() map[artefacts.Version][]byte {
 func (d *Definitions) Changed() <-chan struct{} {
 	d.Mu.Lock()
 	defer d.Mu.Unlock()
+	d.heard = d.changed
 	return d.changed
 }
 

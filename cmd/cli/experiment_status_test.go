@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/clusters"
-	"github.com/millrace/millrace/cmd/cli/trials"
+	experimentcli "github.com/millrace/millrace/cmd/cli/experiments"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/kafka"
@@ -289,7 +289,7 @@ func TestStatusOfANameUsedAgain(t *testing.T) {
 	clitest.WaitFor(t.Context(), t, "how old outcomes are to be told, as doctor does", func() bool {
 		now := time.Now() // a look counts for a while
 		s.Check(trails.Look(t.Context(), nil, "fresher", experiments.Look{When: now, By: "c1", Says: "no guard says stop", Whole: now, Outcomes: &experiments.OutcomesLook{Topic: "clicks", Whole: now, Newest: now.Add(-time.Hour)}}))
-		says, _, err := trials.Faults(t.Context(), s.Client)
+		says, _, err := experimentcli.Faults(t.Context(), s.Client)
 		s.Check(err)
 		return says == "1 in 1 documents; outcomes of fresher: the newest that belongs to what was shown is 1h0m0s old"
 	})

@@ -22,6 +22,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/dev"
 	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/cmd/cli/doctor"
+	"github.com/millrace/millrace/cmd/cli/experiments"
 	"github.com/millrace/millrace/cmd/cli/export"
 	"github.com/millrace/millrace/cmd/cli/models"
 	"github.com/millrace/millrace/cmd/cli/operate"
@@ -30,7 +31,6 @@ import (
 	"github.com/millrace/millrace/cmd/cli/rollouts"
 	"github.com/millrace/millrace/cmd/cli/steer"
 	"github.com/millrace/millrace/cmd/cli/topics"
-	"github.com/millrace/millrace/cmd/cli/trials"
 	"github.com/millrace/millrace/cmd/cli/version"
 	"github.com/millrace/millrace/internal/logs"
 	"github.com/millrace/millrace/internal/tracing"
@@ -114,7 +114,7 @@ one member's feed, and the curl line that asks for it.`,
 		}
 	}
 	group("try", dev.Demo(), dev.Command(), benchCommand())
-	group("use", topics.Load(), ask.Command(rollouts.Feeds()...), ask.Why(), models.Command(rollouts.Models), trials.Command(), export.Command(), dev.Init(), dev.Generate(), steer.Trace(), steer.Cluster(), steer.Node(), operate.Partition(), operate.State(), operate.Timeline(), operate.Record(), operate.Cache(), operate.Ingest(), topics.Schema(), topics.Command(), topics.DeadLetters(), backups.Command(), doctor.Command(), reach.Command(), doctor.Ready(), version.Command(), reach.Help())
+	group("use", topics.Load(), ask.Command(rollouts.Feeds()...), ask.Why(), models.Command(rollouts.Models), experiments.Command(), export.Command(), dev.Init(), dev.Generate(), steer.Trace(), steer.Cluster(), steer.Node(), operate.Partition(), operate.State(), operate.Timeline(), operate.Record(), operate.Cache(), operate.Ingest(), topics.Schema(), topics.Command(), topics.DeadLetters(), backups.Command(), doctor.Command(), reach.Command(), doctor.Ready(), version.Command(), reach.Help())
 	group("run", roles.Partitioner(), roles.IndexNode(), roles.Broker(), roles.Coordinator(), config.Command(roles.Files()))
 	command.Prepare(c)
 	return c

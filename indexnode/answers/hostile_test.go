@@ -190,7 +190,7 @@ func TestAPanicEndsAQuestionOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.cache.Put(post, alien)
+	n.cache.Fill(post, alien)
 	if _, err := ask(); status.Code(err) != codes.Internal || !strings.HasPrefix(status.Convert(err).Message(), "query panicked: ") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("what breaks invariants: %v", err)
 	}
@@ -203,7 +203,7 @@ func TestAPanicEndsAQuestionOnly(t *testing.T) {
 		t.Errorf("after it: %v, %v", resp, err)
 	}
 	for range 5000 {
-		n.cache.Put(post, alien)
+		n.cache.Fill(post, alien)
 	}
 	if s := n.CacheStats().Arena; s.Retired > 100_000 {
 		t.Errorf("%d bytes wait for a reader that is gone", s.Retired)

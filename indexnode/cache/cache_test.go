@@ -311,3 +311,10 @@ func TestCacheEqualsAMap(t *testing.T) {
 // found reports whether the timeline was found in the cache, not read for the
 // one who has it.
 func (t *Timeline) found() bool { return t.cached || t == Empty }
+
+// Put caches a copy of a timeline, whether there is room or not.
+func (c *Cache) Put(t millrace.Timeline, tl *Timeline) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.replace(t, c.seeds.id(t), tl)
+}

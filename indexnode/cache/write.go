@@ -4,19 +4,14 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// Put caches a copy of a timeline, whether there is room or not: write-through.
-func (c *Cache) Put(t millrace.Timeline, tl *Timeline) { c.put(t, tl, true) }
-
 // Fill caches a copy of what a query read, [Empty] if there is nothing. Where there is
 // no room for it, it must have been asked for not long before.
-func (c *Cache) Fill(t millrace.Timeline, tl *Timeline) { c.put(t, tl, false) }
-
-func (c *Cache) put(t millrace.Timeline, tl *Timeline, force bool) {
+func (c *Cache) Fill(t millrace.Timeline, tl *Timeline) {
 	k, kind := c.seeds.id(t), kindOf(t, tl)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l := &c.mu.lists[kind]
-	if c.index.get(k) == nil && !force && !c.fits(kind, tl.bytes(), keyBytes(nameBytes(t))) && !l.door.seen(k, l.order.keys) {
+	if c.index.get(k) == nil && !c.fits(kind, tl.bytes(), keyBytes(nameBytes(t))) && !l.door.seen(k, l.order.keys) {
 		c.mu.notAdmitted++
 		return
 	}

@@ -41,7 +41,7 @@ func TestForgetPartition(t *testing.T) {
 		}
 	}
 	for tl := range known {
-		l.cache.Put(tl, cache.Empty)
+		l.cache.Fill(tl, cache.Empty)
 	}
 	var gone millrace.Partition
 	for tl := range known {

@@ -245,7 +245,7 @@ func BenchmarkMemory(b *testing.B) {
 	func() {
 		keys, all := build(memoryTimelines, inHeap)
 		for i, k := range keys {
-			c.Put(k, all[i])
+			c.Fill(k, all[i])
 		}
 	}()
 	ourBytes, withOurs := heapBytes()-base+int64(c.Stats().Arena.Used), collect()

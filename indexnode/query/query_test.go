@@ -40,7 +40,7 @@ func hold(t testing.TB, slab *column.Slab) *cache.Timeline {
 	}
 	k := millrace.Timeline{Entity: millrace.Entity(fmt.Sprint("held:", held.n)), Type: "post"}
 	held.n++
-	held.Put(k, tl)
+	held.Fill(k, tl)
 	tl = heldAs(k)
 	if _, test := t.(*testing.T); test { // the collector marks these
 		held.keys[tl] = k

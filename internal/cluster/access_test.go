@@ -80,7 +80,7 @@ func TestThePasswordOfEtcdRotates(t *testing.T) {
 	check(t, os.WriteFile(file, []byte("new"), 0o600))
 	_, err = s.Root.UserChangePassword(t.Context(), "millrace", "new") // which ends its tokens
 	check(t, err)
-	check(t, docs.Put(t.Context(), "home", []byte("after")))
+	check(t, putDocument(t.Context(), docs, "home", []byte("after")))
 	await(t, "the document is heard of", docs.Changed, func() bool { return docs.Current()["home"].Body == "after" })
 }
 
@@ -96,7 +96,7 @@ func TestAUserStartsWithoutEtcd(t *testing.T) {
 	await(t, "the map is kept", w.Changed, func() bool { return w.Current().Epoch() == 1 })
 	docs, err := documents.Watch(t.Context(), c, "feeds")
 	check(t, err)
-	check(t, docs.Put(t.Context(), "home", []byte("kept")))
+	check(t, putDocument(t.Context(), docs, "home", []byte("kept")))
 	await(t, "it is kept", docs.Changed, func() bool { return docs.Current()["home"].Body == "kept" })
 	check(t, c.Close())
 	l, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts

@@ -216,7 +216,7 @@ func TestMapAndDocumentsThroughOutages(t *testing.T) {
 		t.Fatalf("assigning the same epoch twice gave %v", err)
 	}
 	n1.SetAnswering(topology.All(), topology.Lag{})
-	check(t, docs.Put(ctx, "home", []byte("name: home")))
+	check(t, putDocument(ctx, docs, "home", []byte("name: home")))
 	until("n1 is ready", func(m *topology.Map, err error) bool {
 		return err == nil && m.Epoch() == 1 && m.Alive("n2") && m.Ready("n1") == topology.All()
 	})

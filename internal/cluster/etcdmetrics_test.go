@@ -17,7 +17,7 @@ func TestEtcdMetrics(t *testing.T) {
 	c := startEtcd(t).open(t.TempDir())
 	docs, err := documents.Watch(t.Context(), c, "feeds")
 	check(t, err)
-	check(t, docs.Put(t.Context(), "home", []byte("heard")))
+	check(t, putDocument(t.Context(), docs, "home", []byte("heard")))
 	await(t, "the watch hears", docs.Changed, func() bool { return docs.Current()["home"].Body == "heard" })
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(c)

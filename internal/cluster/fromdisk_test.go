@@ -34,7 +34,7 @@ func TestAStartFromDiskTellsTheAge(t *testing.T) {
 	before := etcd.open(dir)
 	docs, err := documents.Watch(ctx, before, "feeds")
 	check(t, err)
-	check(t, docs.Put(ctx, "home", []byte("name: home")))
+	check(t, putDocument(ctx, docs, "home", []byte("name: home")))
 	await(t, "it is known", docs.Changed, func() bool { return len(docs.Current()) == 1 })
 	w, err := before.Watch(ctx)
 	check(t, err)

@@ -80,7 +80,7 @@ func TestAValueOfEtcdsLimitChangesNothing(t *testing.T) {
 	w, docs, traced := watch(t, c), documentsOf(t, c), brokers.WatchTraced(ctx, c)
 	m := join(t, c, topology.Node{ID: "n1", Addr: "a:1"})
 	check(t, steering.Assign(ctx, c, spreadOver(t, 1, "n1")))
-	check(t, docs.Put(ctx, "home", []byte("name: home")))
+	check(t, putDocument(ctx, docs, "home", []byte("name: home")))
 	await(t, "the document is there", docs.Changed, func() bool { return docs.Current()["home"].Body != "" })
 	await(t, "the map is there", w.Changed, func() bool { return w.Current().Epoch() == 1 && w.Fault() == nil })
 
@@ -100,7 +100,7 @@ func TestAValueOfEtcdsLimitChangesNothing(t *testing.T) {
 	}
 	m.SetAnswering(topology.All(), topology.Lag{})
 	await(t, "n1 is ready", w.Changed, func() bool { return w.Current().Ready("n1") == topology.All() })
-	check(t, docs.Put(ctx, "jobs", []byte("name: jobs")))
+	check(t, putDocument(ctx, docs, "jobs", []byte("name: jobs")))
 	await(t, "another document is there", docs.Changed, func() bool { return docs.Current()["jobs"].Body != "" })
 	check(t, steering.Assign(ctx, c, spreadOver(t, 2, "n1")))
 	await(t, "another map is there", w.Changed, func() bool { return w.Current().Epoch() == 2 })
@@ -141,10 +141,10 @@ func TestAnAnswerOfEtcdIsBounded(t *testing.T) {
 	ctx, etcd := t.Context(), startEtcd(t)
 	c := etcd.open("")
 	docs := documentsOf(t, c)
-	check(t, docs.Put(ctx, "home", []byte("name: home")))
+	check(t, putDocument(ctx, docs, "home", []byte("name: home")))
 	await(t, "the document is there", docs.Changed, func() bool { return docs.Current()["home"].Body != "" })
 	for i := range 3 {
-		check(t, docs.Put(ctx, fmt.Sprint("large", i), noise(9, 400<<10)))
+		check(t, putDocument(ctx, docs, fmt.Sprint("large", i), noise(9, 400<<10)))
 	}
 	await(t, "it is told", docs.Changed, func() bool {
 		return docs.Fault() != nil && strings.Contains(docs.Fault().Error(), "more than 1048576 bytes")
@@ -169,24 +169,24 @@ func TestAllOfEtcdIsBounded(t *testing.T) {
 		d, err := documents.Watch(ctx, c, kind)
 		check(t, err)
 		kinds[kind] = d
-		check(t, d.Put(ctx, "home", []byte("good")))
+		check(t, putDocument(ctx, d, "home", []byte("good")))
 		await(t, "the document is there", d.Changed, func() bool { return d.Current()["home"].Body == "good" })
 	}
 	feeds, experiments, others := kinds["feeds"], kinds["experiments"], kinds["others"]
-	check(t, feeds.Put(ctx, "parts", noise(1, 4<<20)))
+	check(t, putDocument(ctx, feeds, "parts", noise(1, 4<<20)))
 	await(t, "it is there", feeds.Changed, func() bool { return len(feeds.Current()) == 2 })
 	for i := range 3 {
-		check(t, experiments.Put(ctx, fmt.Sprint("large", i), noise(2, 1<<20)))
+		check(t, putDocument(ctx, experiments, fmt.Sprint("large", i), noise(2, 1<<20)))
 	}
 	await(t, "they are there", experiments.Changed, func() bool { return len(experiments.Current()) == 4 })
 	full := func(d *documents.Kind) func() bool {
 		return func() bool { return d.Fault() != nil && strings.Contains(d.Fault().Error(), "are more than 8388608") }
 	}
 	for i := range 2 { // in one piece
-		check(t, others.Put(ctx, fmt.Sprint("large", i), noise(3, 1<<20)))
+		check(t, putDocument(ctx, others, fmt.Sprint("large", i), noise(3, 1<<20)))
 	}
 	await(t, "it is told", others.Changed, full(others))
-	check(t, feeds.Put(ctx, "more", noise(4, 3<<20))) // in parts
+	check(t, putDocument(ctx, feeds, "more", noise(4, 3<<20))) // in parts
 	await(t, "it is told", feeds.Changed, full(feeds))
 	if c.Held() > 8<<20 {
 		t.Errorf("%d bytes are held", c.Held())
@@ -209,7 +209,7 @@ func TestRestoreReadsNoBodies(t *testing.T) {
 	w, docs := watch(t, c), documentsOf(t, c)
 	check(t, steering.Assign(ctx, c, spreadOver(t, 1, "n1", "n2")))
 	for i := range 2 {
-		check(t, docs.Put(ctx, fmt.Sprint("large", i), noise(9, 3<<19)))
+		check(t, putDocument(ctx, docs, fmt.Sprint("large", i), noise(9, 3<<19)))
 	}
 	await(t, "the documents are there", docs.Changed, func() bool { return len(docs.Current()) == 2 })
 	await(t, "the map is there", w.Changed, func() bool { return w.Current().Epoch() == 1 })
@@ -227,7 +227,7 @@ func TestAForeignEtcdIsNotBelieved(t *testing.T) {
 	etcd := startEtcd(t)
 	c := etcd.open(dir)
 	w, docs := watch(t, c), documentsOf(t, c)
-	check(t, docs.Put(ctx, "home", []byte("name: home")))
+	check(t, putDocument(ctx, docs, "home", []byte("name: home")))
 	check(t, steering.Assign(ctx, c, spreadOver(t, 1, "n1", "n2")))
 	await(t, "the document is there", docs.Changed, func() bool { return docs.Current()["home"].Body != "" })
 	await(t, "the map is there", w.Changed, func() bool { return w.Current().Epoch() == 1 })
@@ -239,7 +239,7 @@ func TestAForeignEtcdIsNotBelieved(t *testing.T) {
 	other := etcd.open("")
 	check(t, steering.Assign(ctx, other, spreadOver(t, 1, "x1", "x2")))
 	check(t, steering.Assign(ctx, other, spreadOver(t, 2, "x1", "x2")))
-	check(t, documentsOf(t, other).Put(ctx, "home", []byte("foreign")))
+	check(t, putDocument(ctx, documentsOf(t, other), "home", []byte("foreign")))
 	foreign := func(w *cluster.Watcher, d *documents.Kind) {
 		t.Helper()
 		await(t, "the map is told", w.Changed, func() bool { return w.Fault() != nil && strings.Contains(w.Fault().Error(), "another etcd cluster") })
@@ -265,7 +265,7 @@ func TestDocumentsOfStrangeNames(t *testing.T) {
 	c := etcd.open("")
 	d, err := documents.Watch(ctx, c, "feeds")
 	check(t, err)
-	check(t, d.Put(ctx, "good", []byte("1")))
+	check(t, putDocument(ctx, d, "good", []byte("1")))
 	for _, name := range []string{"\xff\xfe", strings.Repeat("a", 64), "a b", "\x1b[2J"} {
 		etcd.put("/millrace/test/docs/feeds/"+name, "1")
 	}
@@ -291,12 +291,12 @@ func TestARollbackIsToldToWhoLooks(t *testing.T) {
 	backup := t.TempDir()
 	check(t, os.CopyFS(backup, os.DirFS(etcd.dir)))
 	etcd.start()
-	check(t, docs.Put(ctx, "home", []byte("new")))
+	check(t, putDocument(ctx, docs, "home", []byte("new")))
 	await(t, "it is heard", docs.Changed, func() bool { return docs.Current()["home"].Body == "new" })
 	for range 100 {
 		etcd.put("/elsewhere", "")
 	}
-	check(t, docs.Put(ctx, "home", []byte("newer")))
+	check(t, putDocument(ctx, docs, "home", []byte("newer")))
 	await(t, "it is heard", docs.Changed, func() bool { return docs.Current()["home"].Body == "newer" })
 	lost := func() string {
 		other := etcd.open("")

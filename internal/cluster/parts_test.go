@@ -54,10 +54,10 @@ func TestLargeDocuments(t *testing.T) {
 	partKeys := func() []string { return etcd.partKeys() }
 
 	first, second, small := noise(1, 3<<20), noise(2, 5<<19), noise(3, 1000)
-	check(t, docs.Put(ctx, "big", first))
+	check(t, putDocument(ctx, docs, "big", first))
 	await(t, "the first is there", docs.Changed, is(first))
-	check(t, docs.Put(ctx, "bigger", first)) // whose parts stay where they are
-	check(t, docs.Put(ctx, "big", second))
+	check(t, putDocument(ctx, docs, "bigger", first)) // whose parts stay where they are
+	check(t, putDocument(ctx, docs, "big", second))
 	await(t, "the second is there", docs.Changed, is(second))
 	if keys := partKeys(); len(keys) != 6 {
 		t.Fatalf("parts %q", keys)
@@ -95,25 +95,25 @@ func TestLargeDocuments(t *testing.T) {
 			t.Fatal("the last good one went")
 		}
 	}
-	check(t, docs.Put(ctx, "big", second))
+	check(t, putDocument(ctx, docs, "big", second))
 	await(t, "the fault is over", docs.Changed, func() bool { return docs.Fault() == nil })
 
 	// Two at once: one of both is there, whole.
 	var g sync.WaitGroup
 	for _, body := range [][]byte{first, second} {
 		g.Go(func() {
-			for docs.Put(ctx, "big", body) != nil {
+			for putDocument(ctx, docs, "big", body) != nil {
 			}
 		})
 	}
 	g.Wait()
 	await(t, "one of both is there", docs.Changed, func() bool { return docs.Fault() == nil && (is(first)() || is(second)()) })
 
-	check(t, docs.Put(ctx, "big", first))
-	check(t, docs.Put(ctx, "small", small))
+	check(t, putDocument(ctx, docs, "big", first))
+	check(t, putDocument(ctx, docs, "small", small))
 	await(t, "both are there", docs.Changed, func() bool { return is(first)() && docs.Current()["small"].Body == string(small) })
 	var wrong *millrace.Error
-	if err := docs.Put(ctx, "big", make([]byte, 33<<20)); !errors.As(err, &wrong) || wrong.WayOut == "" {
+	if err := putDocument(ctx, docs, "big", make([]byte, 33<<20)); !errors.As(err, &wrong) || wrong.WayOut == "" {
 		t.Errorf("33 MiB: %v", err)
 	}
 
@@ -130,7 +130,7 @@ func TestLargeDocuments(t *testing.T) {
 	}
 	etcd.start()
 	await(t, "etcd is back", docs.Changed, func() bool { return docs.Fault() == nil })
-	check(t, docs.Put(ctx, "big", small))
+	check(t, putDocument(ctx, docs, "big", small))
 	await(t, "it is small", docs.Changed, is(small))
 	if keys := partKeys(); len(keys) != 0 {
 		t.Errorf("parts left: %q", keys)
@@ -151,7 +151,7 @@ func TestAWriteThatBreaksOffLeavesNoParts(t *testing.T) {
 	if check(t, err); put || len(etcd.partKeys()) != 0 {
 		t.Errorf("not put: %v, parts %q", put, etcd.partKeys())
 	}
-	check(t, d.Put(ctx, "big", first))
+	check(t, putDocument(ctx, d, "big", first))
 	kept := etcd.partKeys()
 	for what, body := range map[string][]byte{"another": second, "the same": first} {
 		if put, err = d.PutIf(ctx, "big", body, never); err != nil || put || !slices.Equal(etcd.partKeys(), kept) {
@@ -176,8 +176,8 @@ func TestAWriteFindsThatEtcdIsAway(t *testing.T) {
 	defer pipe.thaw()
 	pipe.freeze()
 	done := make(chan error, 3)
-	go func() { done <- documents.Of(c, "models").Put(ctx, "big", noise(1, 3<<20)) }()
-	go func() { done <- documents.Of(c, "models").Put(ctx, "small", noise(1, 1<<10)) }()
+	go func() { done <- putDocument(ctx, documents.Of(c, "models"), "big", noise(1, 3<<20)) }()
+	go func() { done <- putDocument(ctx, documents.Of(c, "models"), "small", noise(1, 1<<10)) }()
 	go func() {
 		done <- artefacts.Of(c, "models").Upload(ctx, artefacts.Version{Name: "m", Version: "1", Sum: "0123"}, noise(1, 3<<20))
 	}()

@@ -349,7 +349,7 @@ func TestDirectoriesThatLackWhatProcessesKeepAreRefused(t *testing.T) {
 		"another kind": {false, func(p *past) {
 			more, err := documents.Watch(p.t.Context(), p.runs[1], "decisions")
 			check(p.t, err)
-			check(p.t, more.Put(p.t.Context(), "x", []byte("vetoed")))
+			check(p.t, putDocument(p.t.Context(), more, "x", []byte("vetoed")))
 			await(p.t, "it is heard", more.Changed, func() bool { return len(more.Current()) == 1 })
 		}, "decisions x of revision "},
 	} {

@@ -58,11 +58,11 @@ func TestAnEtcdThatWentBackIsToldToAll(t *testing.T) {
 			check(t, steering.Assign(ctx, first, spreadOver(t, 1, "n1")))
 			await(t, "the map is there", w.Changed, func() bool { return w.Current().Epoch() == 1 })
 			if c.before {
-				check(t, docs.Put(ctx, "home", []byte("old")))
+				check(t, putDocument(ctx, docs, "home", []byte("old")))
 				await(t, "it is there", docs.Changed, func() bool { return docs.Current()["home"].Body == "old" })
 			}
 			restore := etcd.backed()
-			check(t, docs.Put(ctx, "home", []byte("mine")))
+			check(t, putDocument(ctx, docs, "home", []byte("mine")))
 			await(t, "it is there", docs.Changed, func() bool { return docs.Current()["home"].Body == "mine" })
 			at := docs.Current()["home"].Version
 			check(t, first.Close())

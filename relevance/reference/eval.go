@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/expr"
 	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/trees"
 )
 
 // Question is what a record is scored for.
@@ -25,6 +26,17 @@ type Question struct {
 	Viewer *millrace.Viewer
 	AsOf   millrace.Time
 	model  *relevance.Model
+}
+
+// score scores one row by a forest.
+func score(f *trees.Forest, row []float64) float64 {
+	var s trees.Scores
+	m, out := f.Matrix(), [1]float64{}
+	for c, x := range row {
+		m[c*trees.Block] = x
+	}
+	f.Score(&s, m, 1, out[:])
+	return out[0]
 }
 
 // Score returns the score of a record.
@@ -40,7 +52,7 @@ func Score(m *relevance.Model, q Question) float64 {
 			}
 			row = append(row, v.(float64))
 		}
-		return params.Forest.Score1(row)
+		return score(params.Forest, row)
 	}
 	// The terms of the record alone, and those of both, take turns over four
 	// sums; those of the request alone are one.

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster/maptest"
 	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
@@ -16,8 +17,8 @@ func TestWhoIsBehindTakesNobodysPlace(t *testing.T) {
 	a.Replicas[9] = []millrace.NodeID{"n1"}
 	var behind, none topology.Set
 	behind.Add(7)
-	m := topology.NewMap(a, []topology.Node{{ID: "n1"}, {ID: "n2"}}, map[millrace.NodeID]topology.Set{"n1": topology.All(), "n2": topology.All()})
-	m = m.WithLag("n2", topology.Lag{Behind: behind})
+	m := topology.NewMap(a, []topology.Node{{ID: "n1", Addr: "a:1"}, {ID: "n2", Addr: "a:2"}}, map[millrace.NodeID]topology.Set{"n1": topology.All(), "n2": topology.All()})
+	m = maptest.WithLag(t, m, "n2", topology.Lag{Behind: behind})
 	for id, want := range map[millrace.NodeID]string{"n1": "7,9", "n2": none.Ranges(), "n3": none.Ranges()} {
 		if got := Alone(m, id); got.Ranges() != want {
 			t.Errorf("of %s nobody else serves %q, not %q", id, got.Ranges(), want)

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
-	"github.com/millrace/millrace/cmd/cli/trials"
+	"github.com/millrace/millrace/cmd/cli/experiments"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker/feeds"
@@ -179,7 +179,7 @@ func (d *doctor) experimentsWhole(ctx context.Context) (string, error) {
 		return "", err
 	}
 	defer cl.Close()
-	says, lines, err := trials.Faults(ctx, cl)
+	says, lines, err := experiments.Faults(ctx, cl)
 	if err != nil {
 		return "", err
 	}

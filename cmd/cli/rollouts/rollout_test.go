@@ -23,8 +23,8 @@ import (
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/cmd/cli/experiments"
 	"github.com/millrace/millrace/cmd/cli/models"
-	"github.com/millrace/millrace/cmd/cli/trials"
 	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/cluster/documents"
 	"github.com/millrace/millrace/internal/cluster/ledger"
@@ -55,7 +55,7 @@ func (s *rolling) run(args ...string) (string, error) {
 	model := &cobra.Command{Use: "model"}
 	model.AddCommand(Models(new([]string))...)
 	c := &cobra.Command{Use: "millrace"}
-	c.AddCommand(model, trials.Command())
+	c.AddCommand(model, experiments.Command())
 	command.Prepare(c)
 	c.SetArgs(append(args, "--etcd", s.Etcd[0], "--cluster", "test"))
 	c.SetOut(&out)
@@ -714,7 +714,8 @@ func TestWhatIsWrittenPastTheCommandsIsDropped(t *testing.T) {
 
 	raw, err := documents.Watch(t.Context(), s.Client, "models")
 	s.Check(err)
-	s.Check(raw.Put(t.Context(), "garb", []byte("garbage")))
+	_, err = raw.PutIf(t.Context(), "garb", []byte("garbage"))
+	s.Check(err)
 	if out, err := s.run("model", "drop", "garb"); err != nil || !strings.Contains(out, "cannot be read") {
 		t.Errorf("dry: %v\n%s", err, out)
 	}

@@ -235,19 +235,8 @@ func (d *Kind) tellGivenUp(old, next map[string]Document) {
 	}
 }
 
-// Put writes a document of at most 32 MiB. Readers find it whole, or the one
-// before.
-func (d *Kind) Put(ctx context.Context, name string, body []byte) error {
-	if err := keyspace.ValidID(name); err != nil {
-		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "name", Detail: err.Error(), WayOut: "choose another name"}
-	}
-	if _, err := d.PutIf(ctx, name, body); err != nil {
-		return fmt.Errorf("cluster: put %s %s: %w", d.kind, name, err)
-	}
-	return nil
-}
-
-// PutIf writes a document if the conditions hold, and reports whether they did.
+// PutIf writes a document of at most 32 MiB if the conditions hold, and reports whether
+// they did. Readers find it whole, or the one before.
 func (d *Kind) PutIf(ctx context.Context, name string, body []byte, conditions ...clientv3.Cmp) (bool, error) {
 	if len(body) > keyspace.MaxDocumentBytes {
 		return d.putParts(ctx, name, body, conditions)

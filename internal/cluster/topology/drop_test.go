@@ -2,6 +2,7 @@ package topology
 
 import (
 	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -69,7 +70,9 @@ func TestKeepersShare(t *testing.T) {
 	}
 	m := NewMap(a, nodes, nil)
 	kept := map[millrace.NodeID]int{}
-	less := m.WithLost("node-2")
+	less := *m
+	less.alive = maps.Clone(m.alive)
+	delete(less.alive, "node-2")
 	for p := range a.Replicas {
 		id, ok := m.Keeper(millrace.Partition(p))
 		if !ok {

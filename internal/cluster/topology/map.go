@@ -176,25 +176,6 @@ func keeperRank(p millrace.Partition, id millrace.NodeID) uint64 {
 	return (h.Sum64() ^ uint64(p)) * 0x9e3779b97f4a7c15
 }
 
-// WithLag returns the map with another lag of one node.
-func (m *Map) WithLag(id millrace.NodeID, l Lag) *Map {
-	next := *m
-	next.lag = maps.Clone(m.lag)
-	if next.lag == nil {
-		next.lag = map[millrace.NodeID]Lag{}
-	}
-	next.lag[id] = l
-	return &next
-}
-
-// WithLost returns the map with a node whose lease has ended.
-func (m *Map) WithLost(id millrace.NodeID) *Map {
-	next := *m
-	next.alive = maps.Clone(m.alive)
-	delete(next.alive, id)
-	return &next
-}
-
 // Ready returns the partitions that a node says it is caught up on, whether
 // it still hosts them or not.
 func (m *Map) Ready(id millrace.NodeID) Set { return m.ready[id] }

@@ -1,4 +1,4 @@
-package trials
+package experiments
 
 import (
 	"cmp"
@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/cmd/cli/display"
@@ -44,7 +46,7 @@ type armShown struct {
 	Weight float64 `json:"weight_percent"`
 }
 
-func (t *trial) shown(ctx context.Context, st *experiments.State, d *experiment.Defined) (x experimentShown, err error) {
+func (t *opened) shown(ctx context.Context, st *experiments.State, d *experiment.Defined) (x experimentShown, err error) {
 	e := &d.Experiment
 	x = experimentShown{
 		Name: e.Name, State: e.State, Share: float64(e.Share) / 100, Layer: e.Layer, Feeds: display.List(e.Feeds), Variants: []armShown{},
@@ -72,7 +74,7 @@ func (t *trial) shown(ctx context.Context, st *experiments.State, d *experiment.
 
 // pausedBy returns who paused an experiment, and why, if it is paused and its history
 // tells it, or what is kept of its guards.
-func (t *trial) pausedBy(ctx context.Context, of *experiment.Defined) (by ledger.Event, ok bool, err error) {
+func (t *opened) pausedBy(ctx context.Context, of *experiment.Defined) (by ledger.Event, ok bool, err error) {
 	if of.Experiment.State != experiment.Paused {
 		return by, false, nil
 	}
@@ -86,7 +88,7 @@ func (t *trial) pausedBy(ctx context.Context, of *experiment.Defined) (by ledger
 	return by, false, nil
 }
 
-func (t *trial) list(ctx context.Context, output *display.Form) error {
+func (t *opened) list(ctx context.Context, output *display.Form) error {
 	st, err := t.Read(ctx)
 	if err != nil {
 		return err
@@ -142,7 +144,7 @@ func (t *trial) list(ctx context.Context, output *display.Form) error {
 	})
 }
 
-func (t *trial) show(ctx context.Context, output *display.Form, name string) error {
+func (t *opened) show(ctx context.Context, output *display.Form, name string) error {
 	st, err := t.Read(ctx)
 	if err != nil {
 		return err
@@ -173,9 +175,23 @@ func (t *trial) show(ctx context.Context, output *display.Form, name string) err
 	})
 }
 
+func experimentHistory() *cobra.Command {
+	return experimentLook(&cobra.Command{Use: "history NAME", Short: "Who changed an experiment's document, by the name of either, and when", Args: cobra.ExactArgs(1),
+		Long: `Tells of each version of a document, by its own name or that of an experiment in
+it: who put it in place, and when; also once it is dropped. A name of both is the
+document's, which a note says. Beside these it tells who held and resumed its
+experiments, be it a restoration of etcd; of the models that these compare or set weights of, when another
+version began to rank, or was condemned; and of their feeds, when another
+definition changed what their variants leave to it, whose evidence begins anew
+then.`},
+		func(ctx context.Context, t *opened, output *display.Form, args []string) error {
+			return t.history(ctx, output, args[0])
+		})
+}
+
 // history tells of a document by its own name, or by that of an experiment that is or
 // was in it, also once it is dropped.
-func (t *trial) history(ctx context.Context, output *display.Form, name string) error {
+func (t *opened) history(ctx context.Context, output *display.Form, name string) error {
 	st, err := t.Read(ctx)
 	if err != nil {
 		return err

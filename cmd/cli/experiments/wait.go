@@ -1,4 +1,4 @@
-package trials
+package experiments
 
 import (
 	"context"
@@ -38,7 +38,7 @@ guard pauses it, its share is taken back, or it is stopped before it is ramped; 
 when --timeout is over, with where it stands. It tells of each change meanwhile, and
 waits for an etcd that is away.`,
 		Example: `  millrace experiment wait fresher --for ramped --timeout 24h && millrace experiment stop fresher`,
-	}, func(ctx context.Context, t *trial, args []string) error {
+	}, func(ctx context.Context, t *opened, args []string) error {
 		a.name = args[0]
 		return t.await(ctx, a)
 	})
@@ -48,7 +48,7 @@ waits for an etcd that is away.`,
 }
 
 // await waits for an experiment.
-func (t *trial) await(ctx context.Context, a awaited) error {
+func (t *opened) await(ctx context.Context, a awaited) error {
 	if a.until != untilRamped && a.until != untilEnded {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "--for", Detail: fmt.Sprintf("%.100q is nothing to wait for", a.until), WayOut: "say " + untilRamped + " or " + untilEnded}
 	}
@@ -56,7 +56,7 @@ func (t *trial) await(ctx context.Context, a awaited) error {
 	if a.timeout > 0 {
 		over = time.After(a.timeout)
 	}
-	w := waiting{trial: t, awaited: a}
+	w := waiting{opened: t, awaited: a}
 	for {
 		changed, held := t.Documents.Changed(), t.trails.Changed()
 		done, err := w.look(ctx)
@@ -81,7 +81,7 @@ const maxUnlooked = 5 * time.Second
 
 // waiting is a wait, and what was seen at its last look.
 type waiting struct {
-	*trial
+	*opened
 	awaited
 	share    int    // the largest that it ran at
 	stands   string // "": it was not seen yet

@@ -1,4 +1,4 @@
-package trials
+package experiments
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 // which of them give nobody a variant though they may, or whose answers count for
 // none, or cannot be taken over.
 func Faults(ctx context.Context, cl *cluster.Client) (says string, lines []string, err error) {
-	t, err := openTrial(ctx, cl, io.Discard)
+	t, err := open(ctx, cl, io.Discard)
 	if err != nil {
 		return "", nil, err
 	}

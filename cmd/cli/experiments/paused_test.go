@@ -1,4 +1,4 @@
-package trials
+package experiments
 
 import (
 	"io"
@@ -17,7 +17,7 @@ import (
 func TestAGuardsPauseIsToldByItsTrail(t *testing.T) {
 	t.Parallel()
 	s := clitest.NewStage(t, "n1")
-	tr, err := openTrial(t.Context(), s.Client, io.Discard)
+	tr, err := open(t.Context(), s.Client, io.Discard)
 	s.Check(err)
 	_, err = tr.Define(t.Context(), "d", []byte(`layers: [{name: l, salt: s, unit: viewer}]
 experiments: [{name: e, layer: l, feeds: [recent], state: running, slots: [0-9999], share: 100, variants: [{name: a, weight: 5000}, {name: b, weight: 5000, set: {limit: 3}}]}]
@@ -39,7 +39,8 @@ experiments: [{name: e, layer: l, feeds: [recent], state: running, slots: [0-999
 		`{"looked": {"when": "2026-01-02T04:04:04Z"}, ` + pause + "}": "coordinator one: paused e: refused of b: 3",
 		`{"looked": {"when": "2026-01-02T04:04:06Z"}, ` + pause + "}": "",
 	} {
-		s.Check(documents.Of(s.Client, experiments.TrailsKind).Put(t.Context(), "e", []byte(trail)))
+		_, err := documents.Of(s.Client, experiments.TrailsKind).PutIf(t.Context(), "e", []byte(trail))
+		s.Check(err)
 		for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
 			by, ok, err := tr.pausedBy(t.Context(), &of)
 			s.Check(err)

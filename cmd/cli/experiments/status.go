@@ -1,4 +1,4 @@
-package trials
+package experiments
 
 import (
 	"context"
@@ -70,7 +70,7 @@ for each shadow of its feeds; "feed shadows" says all of it. A Kafka that does n
 answer for ten seconds ends the command with an error, and what is known is told.
 NOT ALL says that an open transaction in the topic hides answers from it.`,
 		Example: `  millrace experiment status fresher --since 24h`,
-	}, func(ctx context.Context, t *trial, output *display.Form, args []string) error {
+	}, func(ctx context.Context, t *opened, output *display.Form, args []string) error {
 		return t.status(ctx, output, args[0], &q)
 	})
 	f := c.Flags()
@@ -83,7 +83,7 @@ NOT ALL says that an open transaction in the topic hides answers from it.`,
 }
 
 // placed is when an experiment's document was last changed.
-func (t *trial) placed(ctx context.Context, of *experiment.Defined) (at time.Time, err error) {
+func (t *opened) placed(ctx context.Context, of *experiment.Defined) (at time.Time, err error) {
 	events, err := t.Documents.History(ctx, of.Document)
 	for _, e := range events {
 		if e.What == ledger.Served || e.What == ledger.RolledBack {
@@ -93,167 +93,223 @@ func (t *trial) placed(ctx context.Context, of *experiment.Defined) (at time.Tim
 	return at, err
 }
 
-func (t *trial) status(ctx context.Context, output *display.Form, name string, q *statusQuery) error {
-	if err := command.CheckChance("--alpha", q.alpha); err != nil {
+func (t *opened) status(ctx context.Context, output *display.Form, name string, q *statusQuery) error {
+	s := status{opened: t, q: q}
+	if err := s.find(ctx, name); err != nil {
 		return err
 	}
-	var from millrace.Time
-	if q.since != "" {
-		var err error
-		if from, err = command.Since("since", q.since, time.Now()); err != nil {
-			return err
-		}
-	}
-	st, err := t.Read(ctx)
-	if err != nil {
-		return err
-	}
-	of, err := st.Find(name)
-	if err != nil {
-		return err
-	}
-	if of.Rule.Unit == "entity" {
-		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "experiment", Detail: fmt.Sprintf("%s divides entities, and this compares viewers", name), WayOut: "compare items: export exposures, whose rows have the entity, and its variant among experiments"}
-	}
-	begun, err := t.Begun(ctx, &of)
-	if err != nil {
-		return err
-	}
-	own := from
-	if !begun.IsZero() { // what was of its name before is another experiment's
-		own = max(from, millrace.TimeOf(begun))
-	}
-	as, err := t.shown(ctx, st, &of)
-	if err != nil {
-		return err
-	}
-	watch, err := t.watching(ctx, &of)
-	if err != nil {
-		return err
-	}
-	trail := watch.Trail
-	trail.Decisions = slices.DeleteFunc(trail.Decisions, func(d experiments.Decision) bool { return d.When.Before(begun) })
-	shown := statusShown{Unwatched: watch.unwatched, experimentShown: as, Trail: trail}
 	// What coordinators know is told whether Kafka answers or not, and before it is asked.
-	if w := t.out; !output.JSON() {
-		display.Printf(w, "experiment %s is %s, with %g%% of its slots; document %s, version %s\n", name, shown.State, shown.Share, shown.Document, shown.Version)
-		if of.Unfit != "" {
-			fmt.Fprintln(w, leans.UnfitLine(&of))
-		}
-		if shown.Unapplied != "" {
-			fmt.Fprintln(w, leans.UnappliedLine(&of.Experiment, shown.Unapplied))
-		}
-		for _, line := range as.Unreadable {
-			fmt.Fprintln(w, line)
-		}
-		printWatch(w, &of.Experiment, &watch, time.Now())
+	if !output.JSON() {
+		s.printKnown(t.out)
 	}
-	tally, compared := compare.New(of), shadow.Tally{}
-	placed, err := t.placed(ctx, &of)
+	unread, err := s.readExposures(ctx)
 	if err != nil {
 		return err
 	}
-	outdated := compare.NewOutdated(of, placed)
-	tally.CreditDrafts()
-	others, hidden, unread := exposures.Read(ctx, reach.Kafka(ctx, q.brokers), q.topic, from, func(r *exposure.Record) {
-		if r.Time >= own {
-			tally.Add(r)
-			outdated.Add(r)
-		}
-		if slices.Contains(of.Experiment.Feeds, r.Feed) {
-			compared.Add(r)
-		}
-	})
 	if unread != nil { // what was read is not all
-		none, err := compare.New(of).Report(q.alpha)
-		if err != nil {
-			return err
-		}
-		shown.reportShown, shown.Shadows, shown.Unshown = reportOf(&none, q.alpha), []shadow.Report{}, display.FaultText(unread)
-		return errors.Join(output.Write(t.out, shown, func(w io.Writer) error {
-			printDecisions(w, trail)
+		return errors.Join(output.Write(t.out, s.shown, func(w io.Writer) error {
+			printDecisions(w, s.shown.Trail)
 			return nil
 		}), fmt.Errorf("how the variants do is not known: %w", unread))
 	}
-	strange := outcome.Faults{}
-	if of.Experiment.Outcomes != nil {
-		acts := Acts(&of.Experiment, exposures.ActsConfig{Brokers: reach.Kafka(ctx, q.brokers), Exposures: q.topic, Schemas: kafka.Prefixed(q.prefix).Schemas, From: own})
-		unread = acts.Read(ctx, tally.Did)
-		strange = acts.Faults
-		told := acts.Told()
-		shown.Told = &told
-		shown.Broken, shown.Mended = brokenOutcomes(acts.Course())
+	if s.of.Experiment.Outcomes != nil {
+		unread = s.readOutcomes(ctx)
 	}
-	r, err := tally.Report(q.alpha)
-	if err != nil {
+	if err := s.judge(ctx); err != nil {
 		return err
 	}
-	shown.reportShown, shown.Shadows, shown.Foreign, shown.Strange, shown.Unread = reportOf(&r, q.alpha), shadows.Of(&compared), others, strange.N, display.FaultText(unread)
-	shown.Outdated = outdated.Says(own)
-	if q.since != "" {
-		shown.Since = from.String()
-	}
-	if hidden != nil {
-		shown.Hidden = hidden.Error()
-	}
-	rolled, err := t.Serving(ctx)
-	if err != nil {
-		return err
-	}
-	basis, err := rolled.Basis(ctx, &of.Experiment)
-	if err != nil {
-		return err
-	}
-	if at := millrace.TimeOf(basis.Since); !basis.Since.IsZero() && r.First < at && at <= r.Last {
-		shown.Changed = fmt.Sprintf("at %s %s", basis.Since.Format(time.RFC3339), basis.Why)
-	}
-	if strange.N > 0 {
-		shown.FirstStrange = fmt.Sprint(strange.First)
-	}
-	if err := output.Write(t.out, shown, func(w io.Writer) error {
-		if shown.Changed != "" {
-			display.Printf(w, "CHANGED: %s; what is compared pools what was shown before and after, and --since tells the last apart\n", shown.Changed)
-		}
-		if shown.Outdated != "" {
-			display.Printf(w, "NOT ON EVERY BROKER: %s\n", shown.Outdated)
-		}
-		if hidden != nil {
-			display.Printf(w, "NOT ALL: %d entries of %s are not compared: %v\n", hidden.Entries, q.topic, hidden)
-		}
-		if shown.Unread != "" {
-			display.Printf(w, "NO OUTCOMES, or not all: %s\n", shown.Unread)
-		}
-		if shown.Broken != "" {
-			display.Printf(w, "BROKEN OUTCOMES: of %s %s; believe nothing below that viewers did before you know why\n", of.Experiment.Outcomes.Topic, shown.Broken)
-		}
-		if shown.Mended != "" {
-			display.Printf(w, "outcomes were broken: of %s %s\n", of.Experiment.Outcomes.Topic, shown.Mended)
-		}
-		if err := printReport(w, &r, q.alpha, shown.Since); err != nil {
-			return err
-		}
-		if shown.Told != nil && shown.Unread == "" {
-			display.Printf(w, "of all outcomes in %s, by what %s showed, %s\n", of.Experiment.Outcomes.Topic, name, shown.Told)
-		}
-		printDecisions(w, trail)
-		if len(shown.Shadows) > 0 {
-			fmt.Fprintln(w)
-			if err := shadows.Summarize(w, shown.Shadows, compared.Beyond()); err != nil {
-				return err
-			}
-		}
-		if others > 0 {
-			display.Printf(w, "%d entries of %s are no exposures that this version reads, of a time that has not come, or batches that cannot be opened\n", others, q.topic)
-		}
-		if strange.N > 0 {
-			display.Printf(w, "%d entries of %s are no outcomes, and are not counted; the first: %v\n", strange.N, of.Experiment.Outcomes.Topic, strange.First)
-		}
-		return nil
-	}); err != nil {
+	if err := output.Write(t.out, s.shown, s.print); err != nil {
 		return err
 	}
 	if _, hides := errors.AsType[*kafka.Hidden](unread); unread != nil && !hides {
 		return fmt.Errorf("the report is without outcomes, or some of them: %w", unread)
+	}
+	return nil
+}
+
+// status is how an experiment does, while it is read. Its methods are called in their order
+// here.
+type status struct {
+	*opened
+	q *statusQuery
+
+	of    experiment.Defined
+	since millrace.Time // of what is read
+	own   millrace.Time // of what is compared: what was of the name before is another experiment's
+	watch watch
+	shown statusShown
+
+	tally    *compare.Tally
+	outdated *compare.Outdated
+	compared shadow.Tally
+	hidden   *kafka.Hidden  // exposures
+	strange  outcome.Faults // entries that are no outcomes
+	report   compare.Report
+}
+
+// find reads what etcd has of the experiment.
+func (s *status) find(ctx context.Context, name string) error {
+	if err := command.CheckChance("--alpha", s.q.alpha); err != nil {
+		return err
+	}
+	if s.q.since != "" {
+		var err error
+		if s.since, err = command.Since("since", s.q.since, time.Now()); err != nil {
+			return err
+		}
+	}
+	st, err := s.Read(ctx)
+	if err != nil {
+		return err
+	}
+	if s.of, err = st.Find(name); err != nil {
+		return err
+	}
+	if s.of.Rule.Unit == "entity" {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "experiment", Detail: fmt.Sprintf("%s divides entities, and this compares viewers", name), WayOut: "compare items: export exposures, whose rows have the entity, and its variant among experiments"}
+	}
+	begun, err := s.Begun(ctx, &s.of)
+	if err != nil {
+		return err
+	}
+	s.own = s.since
+	if !begun.IsZero() {
+		s.own = max(s.own, millrace.TimeOf(begun))
+	}
+	as, err := s.opened.shown(ctx, st, &s.of)
+	if err != nil {
+		return err
+	}
+	if s.watch, err = s.watching(ctx, &s.of); err != nil {
+		return err
+	}
+	trail := s.watch.Trail
+	trail.Decisions = slices.DeleteFunc(trail.Decisions, func(d experiments.Decision) bool { return d.When.Before(begun) })
+	s.shown = statusShown{Unwatched: s.watch.unwatched, experimentShown: as, Trail: trail}
+	return nil
+}
+
+// printKnown writes what etcd has of the experiment.
+func (s *status) printKnown(w io.Writer) {
+	display.Printf(w, "experiment %s is %s, with %g%% of its slots; document %s, version %s\n", s.shown.Name, s.shown.State, s.shown.Share, s.shown.Document, s.shown.Version)
+	if s.of.Unfit != "" {
+		fmt.Fprintln(w, leans.UnfitLine(&s.of))
+	}
+	if s.shown.Unapplied != "" {
+		fmt.Fprintln(w, leans.UnappliedLine(&s.of.Experiment, s.shown.Unapplied))
+	}
+	for _, line := range s.shown.Unreadable {
+		fmt.Fprintln(w, line)
+	}
+	printWatch(w, &s.of.Experiment, &s.watch, time.Now())
+}
+
+// readExposures counts what viewers were shown. Where not all of it could be read, unread says
+// why, and what there is to show says that nothing is compared.
+func (s *status) readExposures(ctx context.Context) (unread, err error) {
+	placed, err := s.placed(ctx, &s.of)
+	if err != nil {
+		return nil, err
+	}
+	s.tally, s.outdated = compare.New(s.of), compare.NewOutdated(s.of, placed)
+	s.tally.CreditDrafts()
+	s.shown.Foreign, s.hidden, unread = exposures.Read(ctx, reach.Kafka(ctx, s.q.brokers), s.q.topic, s.since, func(r *exposure.Record) {
+		if r.Time >= s.own {
+			s.tally.Add(r)
+			s.outdated.Add(r)
+		}
+		if slices.Contains(s.of.Experiment.Feeds, r.Feed) {
+			s.compared.Add(r)
+		}
+	})
+	if unread == nil {
+		return nil, nil
+	}
+	none, err := compare.New(s.of).Report(s.q.alpha)
+	s.shown.reportShown, s.shown.Shadows, s.shown.Unshown, s.shown.Foreign = reportOf(&none, s.q.alpha), []shadow.Report{}, display.FaultText(unread), 0
+	return unread, err
+}
+
+// readOutcomes counts what viewers did, and says why that is not all.
+func (s *status) readOutcomes(ctx context.Context) (unread error) {
+	acts := Acts(&s.of.Experiment, exposures.ActsConfig{Brokers: reach.Kafka(ctx, s.q.brokers), Exposures: s.q.topic, Schemas: kafka.Prefixed(s.q.prefix).Schemas, From: s.own})
+	unread = acts.Read(ctx, s.tally.Did)
+	s.strange = acts.Faults
+	told := acts.Told()
+	s.shown.Told, s.shown.Unread = &told, display.FaultText(unread)
+	s.shown.Broken, s.shown.Mended = brokenOutcomes(acts.Course())
+	return unread
+}
+
+// judge compares the variants by what was read.
+func (s *status) judge(ctx context.Context) (err error) {
+	if s.report, err = s.tally.Report(s.q.alpha); err != nil {
+		return err
+	}
+	shown := &s.shown
+	shown.reportShown, shown.Shadows, shown.Strange, shown.Outdated = reportOf(&s.report, s.q.alpha), shadows.Of(&s.compared), s.strange.N, s.outdated.Says(s.own)
+	if s.q.since != "" {
+		shown.Since = s.since.String()
+	}
+	if s.hidden != nil {
+		shown.Hidden = s.hidden.Error()
+	}
+	if s.strange.N > 0 {
+		shown.FirstStrange = fmt.Sprint(s.strange.First)
+	}
+	rolled, err := s.Serving(ctx)
+	if err != nil {
+		return err
+	}
+	basis, err := rolled.Basis(ctx, &s.of.Experiment)
+	if err != nil {
+		return err
+	}
+	if at := millrace.TimeOf(basis.Since); !basis.Since.IsZero() && s.report.First < at && at <= s.report.Last {
+		shown.Changed = fmt.Sprintf("at %s %s", basis.Since.Format(time.RFC3339), basis.Why)
+	}
+	return nil
+}
+
+// print writes, for people, what printKnown does not.
+func (s *status) print(w io.Writer) error {
+	shown := &s.shown
+	if shown.Changed != "" {
+		display.Printf(w, "CHANGED: %s; what is compared pools what was shown before and after, and --since tells the last apart\n", shown.Changed)
+	}
+	if shown.Outdated != "" {
+		display.Printf(w, "NOT ON EVERY BROKER: %s\n", shown.Outdated)
+	}
+	if s.hidden != nil {
+		display.Printf(w, "NOT ALL: %d entries of %s are not compared: %v\n", s.hidden.Entries, s.q.topic, s.hidden)
+	}
+	if shown.Unread != "" {
+		display.Printf(w, "NO OUTCOMES, or not all: %s\n", shown.Unread)
+	}
+	if shown.Broken != "" {
+		display.Printf(w, "BROKEN OUTCOMES: of %s %s; believe nothing below that viewers did before you know why\n", s.of.Experiment.Outcomes.Topic, shown.Broken)
+	}
+	if shown.Mended != "" {
+		display.Printf(w, "outcomes were broken: of %s %s\n", s.of.Experiment.Outcomes.Topic, shown.Mended)
+	}
+	if err := printReport(w, &s.report, s.q.alpha, shown.Since); err != nil {
+		return err
+	}
+	if shown.Told != nil && shown.Unread == "" {
+		display.Printf(w, "of all outcomes in %s, by what %s showed, %s\n", s.of.Experiment.Outcomes.Topic, shown.Name, shown.Told)
+	}
+	printDecisions(w, shown.Trail)
+	if len(shown.Shadows) > 0 {
+		fmt.Fprintln(w)
+		if err := shadows.Summarize(w, shown.Shadows, s.compared.Beyond()); err != nil {
+			return err
+		}
+	}
+	if shown.Foreign > 0 {
+		display.Printf(w, "%d entries of %s are no exposures that this version reads, of a time that has not come, or batches that cannot be opened\n", shown.Foreign, s.q.topic)
+	}
+	if s.strange.N > 0 {
+		display.Printf(w, "%d entries of %s are no outcomes, and are not counted; the first: %v\n", s.strange.N, s.of.Experiment.Outcomes.Topic, s.strange.First)
 	}
 	return nil
 }

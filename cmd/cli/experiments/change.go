@@ -1,4 +1,4 @@
-package trials
+package experiments
 
 import (
 	"bytes"
@@ -22,7 +22,60 @@ import (
 	"github.com/millrace/millrace/relevance/experiment"
 )
 
-func (t *trial) define(ctx context.Context, file, name string) error {
+// documentName lets people name the document that a file stands for.
+func documentName(c *cobra.Command, document *string) *cobra.Command {
+	c.Flags().StringVar(document, "name", "", "of the document (default: the file's, without .yaml)")
+	return c
+}
+
+func experimentDefine() *cobra.Command {
+	var document string
+	return documentName(experimentOn(&cobra.Command{
+		Use: "define FILE.yaml", Short: "Check a document and put it in place, and say which brokers have heard of it", Args: cobra.ExactArgs(1),
+		Long: `Checks a document against all others, the feeds, the models that serve and the
+index nodes' schemas, and puts it in place as the next version of its name. A
+document with a fault changes nothing; nor does one that would take viewers out
+of a variant while its experiment runs, by a name under forced too.
+
+  layers:
+    - {name: ranking, salt: ranking-2026, unit: viewer}   # or: attribute NAME, or: entity
+  experiments:
+    - name: fresher
+      layer: ranking
+      feeds: [home]
+      state: draft             # draft, running, paused or stopped
+      slots: [0-3999]          # of 10,000, this experiment's alone
+      share: 0                 # of 10,000 of its slots: the ramp
+      targeting: viewer.country in ["de", "fr"]
+      variants:
+        - {name: control, weight: 5000}
+        - {name: treatment, weight: 5000, set: {model: home2}}
+      forced: {member:42: treatment}   # never counted
+
+A variant sets model or interleave, weights, filter, window, types,
+cap_per_entity, spacing or limit. Weights stand in place of the model's own:
+"weights: {likes: 2, type.share: 0.5, bias: -1}"; what is no parameter of the
+model is refused. In a layer of entities a variant treats the entities
+that it is dealt to, whoever looks; interleave, spacing and limit, which are one
+for a whole answer, are refused there, and so are targeting, ramp and guards.
+
+Coordinators take the steps of "ramp" and pause what "guards" find hurt; "outcomes"
+names the topic of what viewers did, which guards, status and export go by. What
+these have is in docs/experiments.md.`,
+	}, func(ctx context.Context, t *opened, args []string) error {
+		return t.define(ctx, args[0], document)
+	}), &document)
+}
+
+func experimentDiff() *cobra.Command {
+	var document string
+	return documentName(experimentLook(&cobra.Command{Use: "diff FILE.yaml", Short: "What define would change, and who would move where", Args: cobra.ExactArgs(1)},
+		func(ctx context.Context, t *opened, output *display.Form, args []string) error {
+			return t.diff(ctx, output, args[0], document)
+		}), &document)
+}
+
+func (t *opened) define(ctx context.Context, file, name string) error {
 	name, c, err := ofFile(ctx, file, name, func(ctx context.Context, name string, src []byte) (c experiments.Changed, err error) {
 		err = t.Steadily(ctx, func(ctx context.Context) (err error) {
 			c, err = t.Define(ctx, name, src)
@@ -49,7 +102,7 @@ func (t *trial) define(ctx context.Context, file, name string) error {
 	return leans.TellFaults(ctx, t.out, t.Cluster, t.Store)
 }
 
-func (t *trial) diff(ctx context.Context, output *display.Form, file, name string) error {
+func (t *opened) diff(ctx context.Context, output *display.Form, file, name string) error {
 	name, c, err := ofFile(ctx, file, name, t.Check)
 	if err != nil {
 		return err
@@ -80,7 +133,7 @@ func ofFile(ctx context.Context, file, name string, do func(context.Context, str
 	return name, c, err
 }
 
-func (t *trial) tell(c experiments.Changed) {
+func (t *opened) tell(c experiments.Changed) {
 	if len(c.Sentences) == 0 {
 		fmt.Fprintln(t.out, "no change")
 	}
@@ -92,9 +145,38 @@ func (t *trial) tell(c experiments.Changed) {
 // asItIs is a share that stays.
 const asItIs = -1
 
+// withShare lets people say how many of an experiment's slots are in use.
+func withShare(c *cobra.Command, share *float64) *cobra.Command {
+	c.Flags().Float64Var(share, "share", asItIs, "of its slots that are in use, in percent, such as 5 (default: as it is)")
+	c.Flags().Lookup("share").DefValue = "0" // which is not shown
+	return c
+}
+
+func experimentStart() *cobra.Command {
+	var share float64
+	return withShare(experimentOn(&cobra.Command{
+		Use: "start NAME", Short: "Let an experiment assign, or go on after a pause", Args: cobra.ExactArgs(1),
+		Example: `  millrace experiment start fresher --share 1`,
+	}, func(ctx context.Context, t *opened, args []string) error {
+		return t.steer(ctx, args[0], experiment.Running, share)
+	}), &share)
+}
+
+func experimentRamp() *cobra.Command {
+	var share float64
+	ramp := withShare(experimentOn(&cobra.Command{
+		Use: "ramp NAME --share PERCENT", Short: "Use more of an experiment's slots; nobody in it changes their variant", Args: cobra.ExactArgs(1),
+		Example: `  millrace experiment ramp fresher --share 10`,
+	}, func(ctx context.Context, t *opened, args []string) error { return t.steer(ctx, args[0], "", share) }), &share)
+	if err := ramp.MarkFlagRequired("share"); err != nil {
+		panic(err) // the flag is there
+	}
+	return ramp
+}
+
 // steer changes an experiment's state, "" for the one that it has, and its
 // share in percent.
-func (t *trial) steer(ctx context.Context, name string, state experiment.State, percent float64) error {
+func (t *opened) steer(ctx context.Context, name string, state experiment.State, percent float64) error {
 	share := -1
 	if percent != asItIs {
 		of := percent * slot.Count / 100
@@ -133,12 +215,12 @@ var shownAbove = regexp.MustCompile(`^(# document [^\n]*, version [^\n]*\n(# [^\
 func experimentDrop() *cobra.Command {
 	var a command.Act
 	c := &cobra.Command{Use: "drop DOCUMENT", Short: "Take a document whose experiments have stopped out of the cluster", Args: cobra.ExactArgs(1)}
-	experimentOn(c, func(ctx context.Context, t *trial, args []string) error { return t.drop(ctx, args[0], a.Of(c)) })
+	experimentOn(c, func(ctx context.Context, t *opened, args []string) error { return t.drop(ctx, args[0], a.Of(c)) })
 	a.Flags(c)
 	return c
 }
 
-func (t *trial) drop(ctx context.Context, name string, meant command.Meant) error {
+func (t *opened) drop(ctx context.Context, name string, meant command.Meant) error {
 	if done, err := leans.DropUnreadable(ctx, t.out, t.Documents, "document", name, meant); done || err != nil {
 		return err
 	}

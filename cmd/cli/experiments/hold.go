@@ -1,4 +1,4 @@
-package trials
+package experiments
 
 import (
 	"context"
@@ -23,12 +23,12 @@ func experimentHold() *cobra.Command {
 pause it all the same, what was counted goes on to count, and a person may ramp
 it. Status and history tell who held it and who resumed it, and list who holds it.`,
 		Example: `  millrace experiment hold fresher --why "the sale ends on Monday"`,
-	}, func(ctx context.Context, t *trial, args []string) error { return t.hold(ctx, args[0], why) })
+	}, func(ctx context.Context, t *opened, args []string) error { return t.hold(ctx, args[0], why) })
 	c.Flags().StringVar(&why, "why", "", "what for, for others to read")
 	return c
 }
 
-func (t *trial) hold(ctx context.Context, name, why string) error {
+func (t *opened) hold(ctx context.Context, name, why string) error {
 	of, err := t.find(ctx, name)
 	if err != nil {
 		return err
@@ -54,7 +54,7 @@ func (t *trial) hold(ctx context.Context, name, why string) error {
 	return nil
 }
 
-func (t *trial) resume(ctx context.Context, name string) error {
+func (t *opened) resume(ctx context.Context, name string) error {
 	of, err := t.find(ctx, name)
 	if err != nil {
 		return err
@@ -70,7 +70,7 @@ func (t *trial) resume(ctx context.Context, name string) error {
 	return nil
 }
 
-func (t *trial) find(ctx context.Context, name string) (experiment.Defined, error) {
+func (t *opened) find(ctx context.Context, name string) (experiment.Defined, error) {
 	st, err := t.Read(ctx)
 	if err != nil {
 		return experiment.Defined{}, err
@@ -80,7 +80,7 @@ func (t *trial) find(ctx context.Context, name string) (experiment.Defined, erro
 
 // said is what people, or a restoration of etcd, said to the ramps of experiments, and
 // that evidence of them is gone, as the history of their document tells it. A trail that cannot be read tells nothing.
-func (t *trial) said(of []experiment.Experiment) (all []ledger.Event) {
+func (t *opened) said(of []experiment.Experiment) (all []ledger.Event) {
 	for i := range of {
 		trail, err := t.trails.Of(of[i].Name)
 		if err != nil {
@@ -107,7 +107,7 @@ type watch struct {
 	unwatched string    // why nobody knows whether it hurts, if it runs and has guards
 }
 
-func (t *trial) watching(ctx context.Context, of *experiment.Defined) (w watch, err error) {
+func (t *opened) watching(ctx context.Context, of *experiment.Defined) (w watch, err error) {
 	var unread error
 	w.Trail, unread = t.trails.Of(of.Experiment.Name)
 	if of.Experiment.Guards == nil || of.Experiment.State != experiment.Running {
@@ -127,7 +127,7 @@ func (t *trial) watching(ctx context.Context, of *experiment.Defined) (w watch, 
 // unwatchedLines says of each experiment that runs with guards why nobody watches
 // it, if nobody does; and how old the newest outcomes are by which guards judge, which
 // of an experiment that is not watched is not known.
-func (t *trial) unwatchedLines(ctx context.Context, st *experiments.State) (lines []string, outcomes string, err error) {
+func (t *opened) unwatchedLines(ctx context.Context, st *experiments.State) (lines []string, outcomes string, err error) {
 	for _, d := range st.Set.Experiments() {
 		w, err := t.watching(ctx, &d)
 		if err != nil {

@@ -1,4 +1,4 @@
-package trials
+package experiments
 
 import (
 	"cmp"
@@ -35,7 +35,27 @@ type explained struct {
 	Unapplied  string           `json:"unapplied,omitempty"`
 }
 
-func (t *trial) explain(ctx context.Context, output *display.Form, whom asked) error {
+func experimentExplain() *cobra.Command {
+	var whom asked
+	explain := experimentLook(&cobra.Command{
+		Use: "explain --feed NAME --viewer ID|--entity ID", Short: "Say of every experiment why a viewer or an entity is in it, or why not", Args: cobra.NoArgs,
+		Example: `  millrace experiment explain --feed home --viewer member:42 --attribute country=de`,
+	}, func(ctx context.Context, t *opened, output *display.Form, _ []string) error {
+		return t.explain(ctx, output, whom)
+	})
+	explain.Flags().StringVar(&whom.feed, "feed", "", "the feed that is asked for")
+	explain.Flags().StringVar(&whom.viewer, "viewer", "", "the viewer's id")
+	explain.Flags().StringVar(&whom.entity, "entity", "", "an entity, in layers that divide entities")
+	explain.Flags().StringToStringVar(&whom.attributes, "attribute", nil, ask.AttributeUsage)
+	if err := explain.MarkFlagRequired("feed"); err != nil {
+		panic(err) // the flag is there
+	}
+	explain.MarkFlagsOneRequired("viewer", "entity")
+	explain.MarkFlagsMutuallyExclusive("viewer", "entity")
+	return explain
+}
+
+func (t *opened) explain(ctx context.Context, output *display.Form, whom asked) error {
 	st, err := t.Read(ctx)
 	if err != nil {
 		return err
@@ -117,10 +137,10 @@ it, in CEL, and no program here judges it: say of each viewer whether it takes t
 say the viewer's id too, by which viewers are named. A rule is old with the next change.`,
 	}
 	display.Flag(c, new(display.Form), "json")
-	return experimentOn(c, func(ctx context.Context, t *trial, args []string) error { return t.rule(ctx, args[0]) })
+	return experimentOn(c, func(ctx context.Context, t *opened, args []string) error { return t.rule(ctx, args[0]) })
 }
 
-func (t *trial) rule(ctx context.Context, name string) error {
+func (t *opened) rule(ctx context.Context, name string) error {
 	st, err := t.Read(ctx)
 	if err != nil {
 		return err

@@ -235,6 +235,33 @@ func TestAnAnswerIsAsOldAsWhatItRead(t *testing.T) {
 	}
 }
 
+// A partition that is found corrupt is missing from an answer, and all others are in it.
+func TestACorruptPartitionIsMissingAlone(t *testing.T) {
+	l, h := open(t)
+	names := members(t, l, h, 2, 3)
+	p := partition.Of(millrace.Entity(names[0]))
+	if err := l.store.Quarantine(p, errors.New("a flipped bit")); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // found, and known
+		r := l.Resolve()
+		if err := errors.Join(r.Decode(nodetest.Pack(names...)), r.Run(t.Context(), Asked{Types: []millrace.ContentType{"post"}, To: millrace.MaxTime})); err != nil {
+			t.Fatal(err)
+		}
+		got := r.Answered()
+		if len(got.Answered) != 1 || len(got.Missing) != 1 || got.Missing[int32(p)] != replica.Quarantined.Missing() {
+			t.Errorf("answered %v, missing %v", got.Answered, got.Missing)
+		}
+		r.Release()
+	}
+	if s := h.Of(p).State(); s != replica.Quarantined {
+		t.Errorf("the replica is %s", s)
+	}
+	if found, err := find(t.Context(), l, 0, names...); err != nil || found != 3 {
+		t.Errorf("%d records, %v", found, err)
+	}
+}
+
 // postOne applies the post of an offset of member:1.
 func postOne(t testing.TB, h *replica.Replicas, next millrace.Offset) {
 	t.Helper()

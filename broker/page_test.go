@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/internal/oracle"
@@ -204,6 +205,51 @@ func TestPageTokens(t *testing.T) {
 				t.Errorf("got %+v", e)
 			}
 		})
+	}
+}
+
+// Every page is as of the first one, by whatever clock it is asked for.
+func TestPagesAreAsOfTheFirst(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	for i := range 30 {
+		w.add(timelineOf(i), recordID(i), timeAt(i), "")
+	}
+	b := w.broker()
+	req := recentRequest(30)
+	req.Limit = proto.Int64(10)
+	first, err := b.GetFeed(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.PageToken = first.NextPageToken
+	q, err := b.read(req, time.Now().Add(time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if asOf := millrace.TimeOf(first.Receipt.AsOf.AsTime()); q.asOf != asOf || q.Query.AsOfMs != int64(asOf) {
+		t.Errorf("a later page is as of %v, and asks nodes for %d; the first was as of %v", q.asOf, q.Query.AsOfMs, asOf)
+	}
+}
+
+// A page that is short because partitions are missing does not end the feed: the next
+// has what they hold, once they answer.
+func TestAPartialPageEndsNoFeed(t *testing.T) {
+	w := newWorld(t, 2, 1)
+	const records = 30
+	for i := range records {
+		w.add(timelineOf(i), recordID(i), timeAt(i), "")
+	}
+	b := w.broker()
+	req := recentRequest(records)
+	req.Limit = proto.Int64(records)
+	w.nodes["n1"].err = fanout.ErrUnreachable
+	got := pages(t, b, req, func() { w.nodes["n1"].err = nil })
+	shown := map[string]bool{}
+	for _, it := range got {
+		shown[it.Id] = true
+	}
+	if len(got) != records || len(shown) != records {
+		t.Errorf("%d items, %d different ones, want %d", len(got), len(shown), records)
 	}
 }
 

@@ -319,7 +319,7 @@ func TestOnePartitionThatNobodyHas(t *testing.T) {
 		n.behind.Add(gone)
 	}
 	resp, err := w.broker().GetFeed(t.Context(), recentRequest(60))
-	if err != nil || len(resp.Coverage.Missing) != 1 {
+	if err != nil || len(resp.Coverage.Missing) != 1 || resp.Coverage.Missing[0].Reason != fanout.MissBehind {
 		t.Fatalf("%v, %v", resp.GetCoverage(), err)
 	}
 	asked := map[millrace.Partition]int{}

@@ -30,6 +30,30 @@ func TestHealthComparesWithTheCluster(t *testing.T) {
 	}
 }
 
+// A node of which calls fail is not asked first, at once, and tried again after a pause.
+func TestAnUnreachableNodeIsNotAskedFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, h := zoned(t, 2, "n0", "n1"), newHealth()
+		poor := func() []millrace.NodeID { return h.doubtful(m).poor }
+		if got := poor(); len(got) > 0 {
+			t.Fatalf("at first: %v", got)
+		}
+		for range silentCalls {
+			h.failed("n1")
+		}
+		if got := poor(); !slices.Equal(got, []millrace.NodeID{"n1"}) {
+			t.Errorf("after %d failures %v are not asked first", silentCalls, got)
+		}
+		time.Sleep(firstPause)
+		if got := poor(); len(got) > 0 {
+			t.Errorf("after a pause %v are not tried", got)
+		}
+		if got := poor(); !slices.Equal(got, []millrace.NodeID{"n1"}) {
+			t.Errorf("while it is tried %v are not asked first by others", got)
+		}
+	})
+}
+
 // A node that comes later is used by degrees.
 func TestSlowStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

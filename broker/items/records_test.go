@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -123,5 +124,18 @@ func TestSchemasAreBounded(t *testing.T) {
 	}
 	if kept := len(r.mu.known); kept != 0 || n.calls != 2 {
 		t.Errorf("%d schemas are kept beyond the bound, after %d questions", kept, n.calls)
+	}
+}
+
+// A node that tells another schema than it was asked for is not believed.
+func TestAWrongSchemaIsNotBelieved(t *testing.T) {
+	r, f, entries := toldBy(t, &teller{})
+	asked := schemas.Activity().Fingerprint()
+	entries[0].Item.Schema = uint64(asked)
+	if wire, err := r.record(t.Context(), nil, &Fields{}, f, &entries[0]); err == nil || !strings.Contains(err.Error(), "for "+asked.String()) {
+		t.Errorf("%x, %v", wire, err)
+	}
+	if len(r.mu.known) > 0 {
+		t.Errorf("%d schemas are kept", len(r.mu.known))
 	}
 }

@@ -115,6 +115,14 @@ func (r *Resolution) Release() {
 
 // Run resolves every key.
 func (r *Resolution) Run(ctx context.Context, asked Asked) error {
+	if err := r.look(asked); err != nil {
+		return err
+	}
+	return r.find(ctx)
+}
+
+// look notes where all partitions are, and which types are looked up.
+func (r *Resolution) look(asked Asked) error {
 	l := r.lookup
 	r.asked = asked
 	r.cache = l.cache.Reader()
@@ -129,9 +137,13 @@ func (r *Resolution) Run(ctx context.Context, asked Asked) error {
 	if err := r.Affordable(len(r.types), maxTimelines); err != nil {
 		return err
 	}
-	if err := r.loan.More(timelineBytes * int64(len(r.entities)*len(r.types))); err != nil {
-		return err
-	}
+	return r.loan.More(timelineBytes * int64(len(r.entities)*len(r.types)))
+}
+
+// find looks all keys up at once, and then under their locks what the cache does not
+// answer as it was at look.
+func (r *Resolution) find(ctx context.Context) error {
+	l := r.lookup
 	r.found = r.cache.Lookup(r.found, r.entities, r.types)
 	behind := 0
 	for i := range r.views {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,6 +19,7 @@ import (
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/nodetest"
 	"github.com/millrace/millrace/indexnode/panics"
+	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/partition"
@@ -231,6 +233,118 @@ func TestAnAnswerIsAsOldAsWhatItRead(t *testing.T) {
 			r.Release()
 		}
 	}
+}
+
+// A partition that is found corrupt is missing from an answer, and all others are in it.
+func TestACorruptPartitionIsMissingAlone(t *testing.T) {
+	l, h := open(t)
+	names := members(t, l, h, 2, 3)
+	p := partition.Of(millrace.Entity(names[0]))
+	if err := l.store.Quarantine(p, errors.New("a flipped bit")); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // found, and known
+		r := l.Resolve()
+		if err := errors.Join(r.Decode(nodetest.Pack(names...)), r.Run(t.Context(), Asked{Types: []millrace.ContentType{"post"}, To: millrace.MaxTime})); err != nil {
+			t.Fatal(err)
+		}
+		got := r.Answered()
+		if len(got.Answered) != 1 || len(got.Missing) != 1 || got.Missing[int32(p)] != replica.Quarantined.Missing() {
+			t.Errorf("answered %v, missing %v", got.Answered, got.Missing)
+		}
+		r.Release()
+	}
+	if s := h.Of(p).State(); s != replica.Quarantined {
+		t.Errorf("the replica is %s", s)
+	}
+	if found, err := find(t.Context(), l, 0, names...); err != nil || found != 3 {
+		t.Errorf("%d records, %v", found, err)
+	}
+}
+
+// postOne applies the post of an offset of member:1.
+func postOne(t testing.TB, h *replica.Replicas, next millrace.Offset) {
+	t.Helper()
+	nodetest.BringLine(t, h, kafka.Timeline, fmt.Sprintf(`{"id":"r%d","actor":"member:1","verb":"post","created_at":%d}`, next, 1_700_000_000_000+int64(next)), next)
+}
+
+// looked begins to resolve the posts of member:1, of which the cache has all.
+func looked(t testing.TB, l *Lookup) *Resolution {
+	t.Helper()
+	r := l.Resolve()
+	if err := errors.Join(r.Decode(nodetest.Pack("member:1")), r.look(Asked{Types: []millrace.ContentType{"post"}, To: millrace.MaxTime})); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// oneState fails where a resolution found other records than were applied at the offset
+// that it tells: each offset has one.
+func oneState(t testing.TB, r *Resolution, next int64) {
+	t.Helper()
+	if v := &r.views[0]; v.Applied[kafka.Timeline] != next || r.records(v) != int(next) {
+		t.Errorf("%d records at offset %d, want those at %d", r.records(v), v.Applied[kafka.Timeline], next)
+	}
+}
+
+// A commit between the look at a partition and the one into the cache is seen.
+func TestACommitBetweenTwoLooksIsSeen(t *testing.T) {
+	l, h := open(t)
+	postOne(t, h, 1)
+	if _, err := find(t.Context(), l, 0, "member:1"); err != nil {
+		t.Fatal(err)
+	}
+	r := looked(t, l)
+	defer r.Release()
+	postOne(t, h, 2)
+	if err := r.find(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	oneState(t, r, 2)
+}
+
+// halfway is a cache that is written, and then has its commit wait.
+type halfway struct {
+	*Lookup
+	inside, goOn chan struct{}
+}
+
+func (c *halfway) Written(s kafka.Stream, changes []store.Change, routes []millrace.Entity) {
+	c.Lookup.Written(s, changes, routes)
+	if c.inside != nil {
+		close(c.inside)
+		<-c.goOn
+	}
+}
+
+// Who looks while a commit is under way, which has written the cache and not yet told
+// its offset, waits for it.
+func TestACommitUnderWayIsWaitedFor(t *testing.T) {
+	l, _ := open(t)
+	c := &halfway{Lookup: l}
+	h := nodetest.Replicas(l.store, l.schemas, c, false)
+	l.Over(h)
+	postOne(t, h, 1)
+	if _, err := find(t.Context(), l, 0, "member:1"); err != nil {
+		t.Fatal(err)
+	}
+	c.inside, c.goOn = make(chan struct{}), make(chan struct{})
+	var commit sync.WaitGroup
+	commit.Go(func() { postOne(t, h, 2) })
+	<-c.inside
+	r := looked(t, l)
+	defer r.Release()
+	found := make(chan error, 1)
+	go func() { found <- r.find(t.Context()) }()
+	for len(found)+len(l.readers) == 0 { // until it waits, or does not
+		runtime.Gosched()
+	}
+	close(c.goOn)
+	commit.Wait()
+	if err := <-found; err != nil {
+		t.Fatal(err)
+	}
+	oneState(t, r, 2)
 }
 
 // Names of entities may have any byte, digits and NULs among them: no two

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/streams"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -175,6 +176,22 @@ func TestWhatReadingSaidOfALog(t *testing.T) {
 		f.want(t, err.Error(), partHere, Quarantined, reason)
 		if len(at) > 0 || f.all.whyLost(f.all.Of(partHere)).Reason != "" {
 			t.Errorf("%v: it is read at %v, or heeded again", err, at)
+		}
+	}
+}
+
+// A log that does not have what comes next is read no more, whatever the reason, and
+// what passes by itself is read on.
+func TestALostPositionEndsReading(t *testing.T) {
+	for _, c := range []struct {
+		err   error
+		reads bool
+	}{{errors.New("a broker is away"), true}, {kafka.ErrLostPosition, false}, {kafka.ErrCutLog, false}, {kafka.ErrBatchTooLarge, false}} {
+		f := newFed(t)
+		r := f.all.Of(partHere)
+		f.all.ingest.take(t.Context(), &streams.Fetched{TopicPartition: both(partHere)[0], Epoch: -1, Err: fmt.Errorf("reading: %w", c.err)})
+		if reads := r.reading.Load()%2 == 1; reads != c.reads || len(r.backlogs[kafka.Timeline].fetched) > 0 {
+			t.Errorf("%v: it is read on %v, and %d fetches wait", c.err, reads, len(r.backlogs[kafka.Timeline].fetched))
 		}
 	}
 }

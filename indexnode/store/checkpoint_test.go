@@ -47,6 +47,10 @@ func TestCheckpointBesideANewType(t *testing.T) {
 	go func() { ends <- put("share") }()
 	for s.types.mu.TryLock() { // until the batch has it, and waits for the checkpoint
 		s.types.mu.Unlock()
+		if len(ends) > 0 {
+			close(goOn)
+			t.Fatal("the batch was written beside the checkpoint")
+		}
 		runtime.Gosched()
 	}
 	close(goOn)

@@ -129,6 +129,26 @@ func TestFullDisk(t *testing.T) {
 	t.Logf("refused after %d batches", n)
 }
 
+// Nothing is admitted on a full disk, also where little waits to be flushed.
+func TestNothingIsAdmittedOnAFullDisk(t *testing.T) {
+	disk := &smallDisk{MemFS: vfs.NewMem()}
+	disk.size.Store(24 << 20)
+	s := openMem(t, Options{FS: disk.fs(), MinFreeBytes: 4 << 20})
+	disk.taken.Store(21 << 20)
+	b := mendBatch(3, 0, 1)
+	if _, err := s.Apply(b, nil); !errors.Is(err, ErrDiskFull) || s.Applied(3) != nothingApplied {
+		t.Errorf("%v, and it is at %v", err, s.Applied(3))
+	}
+	if err := s.Admit(); !errors.Is(err, ErrDiskFull) {
+		t.Errorf("it admits: %v", err)
+	}
+	disk.taken.Store(0)
+	apply(t, s, b)
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // A full disk is told when it begins, once a minute while it lasts, and when it
 // ends.
 func TestAFullDiskIsToldOnceAMinute(t *testing.T) {

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -17,6 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/kafka/kafkatest"
 	"github.com/millrace/millrace/internal/kafka/streams"
 	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/internal/wait"
 )
 
 // TestOnRealKafka runs what depends on the broker against a real one.
@@ -105,6 +108,76 @@ func TestWaiting(t *testing.T) {
 			t.Errorf("%d of %d are polled, and %d wait", got, n, s.Waiting())
 		}
 	}
+}
+
+// began returns a session that has polled a record and has produced another for it.
+func began(t *testing.T, k kafkatest.Cluster) *Session {
+	t.Helper()
+	ctx := kafkatest.Deadline(t)
+	p, err := kafka.NewProducer(k.Brokers, "", nil)
+	kafkatest.Must(t, err)
+	defer p.Close()
+	for i := range int32(2) {
+		p.Produce(ctx, kafka.Outgoing{Topic: k.Content, Partition: i, Value: []byte("x")})
+	}
+	kafkatest.Must(t, p.Flush(ctx))
+	s, err := OpenSession(ctx, SessionConfig{Brokers: k.Brokers, Group: k.Content, Instance: "one", Topics: []string{k.Content}})
+	kafkatest.Must(t, err)
+	t.Cleanup(s.Close)
+	for in := []Input(nil); len(in) == 0; {
+		in, _, err = s.Poll(ctx, 1)
+		kafkatest.Must(t, err)
+	}
+	kafkatest.Must(t, s.Begin())
+	s.Produce(ctx, kafka.Outgoing{Topic: k.Topics.Timeline, Partition: 3, Value: []byte("x")})
+	return s
+}
+
+// committedNothing fails where the group has an offset.
+func committedNothing(t *testing.T, k kafkatest.Cluster) {
+	t.Helper()
+	at, err := kafkatest.Admin(t, k.Brokers).FetchOffsets(kafkatest.Deadline(t), k.Content)
+	kafkatest.Must(t, err)
+	at.Each(func(o kadm.OffsetResponse) {
+		if o.At > 0 {
+			t.Errorf("the group has committed %d of %s/%d", o.At, o.Topic, o.Partition)
+		}
+	})
+}
+
+// What could not be produced is not committed over.
+func TestAFailedProduceIsNotCommittedOver(t *testing.T) {
+	k := kafkatest.Fake(t)
+	s, ctx := began(t, k), kafkatest.Deadline(t)
+	s.Produce(ctx, kafka.Outgoing{Topic: k.Topics.Timeline, Partition: 3, Value: make([]byte, 3*kafka.MaxBatchBytes)})
+	if err := s.Commit(ctx); err == nil {
+		t.Error("it is committed without a record that is too large")
+	}
+	committedNothing(t, k)
+}
+
+// A transaction under way when its partitions go to others is aborted, and that is no
+// commit: the others have what was polled to themselves.
+func TestAnAbortIsNoCommit(t *testing.T) {
+	c, k := kafkatest.Controlled(t)
+	s, ctx := began(t, k), kafkatest.Deadline(t)
+	c.ControlKey(int16(kmsg.Heartbeat), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		said := r.ResponseKind().(*kmsg.HeartbeatResponse)
+		said.ErrorCode = kerr.UnknownMemberID.Code
+		return said, nil, true
+	})
+	c.ControlKey(int16(kmsg.JoinGroup), func(kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		return nil, errors.New("later"), true
+	})
+	for s.Assigned() > 0 { // until it hears so
+		kafkatest.Must(t, wait.For(ctx, 10*time.Millisecond))
+	}
+	if err := s.Commit(ctx); !errors.Is(err, ErrRebalanced) {
+		t.Errorf("it says %v", err)
+	}
+	committedNothing(t, k)
 }
 
 func TestSessionSucceedsItself(t *testing.T) { testSucceeds(t, kafkatest.Fake(t)) }

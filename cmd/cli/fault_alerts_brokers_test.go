@@ -15,7 +15,11 @@ import (
 	"testing"
 	"time"
 
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/cmd/cli/clitest"
+	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/secure/authority"
 )
 
@@ -73,6 +77,27 @@ func TestFaultAlertsOfBrokers(t *testing.T) {
 					}
 				}
 			}, func() { w.beside = func() {} },
+		},
+		alertFault{
+			"more ask than nodes can answer", fires{"MillraceLoadShed"}, []string{"MillraceFeedSlow"},
+			func() {
+				flood := newCaller(t, w.grpc, 5*time.Second, []*feedv1.GetFeedRequest{w.question})
+				w.beside = func() { flood.closed(w.ctx, 500, 500*time.Millisecond) }
+			}, func() { w.beside = func() {} },
+		},
+		alertFault{
+			"a feed is by a model that no node has", fires{"MillraceNodeQueriesFail"}, []string{"MillraceRequestsFail", "MillraceModelRefused", "MillraceFeedNotTaken"},
+			func() {
+				w.serve(indexnode.ModelsKind, "none", "no archive")
+				w.serve(feeds.Kind, "lost", "name: lost\nmodel: none\n")
+				w.beside = func() {
+					_, _ = w.client.GetFeed(w.ctx, &feedv1.GetFeedRequest{Feed: "lost", Viewer: w.question.Viewer, Entities: w.question.Entities}) // fails
+				}
+			}, func() {
+				w.beside = func() {}
+				w.serve(feeds.Kind, "lost", "")
+				w.serve(indexnode.ModelsKind, "none", "")
+			},
 		},
 	)
 }

@@ -5,6 +5,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
@@ -12,8 +13,10 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/kafkatest"
+	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -27,7 +30,8 @@ func TestFaultAlertsOfIngest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	topics := kafka.Prefixed(w.prefix)
+	const slipped = "member:100" // who has records, and writes none
+	topics, began := kafka.Prefixed(w.prefix), time.Now()
 	w.breaks(
 		alertFault{
 			"the schema of a record does not come", fires{"MillraceSchemaAwaited"}, []string{"MillraceNodeBehind", "MillraceAnswersOld"},
@@ -58,6 +62,13 @@ func TestFaultAlertsOfIngest(t *testing.T) {
 		alertFault{
 			"Kafka takes nothing into a topic", fires{"MillraceKafkaFails"}, []string{"MillraceIngestWaits", "MillraceNodeBehind", "MillraceAnswersOld"},
 			func() { w.most(topics.Timeline, "1") }, func() { w.most(topics.Timeline, strconv.Itoa(kafka.MaxTimelineBatchBytes)) },
+		},
+		alertFault{
+			"a replica has a record that the other lacks and the log begins later", fires{"MillraceReplicasDiffer"}, nil,
+			func() {
+				w.trim(func(p int32) bool { return p == int32(partition.Of(slipped)) })
+				w.slip(0, slipped, began)
+			}, func() { w.slip(1, slipped, began) },
 		},
 		alertFault{
 			"records have a type each", fires{"MillraceTooManyTypes"}, nil,
@@ -92,4 +103,38 @@ func (w *watched) most(topic, bytes string) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+}
+
+// trim has the log of partitions begin one entry later than it began.
+func (w *watched) trim(of func(p int32) bool) {
+	w.t.Helper()
+	log, topic := kafkatest.Admin(w.t, kafka.At(w.kafka)), w.prefix+"timeline"
+	ends, err := log.ListEndOffsets(w.ctx, topic)
+	to := kadm.Offsets{}
+	ends.Each(func(end kadm.ListedOffset) {
+		if of(end.Partition) && end.Offset > 0 {
+			to.AddOffset(topic, end.Partition, 1, -1)
+		}
+	})
+	got, bad := log.DeleteRecords(w.ctx, to)
+	if err := errors.Join(err, bad, got.Error()); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// slip puts a record into a replica, as a bug might, while its node is stopped.
+func (w *watched) slip(node int, of millrace.Entity, at time.Time) {
+	w.t.Helper()
+	w.nodes[node].end()
+	s, err := store.Open(filepath.Join(w.data[node], "store"), store.Options{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var b store.Batch
+	b.Put(partition.Of(of), millrace.Timeline{Entity: of, Type: "post"}, millrace.Record{ID: "slipped", Time: millrace.TimeOf(at)})
+	_, err = s.Apply(&b, nil)
+	if err := errors.Join(err, s.Flush(), s.Close()); err != nil {
+		w.t.Fatal(err)
+	}
+	w.nodes[node].restart()
 }

@@ -12,25 +12,11 @@ import (
 // onMadeUpSeriesAlone are the alerts that no test brings about on processes, and why.
 // Those of ops/alerts/tests, by series that are made up, have all of them.
 var onMadeUpSeriesAlone = map[string]string{
-	"MillraceLoadShed":          "not tried",
-	"MillraceAuditUnsent":       "not tried",
-	"MillraceBackupOld":         "not tried",
-	"MillraceBackupFails":       "not tried",
-	"MillraceBackupDrillFailed": "not tried",
-	"MillraceRestoreFails":      "not tried",
-	"MillraceBackupAway":        "not tried",
-	"MillraceExperimentPaused":  "not tried",
-	"MillraceGuardsBlind":       "not tried",
-	"MillraceOutcomesBlind":     "not tried",
-	"MillraceExposuresWait":     "not tried",
-	"MillraceExposuresLost":     "not tried",
-	"MillraceNodeQueriesFail":   "not tried",
-	"MillraceDiskFull":          "not tried",
-	"MillraceNodePanics":        "needs a bug",
-	"MillraceTypeDoubled":       "compares with weeks before",
-	"MillraceTypeShrinks":       "compares with weeks before",
-	"MillraceTypeStopped":       "compares with weeks before",
-	"MillraceUnitsFull":         "needs as many viewers as fit a third of the machine's memory",
+	"MillraceNodePanics":  "needs a bug",
+	"MillraceTypeDoubled": "compares with weeks before",
+	"MillraceTypeShrinks": "compares with weeks before, and what a node drops goes within an hour",
+	"MillraceTypeStopped": "compares with weeks before",
+	"MillraceUnitsFull":   "needs as many viewers as fit a third of the machine's memory",
 }
 
 // TestAlertsAreBroughtAbout wants each alert in a table of TestFaultAlerts and those like

@@ -13,9 +13,7 @@ import (
 // Those of ops/alerts/tests, by series that are made up, have all of them.
 var onMadeUpSeriesAlone = map[string]string{
 	"MillraceNodePanics":  "needs a bug",
-	"MillraceTypeDoubled": "compares with weeks before",
 	"MillraceTypeShrinks": "compares with weeks before, and what a node drops goes within an hour",
-	"MillraceTypeStopped": "compares with weeks before",
 	"MillraceUnitsFull":   "needs as many viewers as fit a third of the machine's memory",
 }
 

@@ -2,9 +2,7 @@
 
 package cli
 
-import (
-	"testing"
-)
+import "testing"
 
 // TestFaultAlertsOfMoves does what TestFaultAlerts does with a coordinator that repairs
 // soon, and begins moves slowly.

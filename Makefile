@@ -132,7 +132,7 @@ faults: ## processes on a real Kafka and etcd, broken on a schedule; DURATION=10
 	@MILLRACE_CAMPAIGN=$(or $(DURATION),100m) MILLRACE_SEED=$(SEED) MILLRACE_STEPS='$(STEPS)' go test -count=1 -timeout 0 -v -run '$(or $(RUN),.)' ./cmd/millrace/campaign | tee .faults
 	@$(call $(if $(filter short,$(DURATION)),figures,hold),.faults)
 
-outages: ## a cluster of processes, frozen, killed, overloaded, without etcd, its figures and its alerts; DURATION=30s (needs 2 processors, taskset and, for the alerts, prometheus)
+outages: ## a cluster of processes, frozen, killed, overloaded, without etcd, its figures and its alerts; DURATION=30s (needs 2 processors, taskset and, for the alerts, prometheus, and root for a small disk)
 	@MILLRACE_FAULTS=$(or $(DURATION),30s) go test -count=1 -timeout 0 -v -run 'TestFault' ./cmd/cli | tee .outages
 	@$(call hold,.outages)
 

@@ -30,7 +30,7 @@ func TestWhatIsWrittenMeanwhileStays(t *testing.T) {
 	d := documents.Of(c, "feeds")
 	put := func(body string) {
 		t.Helper()
-		if err := d.Put(ctx, "home", []byte(body)); err != nil {
+		if err := d.Change(ctx, "home", func(string) (string, error) { return body, nil }); err != nil {
 			t.Fatal(err)
 		}
 	}

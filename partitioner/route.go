@@ -93,9 +93,9 @@ func refuse(reason schemas.Reason, field, format string, args ...any) error {
 // maxDetailBytes bounds the header detail of a dead letter.
 const maxDetailBytes = 512
 
-// deadLetter is the input byte for byte, with the headers it came with and
+// newDeadLetter is the input byte for byte, with the headers it came with and
 // then those that say why and from where.
-func deadLetter(topic string, in groups.Input, why *schemas.Error) kafka.Outgoing {
+func newDeadLetter(topic string, in groups.Input, why *schemas.Error) kafka.Outgoing {
 	detail := why.Error()
 	if len(detail) > maxDetailBytes {
 		detail = detail[:maxDetailBytes]

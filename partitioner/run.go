@@ -358,7 +358,7 @@ func (t *transaction) carryOut(ctx context.Context, in groups.Input, v decision)
 	if v.outcome == dead {
 		c.dead[v.refusal.Reason]++
 		t.run++
-		t.produce(ctx, deadLetter(t.topics.DeadLetters, in, v.refusal))
+		t.produce(ctx, newDeadLetter(t.topics.DeadLetters, in, v.refusal))
 		return
 	}
 	t.lively, t.run = true, 0

@@ -220,7 +220,7 @@ func (in *ingest) lettersKept(ctx context.Context, tp kafka.TopicPartition, b *b
 		}
 		in.letterBytes.Add(size)
 		l.state.Store(letterSent)
-		in.cfg.Letters.ProduceThen(ctx, in.deadLetter(tp, x), func(err error) {
+		in.cfg.Letters.ProduceThen(ctx, in.newDeadLetter(tp, x), func(err error) {
 			in.letterBytes.Add(-size)
 			if err == nil {
 				l.state.Store(letterKept)
@@ -237,7 +237,7 @@ func (in *ingest) lettersKept(ctx context.Context, tp kafka.TopicPartition, b *b
 	return nil
 }
 
-func (in *ingest) deadLetter(tp kafka.TopicPartition, x refusal) kafka.Outgoing {
+func (in *ingest) newDeadLetter(tp kafka.TopicPartition, x refusal) kafka.Outgoing {
 	from := kafka.Source{Topic: in.cfg.Topics.Of(tp.Stream), Partition: int32(tp.Partition), Offset: x.record.Offset}
 	return kafka.Outgoing{Topic: in.cfg.Topics.DeadLetters, Key: x.record.Key, Value: x.record.Value, Headers: []kafka.Header{
 		{Key: kafka.HeaderReason, Value: []byte(x.why.Reason)},

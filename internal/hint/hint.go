@@ -14,7 +14,7 @@ const maxKnown = 256
 // lists the known ones; empty if there are none.
 func Nearest(name string, known []string) string {
 	if best := nearest(name, known[:min(len(known), maxKnown)]); best != "" {
-		return meant(best)
+		return Meant(best)
 	}
 	return listed(known)
 }
@@ -24,14 +24,15 @@ func Nearest(name string, known []string) string {
 func nearest(name string, known []string) string {
 	best, distance := "", min(utf8.RuneCountInString(name)/3+1, maxDistance)
 	for _, k := range known {
-		if d := editDistance(name, k, distance); d < distance || d == distance && best == "" {
+		if d := Distance(name, k, distance); d < distance || d == distance && best == "" {
 			best, distance = k, d
 		}
 	}
 	return best
 }
 
-func meant(name string) string { return "did you mean " + name + "?" }
+// Meant suggests a name.
+func Meant(name string) string { return "did you mean " + name + "?" }
 
 // maxListed is how many names are listed.
 const maxListed = 12
@@ -53,10 +54,10 @@ const (
 	maxDistance = 5
 )
 
-// editDistance returns how few insertions, deletions, replacements and swaps of neighbours
+// Distance returns how few insertions, deletions, replacements and swaps of neighbours
 // make b of a. As soon as it knows that these are more than most, it returns some number
 // above most.
-func editDistance(a, b string, most int) int {
+func Distance(a, b string, most int) int {
 	if len(a) > 4*maxCompared || len(b) > 4*maxCompared {
 		return most + 1
 	}

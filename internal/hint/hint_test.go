@@ -57,9 +57,9 @@ func TestDistancesAreCutOff(t *testing.T) {
 	words := strings.Fields("likes ilkes liks language lang text txet a ab ba created_by reated_bv")
 	for _, a := range words {
 		for _, b := range words {
-			whole := editDistance(a, b, maxCompared)
+			whole := Distance(a, b, maxCompared)
 			for most := range 8 {
-				if got := editDistance(a, b, most); whole <= most && got != whole || whole > most && got <= most {
+				if got := Distance(a, b, most); whole <= most && got != whole || whole > most && got <= most {
 					t.Errorf("%s, %s: %d up to %d, want %d", a, b, got, most, whole)
 				}
 			}

@@ -25,7 +25,7 @@ func (x *Index) Nearest(name string) string {
 	}
 	near := slices.Concat(around(x.names, name, strings.Compare), around(x.turned, name, compareTurned))
 	if best := nearest(name, near); best != "" {
-		return meant(best)
+		return Meant(best)
 	}
 	return listed(x.names)
 }

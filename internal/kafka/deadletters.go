@@ -25,7 +25,7 @@ type DeadLetter struct {
 	Value  []byte // nil is a null value
 }
 
-func deadLetter(r *kgo.Record) DeadLetter {
+func readDeadLetter(r *kgo.Record) DeadLetter {
 	d := DeadLetter{Offset: millrace.Offset(r.Offset), Time: millrace.TimeOf(r.Timestamp), Key: r.Key, Value: r.Value}
 	for _, h := range r.Headers { // ours are behind those of the producer, which may have the same names
 		switch h.Key {
@@ -118,7 +118,7 @@ func (l *DeadLetterLog) Read(ctx context.Context, from, to millrace.Offset, take
 		}
 		for r := range fetches.RecordsAll() {
 			if next = millrace.Offset(r.Offset) + 1; next <= to && !r.Attrs.IsControl() {
-				take(deadLetter(r))
+				take(readDeadLetter(r))
 			}
 		}
 	}

@@ -177,10 +177,10 @@ func (c *Cluster) start(ctx, run context.Context) error {
 func (c *Cluster) startCoordinator(run context.Context, metrics prometheus.Registerer) error {
 	cfg := coordinator.Config{Cluster: c.client, Name: "coordinator-1", Log: c.cfg.Log}
 	if c.cfg.Exposures != "" {
-		cfg.Exposures = exposures.NewLog(kafka.At(c.Kafka), c.cfg.TopicPrefix+c.cfg.Exposures, c.cfg.Log)
+		cfg.Exposures = exposures.NewReader(kafka.At(c.Kafka), c.cfg.TopicPrefix+c.cfg.Exposures, c.cfg.Log)
 		cfg.Outcomes = func(e *experiment.Experiment, from millrace.Time) coordinator.Acts {
 			of := e.Outcomes
-			return exposures.NewActs(exposures.ActsConfig{
+			return exposures.NewActReader(exposures.ActReaderConfig{
 				Brokers: kafka.At(c.Kafka), Exposures: c.cfg.TopicPrefix + c.cfg.Exposures, Outcomes: c.cfg.TopicPrefix + of.Topic, Schemas: c.topics.Schemas,
 				AnswerField: of.Field(), Window: of.For(), Actions: of.Actions, Named: of.AnswerField != "", Experiment: e.Name, From: from, Log: c.cfg.Log,
 			})
@@ -358,7 +358,7 @@ func (c *Cluster) startBroker(run context.Context, metrics *prometheus.Registry)
 	closeExposures := func() {}
 	if c.cfg.Exposures != "" {
 		brokers := kafka.At(c.Kafka)
-		records, closes, err := exposures.Open(brokers, c.cfg.TopicPrefix+c.cfg.Exposures, c.cfg.Log)
+		records, closes, err := exposures.OpenLog(brokers, c.cfg.TopicPrefix+c.cfg.Exposures, c.cfg.Log)
 		if err != nil {
 			return err
 		}

@@ -134,7 +134,7 @@ func ShownAt(id, viewer string, at time.Time, ids ...string) *exposure.Record {
 // WriteExposures writes them to the topic exposures, and waits until they are there.
 func WriteExposures(ctx context.Context, t *testing.T, addr string, records ...*exposure.Record) {
 	t.Helper()
-	log, stop, err := exposures.Open(kafka.At(addr), "exposures", nil)
+	log, stop, err := exposures.OpenLog(kafka.At(addr), "exposures", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -232,7 +232,7 @@ func (s *status) readExposures(ctx context.Context) (unread, err error) {
 
 // readOutcomes counts what viewers did, and says why that is not all.
 func (s *status) readOutcomes(ctx context.Context) (unread error) {
-	acts := Acts(&s.of.Experiment, exposures.ActsConfig{Brokers: reach.Kafka(ctx, s.q.brokers), Exposures: s.q.topic, Schemas: kafka.Prefixed(s.q.prefix).Schemas, From: s.own})
+	acts := Acts(&s.of.Experiment, exposures.ActReaderConfig{Brokers: reach.Kafka(ctx, s.q.brokers), Exposures: s.q.topic, Schemas: kafka.Prefixed(s.q.prefix).Schemas, From: s.own})
 	unread = acts.Read(ctx, s.tally.Did)
 	s.strange = acts.Faults
 	told := acts.Told()
@@ -683,8 +683,8 @@ func number(x float64) string {
 
 // Acts reads what an experiment's outcomes say, where the configuration has
 // all that its definition does not.
-func Acts(e *experiment.Experiment, cfg exposures.ActsConfig) *exposures.Acts {
+func Acts(e *experiment.Experiment, cfg exposures.ActReaderConfig) *exposures.ActReader {
 	o := e.Outcomes
 	cfg.Experiment, cfg.Outcomes, cfg.AnswerField, cfg.Window, cfg.Actions, cfg.Named = e.Name, o.Topic, o.Field(), o.For(), o.Actions, o.AnswerField != ""
-	return exposures.NewActs(cfg)
+	return exposures.NewActReader(cfg)
 }

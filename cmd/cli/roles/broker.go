@@ -145,7 +145,7 @@ func (c *brokerConfig) exposures(metrics prometheus.Registerer) (broker.Exposure
 		return nil, func() {}, nil
 	}
 	brokers := c.kafka()
-	records, closes, err := exposures.Open(brokers, c.Exposures, slog.Default())
+	records, closes, err := exposures.OpenLog(brokers, c.Exposures, slog.Default())
 	if err != nil {
 		return nil, nil, err
 	}

@@ -85,7 +85,7 @@ func (c *coordinatorConfig) exposures() (coordinator.Exposures, error) {
 	if err := at.Validate(); err != nil {
 		return nil, err
 	}
-	return exposures.NewLog(at, c.Exposures, slog.Default()), nil
+	return exposures.NewReader(at, c.Exposures, slog.Default()), nil
 }
 
 // outcomes returns how outcomes are read; nil if exposures are not.
@@ -94,7 +94,7 @@ func (c *coordinatorConfig) outcomes() coordinator.Outcomes {
 		return nil
 	}
 	return func(of *experiment.Experiment, from millrace.Time) coordinator.Acts {
-		return experiments.Acts(of, exposures.ActsConfig{Brokers: c.kafka(), Exposures: c.Exposures, Schemas: kafka.Prefixed(c.TopicPrefix).Schemas, From: from, Log: slog.Default()})
+		return experiments.Acts(of, exposures.ActReaderConfig{Brokers: c.kafka(), Exposures: c.Exposures, Schemas: kafka.Prefixed(c.TopicPrefix).Schemas, From: from, Log: slog.Default()})
 	}
 }
 

@@ -18,29 +18,30 @@ import (
 	"github.com/millrace/millrace/schemas/registry"
 )
 
-// ActsConfig says where outcomes and answers are.
-type ActsConfig struct {
+// ActReaderConfig says where outcomes and answers are.
+type ActReaderConfig struct {
 	Brokers                      kafka.Brokers
 	Exposures, Outcomes, Schemas string        // topics
 	AnswerField                  string        // of outcomes
 	Actions                      []string      // that are counted; nil: all
 	Named                        bool          // AnswerField is one that somebody has named, and has to be there
 	Window                       time.Duration // after an answer
-	Experiment                   string        // whose answers count in [Acts.Told]; empty: all do
+	Experiment                   string        // whose answers count in [ActReader.Told]; empty: all do
 	From                         millrace.Time // of answers
 	Log                          *slog.Logger  // is told of entries that are no outcomes; nil: nobody
 }
 
-// Acts reads what viewers did with what they were shown, again and again: each
-// [Acts.Read] goes on where the one before ended.
+// ActReader reads acts, each an outcome with the answer that it belongs to: what viewers did
+// with what they were shown. It does so again and again: each
+// [ActReader.Read] goes on where the one before ended.
 //
 // Every outcome is looked at by two readings, because its answer may not have been written
 // yet at the first. So acts may come twice, and whoever takes them must count each once. For
 // at most 200,000 outcomes at a time, which bounds the memory, the answers are read anew as far
 // back as the window reaches. The first such passage over the answers tells which viewers
 // were shown anything; the rest of the reading keeps no outcomes of others.
-type Acts struct {
-	cfg          ActsConfig
+type ActReader struct {
+	cfg          ActReaderConfig
 	id           kadm.TopicID    // of outcomes; zero: not known yet
 	before, next map[int32]int64 // where the last two readings ended
 	Faults       outcome.Faults  // entries that are no outcomes; a reading that failed counts them once more
@@ -48,7 +49,7 @@ type Acts struct {
 	told         became          // of outcomes that no reading looks at again
 	last         became          // of outcomes that the next reading looks at again
 	floor        millrace.Time   // since when those of last have come
-	newest       millrace.Time   // see [Acts.Newest]
+	newest       millrace.Time   // see [ActReader.Newest]
 	whole        time.Time       // as of when all outcomes have been read; zero: never
 	did, shown   kafka.Reach     // of outcomes, and of exposures
 	unshown      error           // why answers are hidden from the reading under way; nil: none are
@@ -65,35 +66,37 @@ func (b *became) plus(later *became) became {
 	return became{b.Report.Plus(later.Report), *b.Course.Plus(&later.Course)}
 }
 
-// NewActs begins where answers of that time may have outcomes.
-func NewActs(cfg ActsConfig) *Acts { return &Acts{cfg: cfg, seen: outcome.Seen{}, most: maxActs} }
+// NewActReader begins where answers of that time may have outcomes.
+func NewActReader(cfg ActReaderConfig) *ActReader {
+	return &ActReader{cfg: cfg, seen: outcome.Seen{}, most: maxActs}
+}
 
 // Newest returns when the newest outcome was that has been read, of the actions that are
 // counted, whether it belongs to an answer or not; 0: none was. One with a time in the
-// future counts as of when it was read. [Acts.Course] knows the newest that belongs to an
+// future counts as of when it was read. [ActReader.Course] knows the newest that belongs to an
 // answer.
-func (a *Acts) Newest() millrace.Time { return a.newest }
+func (a *ActReader) Newest() millrace.Time { return a.newest }
 
 // Whole returns as of when all outcomes have been read; zero: as of no time yet.
-func (a *Acts) Whole() time.Time { return a.whole }
+func (a *ActReader) Whole() time.Time { return a.whole }
 
 // Told returns what became of all outcomes of the actions that are counted, as the last
 // reading found that looked at each and did not fail. Of an outcome that came twice, that is
 // noticed if one reading had both.
-func (a *Acts) Told() outcome.Report { return a.told.Report.Plus(a.last.Report) }
+func (a *ActReader) Told() outcome.Report { return a.told.Report.Plus(a.last.Report) }
 
 // Course returns how those outcomes came along. What a reading finds counts as come since
 // the one before, even if its time is earlier.
-func (a *Acts) Course() *outcome.Course { return a.told.Course.Plus(&a.last.Course) }
+func (a *ActReader) Course() *outcome.Course { return a.told.Course.Plus(&a.last.Course) }
 
 // recentActs bounds how old the newest outcomes may be that can be read, while open
 // transactions, one after the other, hide newer ones.
 const recentActs = time.Minute
 
 // Topic returns which topic of outcomes was read last.
-func (a *Acts) Topic() exposure.Topic { return topicOf(a.cfg.Outcomes, a.id) }
+func (a *ActReader) Topic() exposure.Topic { return topicOf(a.cfg.Outcomes, a.id) }
 
-// maxActs is [Acts.most], or less of tests.
+// maxActs is [ActReader.most], or less of tests.
 const maxActs = 200_000
 
 // Read takes the acts that are found up to where the topics end now, in the
@@ -104,7 +107,7 @@ const maxActs = 200_000
 // before, it fails once, with [exposure.ErrAnew], and then begins with the new topic. It also
 // fails, once all are taken, if no entry can be one of the actions or has the field: see
 // [outcome.Seen.Lacks].
-func (a *Acts) Read(ctx context.Context, take func(*outcome.Act)) error {
+func (a *ActReader) Read(ctx context.Context, take func(*outcome.Act)) error {
 	did, err := kafka.OpenTopic(ctx, a.cfg.Brokers, a.cfg.Outcomes, max(0, a.cfg.From-millrace.Time(outcome.Skew.Milliseconds())))
 	if err != nil {
 		if e := (*millrace.Error)(nil); errors.As(err, &e) {
@@ -148,7 +151,7 @@ func (a *Acts) Read(ctx context.Context, take func(*outcome.Act)) error {
 	return a.seen.Lacks(a.cfg.Outcomes, a.cfg.Actions, field)
 }
 
-func (a *Acts) read(ctx context.Context, did *kafka.TopicSpan, take func(*outcome.Act)) (told [2]became, err error) {
+func (a *ActReader) read(ctx context.Context, did *kafka.TopicSpan, take func(*outcome.Act)) (told [2]became, err error) {
 	known, err := schemalog.Known(ctx, a.cfg.Brokers, a.cfg.Schemas)
 	if err != nil {
 		return told, err
@@ -216,7 +219,7 @@ func index(again bool) int {
 }
 
 // decode reads an outcome.
-func (a *Acts) decode(known *registry.Snapshot, in kafka.Entry) (outcome.Outcome, error) {
+func (a *ActReader) decode(known *registry.Snapshot, in kafka.Entry) (outcome.Outcome, error) {
 	if in.Closed != nil {
 		return outcome.Outcome{}, in.Closed
 	}
@@ -225,13 +228,13 @@ func (a *Acts) decode(known *registry.Snapshot, in kafka.Entry) (outcome.Outcome
 }
 
 // since is from when on answers may have outcomes.
-func (a *Acts) since(ledger *outcome.Ledger) millrace.Time {
+func (a *ActReader) since(ledger *outcome.Ledger) millrace.Time {
 	return max(a.cfg.From, ledger.Earliest()-millrace.Time(a.cfg.Window.Milliseconds()))
 }
 
 // settle finds the answers that outcomes belong to, takes the acts, and calls meet with each
 // answer that may have outcomes.
-func (a *Acts) settle(ctx context.Context, ledger *outcome.Ledger, meet func(*exposure.Record), take func(*outcome.Act)) (told [2]outcome.Report, err error) {
+func (a *ActReader) settle(ctx context.Context, ledger *outcome.Ledger, meet func(*exposure.Record), take func(*outcome.Act)) (told [2]outcome.Report, err error) {
 	shown, err := kafka.OpenTopic(ctx, a.cfg.Brokers, a.cfg.Exposures, a.since(ledger))
 	if err != nil {
 		return told, err

@@ -32,7 +32,7 @@ func TestActsWithoutSchemas(t *testing.T) {
 	defer p.Close()
 	p.Produce(ctx, kafka.Outgoing{Topic: k.Content, Value: []byte("x")})
 	kafkatest.Must(t, p.Flush(ctx))
-	err = NewActs(ActsConfig{Brokers: k.Brokers, Exposures: shown, Outcomes: k.Content, Schemas: "typo-schemas", Window: time.Hour}).Read(ctx, func(*outcome.Act) {})
+	err = NewActReader(ActReaderConfig{Brokers: k.Brokers, Exposures: shown, Outcomes: k.Content, Schemas: "typo-schemas", Window: time.Hour}).Read(ctx, func(*outcome.Act) {})
 	if e, ok := errors.AsType[*millrace.Error](err); !ok || e.Field != "topic_prefix" || e.Detail != "there is no topic typo-schemas" {
 		t.Errorf("%v", err)
 	}
@@ -47,7 +47,7 @@ func TestActsKeepEachSchemaOnce(t *testing.T) {
 	p, err := kafka.NewProducer(k.Brokers, "", nil)
 	kafkatest.Must(t, err)
 	defer p.Close()
-	acts := NewActs(ActsConfig{Brokers: k.Brokers, Exposures: shown, Outcomes: k.Content, Schemas: k.Topics.Schemas, AnswerField: "answer_id", Window: time.Hour})
+	acts := NewActReader(ActReaderConfig{Brokers: k.Brokers, Exposures: shown, Outcomes: k.Content, Schemas: k.Topics.Schemas, AnswerField: "answer_id", Window: time.Hour})
 	for i := range 3 {
 		body, err := schemas.Activity().EncodeJSON(fmt.Appendf(nil, `{"id": "c%d", "actor": "ann", "verb": "click", "created_at": %d, "object": "x"}`, i, time.Now().UnixMilli()))
 		kafkatest.Must(t, err)
@@ -106,8 +106,8 @@ func testActs(t *testing.T, k kafkatest.Cluster) {
 		p.Produce(ctx, kafka.Outgoing{Topic: k.Content, Partition: int32(n % 3), Value: schemas.Frame(schemas.Activity().Fingerprint(), body)})
 		kafkatest.Must(t, p.Flush(ctx))
 	}
-	cfg := ActsConfig{Brokers: k.Brokers, Exposures: shown, Outcomes: k.Content, Schemas: k.Topics.Schemas, AnswerField: "answer_id", Window: time.Hour, From: millrace.TimeOf(now.Add(-time.Hour))}
-	acts := NewActs(cfg)
+	cfg := ActReaderConfig{Brokers: k.Brokers, Exposures: shown, Outcomes: k.Content, Schemas: k.Topics.Schemas, AnswerField: "answer_id", Window: time.Hour, From: millrace.TimeOf(now.Add(-time.Hour))}
+	acts := NewActReader(cfg)
 	read := func(want ...string) {
 		t.Helper()
 		var got []string
@@ -185,7 +185,7 @@ func testActs(t *testing.T, k kafkatest.Cluster) {
 	read("bob")
 
 	cfg.Outcomes += "-none"
-	if e := (*millrace.Error)(nil); !errors.As(NewActs(cfg).Read(ctx, nil), &e) || e.Field != "outcomes.topic" {
+	if e := (*millrace.Error)(nil); !errors.As(NewActReader(cfg).Read(ctx, nil), &e) || e.Field != "outcomes.topic" {
 		t.Errorf("no topic of outcomes: %v", e)
 	}
 }

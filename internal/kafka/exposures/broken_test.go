@@ -23,7 +23,7 @@ import (
 func TestBrokenBatchesOfExposures(t *testing.T) {
 	k, ctx := kafkatest.Fake(t), kafkatest.Deadline(t)
 	var said strings.Builder
-	l := NewLog(k.Brokers, k.Content, slog.New(slog.NewTextHandler(&said, nil)))
+	l := NewReader(k.Brokers, k.Content, slog.New(slog.NewTextHandler(&said, nil)))
 	from := time.Now().Add(-time.Hour)
 	kafkatest.Broken(t, k, k.Content, 0, 2, true) // where reading begins
 	kafkatest.Write(t, k, k.Content, 0, string(shownTo(t, "ann", time.Now())))
@@ -79,7 +79,7 @@ func TestBrokenBatchesOfExposures(t *testing.T) {
 func TestBrokenBatchesOfExposuresThatAreReadPast(t *testing.T) {
 	k, ctx := kafkatest.Fake(t), kafkatest.Deadline(t)
 	told := make(saying, 9)
-	l := NewLog(k.Brokers, k.Content, slog.New(slog.NewTextHandler(told, nil)))
+	l := NewReader(k.Brokers, k.Content, slog.New(slog.NewTextHandler(told, nil)))
 	from := millrace.TimeOf(time.Now().Add(-time.Hour))
 	kafkatest.Broken(t, k, k.Content, 0, 2, false)
 	kafkatest.Write(t, k, k.Content, 0, string(shownTo(t, "ann", time.Now())))
@@ -148,7 +148,7 @@ func brokenOutcomes(t *testing.T, compressed bool) {
 		kafkatest.Must(t, err)
 		return string(schemas.Frame(schemas.Activity().Fingerprint(), body))
 	}
-	acts := NewActs(ActsConfig{Brokers: k.Brokers, Exposures: shown, Outcomes: k.Content, Schemas: k.Topics.Schemas, AnswerField: "answer_id", Window: time.Hour, From: millrace.TimeOf(now.Add(-time.Hour))})
+	acts := NewActReader(ActReaderConfig{Brokers: k.Brokers, Exposures: shown, Outcomes: k.Content, Schemas: k.Topics.Schemas, AnswerField: "answer_id", Window: time.Hour, From: millrace.TimeOf(now.Add(-time.Hour))})
 	kafkatest.Broken(t, k, shown, 0, 2, compressed)
 	kafkatest.Write(t, k, shown, 0, string(shownTo(t, "ann", now.Add(-time.Minute))))
 	kafkatest.Write(t, k, k.Content, 0, clicked("1", "nobody"))

@@ -53,10 +53,10 @@ func NewProducer(brokers kafka.Brokers, topic string, log *slog.Logger) (*Produc
 // makes it before.
 const exposurePartitions = 12
 
-// Open returns a log of exposures that is written to a topic, which is
+// OpenLog returns a log of exposures that is written to a topic, which is
 // made if it is missing, and what closes both. It waits for nothing: while Kafka
 // is away exposures wait in memory.
-func Open(brokers kafka.Brokers, topic string, log *slog.Logger) (*exposure.Log, func(), error) {
+func OpenLog(brokers kafka.Brokers, topic string, log *slog.Logger) (*exposure.Log, func(), error) {
 	producer, err := NewProducer(brokers, topic, log)
 	if err != nil {
 		return nil, nil, err
@@ -109,9 +109,9 @@ func ReadSpan(ctx context.Context, s *kafka.TopicSpan, take func(*exposure.Recor
 	return others, err
 }
 
-// Log is a topic of exposures that is followed, and how far it has been
+// Reader is a topic of exposures that is followed, and how far it has been
 // read.
-type Log struct {
+type Reader struct {
 	brokers kafka.Brokers
 	topic   string
 	log     *slog.Logger
@@ -128,15 +128,15 @@ type Log struct {
 	}
 }
 
-// NewLog connects to nothing yet.
-func NewLog(brokers kafka.Brokers, topic string, log *slog.Logger) *Log {
-	return &Log{brokers: brokers, topic: topic, log: log}
+// NewReader connects to nothing yet.
+func NewReader(brokers kafka.Brokers, topic string, log *slog.Logger) *Reader {
+	return &Reader{brokers: brokers, topic: topic, log: log}
 }
 
 // Follow takes the exposures from a time on, as they come, until ctx ends; that
 // there are entries which are none is logged once. No
 // outage of Kafka ends it, nor a topic that is not there yet, or is made anew.
-func (l *Log) Follow(ctx context.Context, from millrace.Time, take func(*exposure.Record)) error {
+func (l *Reader) Follow(ctx context.Context, from millrace.Time, take func(*exposure.Record)) error {
 	for ctx.Err() == nil {
 		if err := l.follow(ctx, from, take); err != nil && ctx.Err() == nil {
 			return err
@@ -146,7 +146,7 @@ func (l *Log) Follow(ctx context.Context, from millrace.Time, take func(*exposur
 }
 
 // follow is Follow until the topic is made anew.
-func (l *Log) follow(ctx context.Context, from millrace.Time, take func(*exposure.Record)) error {
+func (l *Reader) follow(ctx context.Context, from millrace.Time, take func(*exposure.Record)) error {
 	ctx, again := context.WithCancel(ctx)
 	defer again()
 	asks, err := kafka.NewClient(l.brokers, l.log)
@@ -210,7 +210,7 @@ func (l *Log) follow(ctx context.Context, from millrace.Time, take func(*exposur
 // begins returns where and from when on the topic is read: from a time on, or from an
 // earlier one where Kafka does not find its entries ([kafka.StartsAfter]). It waits for a
 // Kafka that is away, not for a topic.
-func (l *Log) begins(ctx context.Context, asks *kgo.Client, from millrace.Time) (starts map[int32]int64, begins millrace.Time) {
+func (l *Reader) begins(ctx context.Context, asks *kgo.Client, from millrace.Time) (starts map[int32]int64, begins millrace.Time) {
 	told := false
 	for ctx.Err() == nil {
 		limited, cancel := context.WithTimeout(ctx, patience.TryTimeout)
@@ -234,19 +234,19 @@ func (l *Log) begins(ctx context.Context, asks *kgo.Client, from millrace.Time) 
 // pollWithin bounds how long it takes to see that nothing comes.
 const pollWithin = 5 * time.Second
 
-func (l *Log) begin(cl *kgo.Client, from millrace.Time, again func()) {
+func (l *Reader) begin(cl *kgo.Client, from millrace.Time, again func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mu.cl, l.mu.from, l.mu.next, l.mu.id, l.mu.reach, l.mu.again, l.mu.fault = cl, from, map[int32]int64{}, kadm.TopicID{}, kafka.Reach{}, again, nil
 }
 
-func (l *Log) passed(fetches kgo.Fetches) {
+func (l *Reader) passed(fetches kgo.Fetches) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	fetches.EachRecord(func(r *kgo.Record) { l.mu.next[r.Partition] = r.Offset + 1 })
 }
 
-func (l *Log) steppedOver(over []*kafka.Closed, fault error) {
+func (l *Reader) steppedOver(over []*kafka.Closed, fault error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mu.fault = fault
@@ -256,7 +256,7 @@ func (l *Log) steppedOver(over []*kafka.Closed, fault error) {
 }
 
 // places returns what comes next in each partition.
-func (l *Log) places(ctx context.Context, cl *kgo.Client) (map[int32]int64, error) {
+func (l *Reader) places(ctx context.Context, cl *kgo.Client) (map[int32]int64, error) {
 	l.mu.Lock()
 	from := l.mu.from
 	l.mu.Unlock()
@@ -278,7 +278,7 @@ const recent = 10 * time.Second
 // read, and returns as of when that was all. The error says why it is not: what has not
 // been taken when ctx ends, or is hidden, a [kafka.Hidden]. Of a topic that is another
 // one than at the call before it is an [exposure.ErrAnew], once.
-func (l *Log) Whole(ctx context.Context) (time.Time, error) {
+func (l *Reader) Whole(ctx context.Context) (time.Time, error) {
 	var never time.Time
 	l.mu.Lock()
 	cl, from, id, again := l.mu.cl, l.mu.from, l.mu.id, l.mu.again
@@ -329,7 +329,7 @@ func (l *Log) Whole(ctx context.Context) (time.Time, error) {
 }
 
 // Topic returns which topic is followed.
-func (l *Log) Topic() exposure.Topic {
+func (l *Reader) Topic() exposure.Topic {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return topicOf(l.topic, l.mu.id)
@@ -343,7 +343,7 @@ func topicOf(name string, id kadm.TopicID) exposure.Topic {
 	return t
 }
 
-func (l *Log) unknown(err error) error {
+func (l *Reader) unknown(err error) error {
 	if errors.Is(err, kerr.UnknownTopicOrPartition) {
 		return fmt.Errorf("kafka: there is no topic %s; brokers that write to it make it anew: %w", l.topic, err)
 	}
@@ -352,7 +352,7 @@ func (l *Log) unknown(err error) error {
 
 // left returns how many entries before the ends have not been taken, and why the
 // last reading failed, if it did.
-func (l *Log) left(begins, ends map[int32]int64) (n int64, fault error) {
+func (l *Reader) left(begins, ends map[int32]int64) (n int64, fault error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for p, end := range ends {

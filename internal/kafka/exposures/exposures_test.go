@@ -180,7 +180,7 @@ func TestExposuresAreWhole(t *testing.T) {
 		}
 	}
 	write("")
-	l := NewLog(k.Brokers, topic, slog.New(slog.DiscardHandler))
+	l := NewReader(k.Brokers, topic, slog.New(slog.DiscardHandler))
 	if _, err := l.Whole(ctx); err == nil {
 		t.Error("whole before it is followed")
 	}

@@ -41,7 +41,7 @@ func TestExposuresAreHidden(t *testing.T) { testExposuresHidden(t, kafkatest.Fak
 // whole; what cannot be opened is passed over.
 func testExposuresHidden(t *testing.T, k kafkatest.Cluster) {
 	ctx := kafkatest.Deadline(t)
-	l := NewLog(k.Brokers, k.Content, slog.New(slog.DiscardHandler))
+	l := NewReader(k.Brokers, k.Content, slog.New(slog.DiscardHandler))
 	var mu sync.Mutex
 	var got []string
 	run, stop := context.WithCancel(ctx)
@@ -155,7 +155,7 @@ func testActsHidden(t *testing.T, k kafkatest.Cluster) {
 		kafkatest.Must(t, err)
 		return schemas.Frame(schemas.Activity().Fingerprint(), body)
 	}
-	acts := NewActs(ActsConfig{Brokers: k.Brokers, Exposures: shown, Outcomes: k.Content, Schemas: k.Topics.Schemas, AnswerField: "answer_id", Window: time.Hour, From: millrace.TimeOf(now.Add(-time.Hour))})
+	acts := NewActReader(ActReaderConfig{Brokers: k.Brokers, Exposures: shown, Outcomes: k.Content, Schemas: k.Topics.Schemas, AnswerField: "answer_id", Window: time.Hour, From: millrace.TimeOf(now.Add(-time.Hour))})
 	read := func(hides string, want ...string) {
 		t.Helper()
 		began, was := time.Now(), acts.Whole()

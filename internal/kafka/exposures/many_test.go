@@ -38,7 +38,7 @@ type deed struct {
 
 // acting writes answers and outcomes, the latter as whoever logs clicks might: in
 // batches that are compressed well.
-func acting(t *testing.T, ctx context.Context, k kafkatest.Cluster, answers []*exposure.Record, n int, next func(i int) deed) ActsConfig {
+func acting(t *testing.T, ctx context.Context, k kafkatest.Cluster, answers []*exposure.Record, n int, next func(i int) deed) ActReaderConfig {
 	t.Helper()
 	shown := k.Content + "-shown"
 	schema, err := schemas.Parse([]byte(clicked))
@@ -66,7 +66,7 @@ func acting(t *testing.T, ctx context.Context, k kafkatest.Cluster, answers []*e
 		cl.Produce(ctx, &kgo.Record{Topic: k.Content, Partition: int32(i % 3), Value: schemas.Frame(schema.Fingerprint(), body)}, func(_ *kgo.Record, err error) { kafkatest.Must(t, err) })
 	}
 	kafkatest.Must(t, cl.Flush(ctx))
-	return ActsConfig{Brokers: k.Brokers, Exposures: shown, Outcomes: k.Content, Schemas: k.Topics.Schemas, AnswerField: "answer_id", Window: 10 * time.Minute, Actions: []string{"click"}}
+	return ActReaderConfig{Brokers: k.Brokers, Exposures: shown, Outcomes: k.Content, Schemas: k.Topics.Schemas, AnswerField: "answer_id", Window: 10 * time.Minute, Actions: []string{"click"}}
 }
 
 // What is found does not depend on how many outcomes are looked for at a time, whoever
@@ -104,7 +104,7 @@ func TestActsInPassages(t *testing.T) {
 	// Kafka has all of them of now, so that every passage has every answer.
 	found := func(most int) map[outcome.Place]millrace.Time {
 		all := map[outcome.Place]millrace.Time{}
-		a := NewActs(cfg)
+		a := NewActReader(cfg)
 		a.most = most
 		kafkatest.Must(t, a.Read(ctx, func(a *outcome.Act) {
 			if a.Action != "click" {
@@ -144,7 +144,7 @@ func TestMemoryOfActs(t *testing.T) {
 		return int(m.HeapAlloc)
 	}
 	before, most := heap(), 0
-	a := NewActs(cfg)
+	a := NewActReader(cfg)
 	a.most = 20_000
 	done := make(chan error)
 	go func() { done <- a.Read(ctx, func(*outcome.Act) { t.Error("of whom?") }) }()
@@ -175,7 +175,7 @@ func TestCourseOfActs(t *testing.T) {
 		}
 		return deed{fmt.Sprint("eve", i), "x", "click", "a", now.Add(-time.Minute)}
 	})
-	a := NewActs(cfg)
+	a := NewActReader(cfg)
 	a.most = 1
 	for range 5 {
 		failing, fail := context.WithCancel(ctx)

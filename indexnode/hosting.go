@@ -157,7 +157,7 @@ func (h *hosting) run(ctx context.Context, addr string) error {
 			return err
 		}
 		n.answers.TakeOver(condemned.Current(), published.Before)
-		models = n.admission.Follow(published, h.schemaLog.Moved)
+		models = n.admission.Follow(published, h.schemaLog)
 		models.Admit(ctx)
 	}
 	if h.member, err = members.Join(ctx, n.cfg.Cluster, topology.Node{ID: n.cfg.ID, Addr: addr, Zone: n.cfg.Zone, Weight: n.cfg.Weight, Dir: n.cfg.Instance, Keeps: n.cfg.Keeps.Ranges()}); err != nil {

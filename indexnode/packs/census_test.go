@@ -25,7 +25,7 @@ func TestWhatRecordsLack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := a.Follow(newPublished(), nil)
+	f := a.Follow(newPublished(), never)
 	lacks := f.lacksOf(t.Context(), id, m)
 	if len(lacks) != 2 || lacks[0].Type != "like" || lacks[0].Records != 1 || lacks[1].Type != "post" || lacks[1].Records != 2 {
 		t.Fatalf("%+v", lacks)

@@ -80,12 +80,18 @@ type source interface {
 	Fault() error
 }
 
+// topic is where schemas come from; [schemalog.Log] is one.
+type topic interface {
+	Moved() <-chan struct{} // closed when the schemas may have changed
+	Read() bool             // they have been read as far as they went when the node began
+}
+
 // Follower admits every version of the cluster's models as it comes, those that serve first,
 // and tells the outcome for each. Which version answers a question, the broker decides.
 type Follower struct {
 	*Admission
 	packs   source
-	schemas func() <-chan struct{} // closed when the schemas may have changed; see [schemalog.Log.Moved]
+	schemas topic
 	tried   map[artefacts.Version]trial
 	gone    map[artefacts.Version]time.Time // when those in tried were dropped that are
 	census  *census                         // nil until a version is admitted
@@ -103,6 +109,7 @@ type trial struct {
 	unread  bool               // its bytes could not be read
 	deadly  bool               // the node died while it was admitted, and has not tried it again
 	known   *registry.Snapshot // the schemas under which it was tried
+	early   bool               // not all schemas of the cluster had been read
 }
 
 // lingers is how long a version can be asked for after it was dropped: brokers
@@ -114,7 +121,7 @@ const readAgain = 2 * time.Second
 
 // Follow returns a follower of what p has. Until its first pass the node awaits
 // the models that serve.
-func (a *Admission) Follow(p source, schemas func() <-chan struct{}) *Follower {
+func (a *Admission) Follow(p source, schemas topic) *Follower {
 	a.awaited.Store("the models that serve")
 	return &Follower{Admission: a, packs: p, schemas: schemas, tried: map[artefacts.Version]trial{}, gone: map[artefacts.Version]time.Time{}, linger: lingers, markers: markers{a.cfg.Dir}}
 }
@@ -122,7 +129,7 @@ func (a *Admission) Follow(p source, schemas func() <-chan struct{}) *Follower {
 // Run follows the models until ctx ends. It tells what became of each.
 func (f *Follower) Run(ctx context.Context, tell func([]members.Admission)) error {
 	for {
-		changed, schemas := f.packs.Changed(), f.schemas()
+		changed, schemas := f.packs.Changed(), f.schemas.Moved()
 		again := f.Admit(ctx)
 		tell(f.admissions())
 		for _, id := range f.admitted { // after the cluster was told: whoever pushed it need not wait for warnings
@@ -156,7 +163,8 @@ func (f *Follower) unkept() bool {
 
 // Admit tries the versions that were not tried yet, those that could not be read, those
 // that were refused under other schemas than those known now, and those of which the node
-// died if somebody has released them since. It reports whether any could not be read.
+// died if somebody has released them since. It reports whether any could not be read, or
+// was refused before all schemas were read.
 func (f *Follower) Admit(ctx context.Context) (again bool) {
 	serving := f.packs.Serving()
 	versions := f.versions(serving)
@@ -164,14 +172,15 @@ func (f *Follower) Admit(ctx context.Context) (again bool) {
 	if f.packs.Fault() == nil {
 		f.markers.keep(versions)
 	}
+	early := !f.schemas.Read()
 	known := f.cfg.Schemas.Snapshot()
 	for _, v := range versions {
 		t, seen := f.tried[v]
-		if !seen || t.unread || t.deadly || t.refused != nil && t.known != known {
-			t = f.try(ctx, v, known, t.refused)
+		if !seen || t.unread || t.deadly || t.refused != nil && (t.known != known || t.early && !early) {
+			t = f.try(ctx, v, trial{known: known, early: early}, t)
 			f.tried[v] = t
 		}
-		again = again || t.unread
+		again = again || t.unread || t.refused != nil && early
 	}
 	f.awaited.Store(f.awaits(serving))
 	return again
@@ -214,15 +223,15 @@ func (f *Follower) drop(there []artefacts.Version) {
 	}
 }
 
-// try admits a version. What it was refused for before is not logged again.
-func (f *Follower) try(ctx context.Context, v artefacts.Version, known *registry.Snapshot, before error) trial {
-	t := trial{known: known}
+// try admits a version. What it was refused for before is not logged again, and as long as
+// not all schemas have been read a refusal is no error: a node without a disk begins so.
+func (f *Follower) try(ctx context.Context, v artefacts.Version, t, before trial) trial {
 	err := f.mark(ctx, v)
 	if t.deadly = err != nil; err == nil {
 		var body []byte
 		body, err = f.packs.Body(ctx, v)
 		if t.unread = err != nil; err == nil {
-			err = f.admitPack(v, body, known)
+			err = f.admitPack(v, body, t.known)
 		}
 		if err := f.markers.end(v); err != nil {
 			f.cfg.Log.Error("the mark of an admission that is over stays, and counts as a death of the node", "file", f.markers.file(v), "err", err)
@@ -236,7 +245,10 @@ func (f *Follower) try(ctx context.Context, v artefacts.Version, known *registry
 		f.admitted = append(f.admitted, relevance.ID(v))
 		return t
 	}
-	if before == nil || before.Error() != err.Error() {
+	switch {
+	case t.early && !t.deadly && !t.unread:
+		f.cfg.Log.Info("a model waits until all schemas have been read", "model", v.Name, "version", v.Version, "err", err)
+	case before.refused == nil || before.early || before.refused.Error() != err.Error():
 		f.refused.Inc()
 		f.cfg.Log.Error("model refused; brokers ask other replicas for it", "model", v.Name, "version", v.Version, "sum", v.Sum, "err", err)
 	}

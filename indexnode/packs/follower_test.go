@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	dto "github.com/prometheus/client_model/go"
@@ -132,7 +133,17 @@ func following(t *testing.T, f *Follower) <-chan []members.Admission {
 	return told
 }
 
-func never() <-chan struct{} { return nil }
+// topicOf is a topic that has been read, unless early says otherwise.
+type topicOf struct {
+	moved chan struct{}
+	early *atomic.Bool
+}
+
+func (t topicOf) Moved() <-chan struct{} { return t.moved }
+func (t topicOf) Read() bool             { return t.early == nil || !t.early.Load() }
+
+// never has schemas change never.
+var never topicOf
 
 // find reports whether a node can answer by a version.
 func find(a *Admission, v artefacts.Version) error {
@@ -244,7 +255,7 @@ func TestPushedBeforeItsSchema(t *testing.T) {
 	for range 3 {
 		a, _ := open(t)
 		moved := make(chan struct{})
-		told := following(t, a.Follow(p, func() <-chan struct{} { return moved }))
+		told := following(t, a.Follow(p, topicOf{moved: moved}))
 		if all := <-told; len(all) != 1 || !strings.Contains(all[0].Refused, "no schema team.Talk") || a.Pending() != "" {
 			t.Fatalf("told %v; awaits %q", all, a.Pending())
 		}
@@ -254,6 +265,50 @@ func TestPushedBeforeItsSchema(t *testing.T) {
 		close(moved)
 		if all := <-told; len(all) != 1 || all[0].Refused != "" || find(a, v) != nil {
 			t.Fatalf("with its schema: told %v", all)
+		}
+	}
+}
+
+// A node without a disk hears of models before it has read the schemas: that is no refusal
+// that anybody is told of, unless it stays one once they are read.
+func TestModelsWaitForTheSchemas(t *testing.T) {
+	talk, err := schemas.Parse([]byte(teamSchema))
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := relevance.ShippedSchemas()
+	known[talk.Name()] = relevance.Records{Layout: talk.Layout()}
+	for _, comes := range []bool{true, false} {
+		a, _ := open(t)
+		p := newPublished()
+		v := p.put(t, nodetest.PackOf(t, "name: claps\nversion: \"1\"\nschemas: [team.Talk]\nfeatures: {claps: record.claps}\nscorer: linear\nparameters: {weights: {claps: 1}}\n",
+			`{"features":{"claps":2},"score":2,"record":{"claps":2}}`, known))
+		p.serve(v)
+		refusals := func() float64 {
+			var m dto.Metric
+			if err := a.refused.Write(&m); err != nil {
+				t.Fatal(err)
+			}
+			return m.Counter.GetValue()
+		}
+		early := new(atomic.Bool)
+		early.Store(true)
+		f := a.Follow(p, topicOf{early: early})
+		if again := f.Admit(t.Context()); !again || refusals() != 0 || f.tried[v].refused == nil {
+			t.Errorf("before the schemas are read: again %t, %v refusals are told, %v", again, refusals(), f.tried[v].refused)
+		}
+		want := 1.0
+		if comes {
+			if _, err := a.cfg.Schemas.Admit(talk); err != nil {
+				t.Fatal(err)
+			}
+			want = 0
+		}
+		early.Store(false)
+		for range 2 {
+			if again := f.Admit(t.Context()); again || refusals() != want || (f.tried[v].refused == nil) != comes {
+				t.Errorf("the schema is among those that were read: %t: again %t, %v refusals are told, %v", comes, again, refusals(), f.tried[v].refused)
+			}
 		}
 	}
 }

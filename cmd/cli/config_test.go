@@ -329,6 +329,26 @@ connect:
 	}
 }
 
+// A certificate that has ended is found before a role starts with it, and so are the
+// secrets of a Kafka that is there for copies of the audit log alone.
+func TestWhatRolesWouldFindOnlyLater(t *testing.T) {
+	a := authority.New(t)
+	ended := a.IssueUntil("role", time.Now().Add(-time.Hour), "127.0.0.1")
+	for _, role := range []string{"broker", "coordinator"} {
+		_, err := said(t, "config", "check", clitest.Written(t, enough[role]+fmt.Sprintf(`tls: {ca: %s, cert: %s, key: %s}
+brokers: ["127.0.0.1:9092"]
+audit: %s
+audit_topic: audits
+connect: {kafka: {sasl: {mechanism: PLAIN, username: me, password_file: /nonexistent}}}
+`, ended.CA, ended.Cert, ended.Key, filepath.Join(t.TempDir(), "audit"))))
+		for _, want := range []string{"tls.cert: ", "it ended on ", "connect.kafka.sasl.password_file: stat /nonexistent", ": 2 faults\n"} {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: want %q in\n%v", role, want, err)
+			}
+		}
+	}
+}
+
 // Each context is reached for, as commands would, from the directory of the file.
 func TestContextsAreChecked(t *testing.T) {
 	text := strings.NewReplacer("broker: feed.example:9090", "broker: feed.example:9090\n    admin: [\"far.example:1\"]", "local: {}", "local: {broker: \"far.example:1\", connect: {kafka: {tls: {ca: ca.pem}}}, brokers: [\"a:1\"]}", "current: prod ", "current: prdo ").Replace(twoContexts)

@@ -33,7 +33,7 @@ type Files struct {
 		sync.Mutex
 		stamps []os.FileInfo // of the files, before they were last read
 		good   *material
-		fault  string // of the last reading; "" if it was good
+		fault  error // of the last reading, or of what is shown all the same; nil if it is good
 	}
 }
 
@@ -44,7 +44,8 @@ type material struct {
 }
 
 // Open reads the files. field is the key of the configuration that names them.
-// A nil log is slog.Default().
+// A nil log is slog.Default(). A certificate that the other side would refuse for its time
+// is a fault ([Faults]) and no error: its time may come, or another may take its place.
 func Open(t TLS, field string, log *slog.Logger) (*Files, error) {
 	if err := t.validate(field); err != nil {
 		return nil, err
@@ -58,8 +59,26 @@ func Open(t TLS, field string, log *slog.Logger) (*Files, error) {
 	if f.mu.good, err = t.read(field); err != nil { // it says more than what is gone
 		return nil, err
 	}
+	switch f.mu.fault = f.unfit(f.mu.good); {
+	case f.mu.fault == nil:
+	case checking.Load():
+		return nil, f.mu.fault
+	default:
+		log.Error("a certificate is of no use now", "field", field, "err", f.mu.fault)
+	}
 	watch(f)
 	return f, gone
+}
+
+// checking is whether Open refuses what is of no use now.
+var checking atomic.Bool
+
+// Check has do look at files as a check of a configuration does: Open refuses a
+// certificate that the other side would refuse now.
+func Check(do func()) {
+	checking.Store(true)
+	defer checking.Store(false)
+	do()
 }
 
 func (f *Files) names() (names []string) {
@@ -153,25 +172,28 @@ func (f *Files) current() *material {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	stamps, err := stampsOf(f.names())
-	if err == nil && f.mu.fault == "" && same(stamps, f.mu.stamps) {
+	if err == nil && same(stamps, f.mu.stamps) {
+		f.mu.fault = f.unfit(f.mu.good)
 		return f.mu.good
 	}
 	var next *material
 	if err == nil {
 		next, err = f.tls.read(f.field)
 	}
-	if err == nil && f.unfit(f.mu.good) == nil {
-		err = f.unfit(next)
+	var unfit error
+	if err == nil {
+		if unfit = f.unfit(next); f.unfit(f.mu.good) == nil {
+			err = unfit
+		}
 	}
-	was := f.mu.fault
-	f.mu.fault = textOf(err)
+	was := textOf(f.mu.fault)
 	if err != nil {
-		if f.mu.fault != was {
+		if f.mu.fault = err; err.Error() != was {
 			f.log.Error("certificates have changed and cannot be used; the last good ones stay", "field", f.field, "err", err)
 		}
 		return f.mu.good
 	}
-	f.mu.good, f.mu.stamps = next, stamps
+	f.mu.good, f.mu.stamps, f.mu.fault = next, stamps, unfit
 	f.log.Info("certificates were read again", "field", f.field)
 	return next
 }
@@ -201,7 +223,7 @@ func (f *Files) look() (field, fault string) {
 	f.current()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.field, f.mu.fault
+	return f.field, textOf(f.mu.fault)
 }
 
 // stampsOf returns by what a change of files is seen.

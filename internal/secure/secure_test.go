@@ -297,8 +297,12 @@ func TestCertificatesThatAreRefusedReplaceNone(t *testing.T) {
 	first, err := secure.Open(of, "ended", slog.New(slog.DiscardHandler))
 	must(t, err)
 	a.IssueUntil("server", time.Now().Add(-time.Minute), "127.0.0.1")
+	if fault := secure.Faults()["ended"]; !strings.Contains(fault, "it ended on") || !time.Now().Add(-time.Hour).Before(secure.Lives()["ended"].Ends) {
+		t.Errorf("the last one has ended, too, and of the newer, which ends %v, is told %q", secure.Lives()["ended"].Ends, fault)
+	}
+	a.IssueUntil("server", time.Now().Add(time.Hour), "127.0.0.1")
 	if fault := secure.Faults()["ended"]; fault != "" {
-		t.Errorf("the last one has ended, too, and the newer has the fault %q", fault)
+		t.Errorf("it was replaced by one that has not ended, and the fault is %q", fault)
 	}
 	runtime.KeepAlive(first)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/internal/document"
+	"github.com/millrace/millrace/internal/secure"
 )
 
 // Command checks files and prints their reference.
@@ -76,7 +77,9 @@ func (check *configCheck) run(c *cobra.Command, file string) error {
 		Exposed []Exposed `json:"exposed"`
 		Faults  []Fault   `json:"faults"`
 	}{File: file}
-	cfg, err := check.read(c, file, &said.Role, &said.Given)
+	var cfg Configuration
+	var err error
+	secure.Check(func() { cfg, err = check.read(c, file, &said.Role, &said.Given) })
 	wrong, ok := errors.AsType[*Invalid](err)
 	if err != nil && !ok {
 		return err

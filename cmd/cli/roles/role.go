@@ -302,6 +302,8 @@ func (c *Common) Validate(role string, ports ...port) error {
 		errs = append(errs, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "audit_topic", Detail: "a topic is named, and no audit log that is copied to it", WayOut: "name the file in audit, or leave it out"})
 	case len(c.Brokers) == 0:
 		errs = append(errs, noKafka("audit_topic"))
+	case role == "broker", role == "coordinator": // others cannot do without Kafka, and judge it themselves
+		errs = append(errs, c.kafka().Validate())
 	}
 	_, authorized := c.Authorization.Open(nil)
 	_, calls := c.Dial()

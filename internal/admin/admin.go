@@ -55,7 +55,7 @@ func routes(metrics prometheus.Gatherer, ready func() error, log http.Handler) m
 			}
 			w.Write([]byte("ok\n"))
 		}),
-		"GET /metrics":         promhttp.HandlerFor(metrics, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes}),
+		"GET /metrics":         newScrapes(promhttp.HandlerFor(metrics, promhttp.HandlerOpts{})),
 		"/log":                 log,
 		"/debug/pprof/":        http.HandlerFunc(pprof.Index),
 		"/debug/pprof/cmdline": http.HandlerFunc(pprof.Cmdline),
@@ -77,9 +77,6 @@ func FileFaults() prometheus.Collector {
 const maxBodyBytes = 64 << 10
 
 const (
-	// maxScrapes is how many read metrics at a time: each has all of them in memory
-	// until they are read.
-	maxScrapes = 4
 	// maxStreams is how many requests a connection of HTTP/2 has at a time.
 	maxStreams = 16
 	// readWithin is how long a client may take to read an answer, with the time that

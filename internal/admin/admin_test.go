@@ -3,12 +3,14 @@ package admin
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -134,30 +136,80 @@ func (g gathering) Gather() ([]*dto.MetricFamily, error) {
 	return nil, nil
 }
 
-// Metrics are gathered for a few at a time; who comes beyond that is refused.
+// Metrics are gathered for a few at a time, and others wait for their turn. One address reads
+// them a few times at once, so that it cannot keep others from them.
 func TestFewGatherMetricsAtATime(t *testing.T) {
 	g := gathering{make(chan struct{}), make(chan struct{})}
 	h := Handler(g, func() error { return nil }, http.NotFoundHandler())
-	scrape := func() int {
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
-		return w.Code
+	codes := make(chan int, maxScrapes)
+	scrape := func(from string) {
+		w, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/metrics", nil)
+		r.RemoteAddr = from
+		h.ServeHTTP(w, r)
+		codes <- w.Code
 	}
-	codes := make(chan int, maxScrapes+1)
-	for range maxScrapes {
-		go func() { codes <- scrape() }()
+	for i := range maxGathered {
+		go scrape(fmt.Sprintf("10.0.0.9:%d", 1000+i)) // one address, as many as it may
 		<-g.begun
 	}
-	go func() { codes <- scrape() }()
+	if scrape("10.0.0.9:2000"); <-codes != http.StatusServiceUnavailable {
+		t.Error("one more of the address is let in")
+	}
+	go scrape("10.0.0.8:1000")
 	select {
 	case <-g.begun:
-		t.Errorf("more than %d gather metrics", maxScrapes)
+		t.Errorf("more than %d gather metrics", maxGathered)
 	case code := <-codes:
-		if code != http.StatusServiceUnavailable {
-			t.Errorf("one more is told %d", code)
+		t.Errorf("another address is told %d", code)
+	case <-time.After(20 * time.Millisecond):
+	}
+	g.done <- struct{}{}
+	<-g.begun // it is the other's turn
+	close(g.done)
+	for range maxGathered + 1 {
+		if code := <-codes; code != http.StatusOK {
+			t.Errorf("one is told %d", code)
 		}
 	}
-	close(g.done)
+}
+
+// Who has asked for metrics and does not read them keeps nobody else of another address from
+// them.
+func TestUnreadMetricsHoldNobodyUp(t *testing.T) {
+	s := newScrapes(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 100)) }))
+	scrape := func(from string, w http.ResponseWriter) {
+		r := httptest.NewRequest("GET", "/metrics", nil)
+		r.RemoteAddr = from
+		s.ServeHTTP(w, r)
+	}
+	stuck := stuckWriter{httptest.NewRecorder(), make(chan struct{}), make(chan struct{})}
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer close(stuck.read)
+	for i := range maxOfOne {
+		all.Go(func() { scrape(fmt.Sprintf("[2001:db8::%d]:1", i), stuck) }) // one network
+		<-stuck.begun
+	}
+	for from, want := range map[string]int{"[2001:db8::ffff]:1": http.StatusServiceUnavailable, "[2001:db8:1::1]:1": http.StatusOK, "10.0.0.9:1": http.StatusOK} {
+		w := httptest.NewRecorder()
+		if scrape(from, w); w.Code != want {
+			t.Errorf("%s is told %d, want %d", from, w.Code, want)
+		}
+	}
+}
+
+// stuckWriter is an answer that is not read until its channel is closed.
+type stuckWriter struct {
+	*httptest.ResponseRecorder
+	begun, read chan struct{}
+}
+
+func (w stuckWriter) Header() http.Header { return http.Header{} }
+func (w stuckWriter) WriteHeader(int)     {}
+func (w stuckWriter) Write(b []byte) (int, error) {
+	w.begun <- struct{}{}
+	<-w.read
+	return len(b), nil
 }
 
 // A client that does not read its answer is cut off, one that asks for a profile only

@@ -150,6 +150,15 @@ func peerOf(addr net.Addr) netip.Addr {
 	return ip
 }
 
+// Counted is what requests from an address are counted by, as connections are.
+func Counted(remote string) string {
+	at, err := netip.ParseAddrPort(remote)
+	if err != nil {
+		return remote
+	}
+	return peerOf(net.TCPAddrFromAddrPort(at)).String()
+}
+
 // Conn is a connection that came through a door.
 type Conn struct {
 	net.Conn

@@ -9,6 +9,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -450,7 +451,11 @@ func TestTokens(t *testing.T) {
 		return strings.TrimSuffix(strings.TrimPrefix(string(keySet(t, s)), `{"keys":[`), "]}")
 	}
 	namesake := newSigner(t, "1")
-	write("keys", set(unknownKind, unknownCurve, agreement, encrypts, keyOf(signer{t, first.key, ""}), keyOf(first), keyOf(namesake)))
+	huge := fmt.Sprintf(`{"kty":"RSA","kid":"1","e":"AQAB","n":%q}`, base64.RawURLEncoding.EncodeToString(bytes.Repeat([]byte{0xff}, 1025))) // 8,200 bits
+	if _, over, err := parseKey(json.RawMessage(huge)); err != nil || !strings.Contains(over, "8200 bits") {
+		t.Errorf("a key of 8,200 bits is passed over for %q, %v", over, err)
+	}
+	write("keys", set(huge, unknownKind, unknownCurve, agreement, encrypts, keyOf(signer{t, first.key, ""}), keyOf(first), keyOf(namesake)))
 	is(good, "jwt:ops")
 	is("Bearer "+namesake.sign(claims), "jwt:ops")
 	is("Bearer "+second.sign(claims), "")

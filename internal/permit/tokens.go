@@ -229,8 +229,15 @@ func parseKey(raw json.RawMessage) (k jose.JSONWebKey, over string, err error) {
 	case err == nil && !k.IsPublic():
 		err = fmt.Errorf("the key %q is not public", is.ID)
 	}
+	if of, ok := k.Key.(*rsa.PublicKey); ok && of.N.BitLen() > maxKeyBits {
+		return k, fmt.Sprintf("its %d bits take too long to verify a token", of.N.BitLen()), nil
+	}
 	return k, "", err
 }
+
+// maxKeyBits bounds keys of RSA, as crypto/tls does: what a larger one costs would be each
+// caller's to spend.
+const maxKeyBits = 8192
 
 // maxTokenBytes bounds a token before it is parsed.
 const maxTokenBytes = 8 << 10

@@ -69,6 +69,15 @@ func (f *fetched) current() *jose.JSONWebKeySet {
 
 func (f *fetched) lacks() { f.again(keysAgain) }
 
+func (f *fetched) away() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.good.Load().Keys) > 0 {
+		return ""
+	}
+	return f.mu.fault
+}
+
 // again fetches the keys if the last time is so long ago.
 func (f *fetched) again(every time.Duration) {
 	f.mu.Lock()

@@ -2,6 +2,7 @@ package permit
 
 import (
 	"bytes"
+	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -11,6 +12,8 @@ import (
 	"time"
 
 	"github.com/go-jose/go-jose/v4/jwt"
+
+	"github.com/millrace/millrace"
 )
 
 // issuer publishes keys, or answers something else.
@@ -69,12 +72,19 @@ func TestKeysOfAURL(t *testing.T) {
 	if known(first) || !strings.Contains(log.String(), "503") {
 		t.Errorf("an issuer that is away at the start: known %t, told %s", known(first), &log)
 	}
+	var e *millrace.Error
+	if _, err := p.Identify(nil, "Bearer "+first.sign(claims)); !errors.As(err, &e) || e.Reason != millrace.ReasonUnavailable || !strings.Contains(err.Error(), "503") {
+		t.Errorf("nothing is known of a token then, and its caller is told %v", err)
+	}
 	i.publishes(keySet(t, first))
 	if ago(keysAgain-time.Second, first); known(first) {
 		t.Error("an issuer that is away is asked without a pause")
 	}
 	if ago(keysAgain, first); !known(first) || known(second) {
 		t.Errorf("the issuer is back: %s", &log)
+	}
+	if _, err := p.Identify(nil, "Bearer "+second.sign(claims)); !errors.As(err, &e) || e.Reason != millrace.ReasonForbidden {
+		t.Errorf("a token by another key is told %v", err)
 	}
 	i.publishes(keySet(t, first, second))
 	if ago(keysAgain, first); known(second) {

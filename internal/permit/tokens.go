@@ -18,6 +18,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/secure"
 )
 
@@ -122,6 +123,9 @@ type verifier struct {
 type signingKeys interface {
 	current() *jose.JSONWebKeySet
 	lacks() // a key that a token names, or any that signed it
+	// away says why no keys could be read yet, so that nothing can be said of a token; "" if
+	// they were.
+	away() string
 }
 
 // keyFile is the keys of a file, which is read again as soon as it changes.
@@ -130,6 +134,8 @@ type keyFile struct {
 }
 
 func (keyFile) lacks() {}
+
+func (keyFile) away() string { return "" }
 
 func (j JWT) open(log *slog.Logger) (*verifier, error) {
 	switch "" {
@@ -297,6 +303,12 @@ func (v *verifier) name(token string) (string, error) {
 	keys, err := candidates(v.keys.current(), signed.Headers[0])
 	if err != nil {
 		v.keys.lacks()
+		if why := v.keys.away(); why != "" {
+			return "", &millrace.Error{
+				Reason: millrace.ReasonUnavailable, Field: field, Detail: "the keys that sign tokens could not be read yet: " + why,
+				WayOut: "try again after a pause, or with a certificate",
+			}
+		}
 		return "", bad(err)
 	}
 	for _, k := range keys {

@@ -30,7 +30,7 @@ func TestFaultAlertsOfIngest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const slipped = "member:100" // who has records, and writes none
+	const slipped = "member:399" // who has records, writes none, and is not asked for
 	topics, began := kafka.Prefixed(w.prefix), time.Now()
 	w.breaks(
 		alertFault{

@@ -12,9 +12,8 @@ import (
 // onMadeUpSeriesAlone are the alerts that no test brings about on processes, and why.
 // Those of ops/alerts/tests, by series that are made up, have all of them.
 var onMadeUpSeriesAlone = map[string]string{
-	"MillraceNodePanics":  "needs a bug",
-	"MillraceTypeShrinks": "compares with weeks before, and what a node drops goes within an hour",
-	"MillraceUnitsFull":   "needs as many viewers as fit a third of the machine's memory",
+	"MillraceNodePanics": "needs a bug",
+	"MillraceUnitsFull":  "needs as many viewers as fit a third of the machine's memory",
 }
 
 // TestAlertsAreBroughtAbout wants each alert in a table of TestFaultAlerts and those like

@@ -4,6 +4,7 @@ package cli
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -22,31 +23,49 @@ func TestFaultAlertsOfWeeks(t *testing.T) {
 			"a producer writes what it writes under another type", fires{"MillraceTypeStopped", "MillraceTypeDoubled"}, nil,
 			func() { w.verb = "share" }, func() { w.verb = "post" },
 		},
+		alertFault{
+			"somebody deletes half of a type", fires{"MillraceTypeShrinks"}, nil,
+			func() {
+				var lines [][]byte
+				for i, line := range loadLines() {
+					if i%2 == 0 && bytes.Contains(line, []byte(`"share"`)) {
+						lines = append(lines, append(bytes.TrimSuffix(line, []byte("}")), `,"deleted":true}`...))
+					}
+				}
+				publish(w.ctx, t, w.kafka, w.prefix, lines)
+			}, nil, // for good
+		},
 	)
 }
 
-// weeksBefore is what nodes say now, as they would have said a week ago, and two, while ten
-// posts a second came.
+// weeksBefore is what nodes say now, as they would have said a day, a week, and two weeks
+// ago, while ten posts a second came.
 func weeksBefore(w *watched) string {
 	const day, lasts, step, posts = 24 * 60 * 60, 60 * 60, 15, 10
 	var b strings.Builder
-	for _, admin := range w.admin {
-		for _, line := range sayings(w, admin, "millrace_indexnode_type_in_total") {
-			series, text, _ := strings.Cut(line, "} ")
-			value, err := strconv.ParseFloat(text, 64)
-			if err != nil {
-				w.t.Fatal(err)
-			}
-			perSecond := 0.0
-			if strings.Contains(series, `"post"`) {
-				perSecond = posts
-			}
-			for _, days := range []int64{14, 7} {
-				for s := int64(0); s < lasts; s += step {
-					at := time.Now().Unix() - days*day - lasts/4 + s
-					fmt.Fprintf(&b, "%s,instance=%q,job=\"millrace-indexnode\"} %f %d\n", series, admin, value+perSecond*float64(s), at)
+	for _, metric := range []string{"type_in_total", "type_records", "ready_partitions"} {
+		for _, admin := range w.admin {
+			for _, line := range sayings(w, admin, "millrace_indexnode_"+metric) {
+				of, text, _ := strings.Cut(line, " ")
+				value, err := strconv.ParseFloat(text, 64)
+				if err != nil {
+					w.t.Fatal(err)
 				}
-				value += perSecond * lasts
+				name, labels, some := strings.Cut(strings.TrimSuffix(of, "}"), "{")
+				if some {
+					labels += ","
+				}
+				perSecond := 0.0
+				if metric == "type_in_total" && strings.Contains(labels, `"post"`) {
+					perSecond = posts
+				}
+				for _, days := range []int64{14, 7, 1} {
+					for s := int64(0); s < lasts; s += step {
+						at := time.Now().Unix() - days*day - lasts/4 + s
+						fmt.Fprintf(&b, "%s{%sinstance=%q,job=\"millrace-indexnode\"} %f %d\n", name, labels, admin, value+perSecond*float64(s), at)
+					}
+					value += perSecond * lasts
+				}
 			}
 		}
 	}
@@ -62,7 +81,7 @@ func sayings(w *watched, admin, metric string) (lines []string) {
 	}
 	defer resp.Body.Close()
 	for s := bufio.NewScanner(resp.Body); s.Scan(); {
-		if strings.HasPrefix(s.Text(), metric+"{") {
+		if rest, ok := strings.CutPrefix(s.Text(), metric); ok && (rest[0] == '{' || rest[0] == ' ') {
 			lines = append(lines, s.Text())
 		}
 	}

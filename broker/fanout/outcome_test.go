@@ -1,9 +1,11 @@
 package fanout
 
 import (
+	"errors"
 	"slices"
 	"testing"
 
+	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/internal/cluster/topology"
 )
@@ -35,5 +37,24 @@ func TestAnswersOfNoPartition(t *testing.T) {
 	}
 	if !slices.Equal(got, []int{5, 719}) {
 		t.Errorf("it answers %v", got)
+	}
+}
+
+// Where nothing was answered, the refusal says why, by how many partitions.
+func TestNothingSaysWhy(t *testing.T) {
+	for _, c := range []struct {
+		missing map[millrace.Partition]string
+		reason  millrace.Reason
+		why     string
+	}{
+		{map[millrace.Partition]string{1: MissTimeout, 2: MissTimeout}, millrace.ReasonDeadline, "2 timeout"},
+		{map[millrace.Partition]string{1: MissOverloaded}, millrace.ReasonOverloaded, "1 overloaded"},
+		{map[millrace.Partition]string{1: MissTooLarge}, millrace.ReasonTooLarge, "1 too_large"},
+		{map[millrace.Partition]string{1: MissTimeout, 2: MissBehind, 3: MissBehind}, millrace.ReasonUnavailable, "2 behind, 1 timeout"},
+	} {
+		var e *millrace.Error
+		if err := (&Asking{}).Nothing(Outcome{Missing: c.missing}); !errors.As(err, &e) || e.Reason != c.reason || e.Detail != "no partition answered: "+c.why || e.WayOut == "" {
+			t.Errorf("%v: %+v", c.missing, e)
+		}
 	}
 }

@@ -98,6 +98,17 @@ func TestTokensAreSigned(t *testing.T) {
 	}
 }
 
+// A page has one token: what a decoder would skip makes it none.
+func TestTokensAreOfOneForm(t *testing.T) {
+	now, ours := time.Now(), ringOf(secretOf("a"))
+	token := (&Cursor{Served: []uint64{1, 2, 3}}).Encode(ours.Signing(now))
+	for _, other := range []string{token + "\n", token[:5] + "\r" + token[5:], token[:5] + "\r\n" + token[5:], token + "=", " " + token} {
+		if _, err := ours.Open(other, now); err == nil {
+			t.Errorf("%q is taken for %q", other, token)
+		}
+	}
+}
+
 func FuzzDecodeCursor(f *testing.F) {
 	ring := ringOf([]byte("0123456789abcdef"))
 	key := ring.Signing(time.Now())

@@ -85,6 +85,23 @@ func TestAFilterIsCompiledOnce(t *testing.T) {
 	}
 }
 
+// A filter is compiled anew for other schemas, and is the new one from then on.
+func TestAFilterIsOfTheSchemasThatAreKnown(t *testing.T) {
+	n := hostileNode(t)
+	from := sources{feed: "record.likes == 3"}
+	join := func() *filter.Filter { return must(n.filters.join(from, n.schemas.Snapshot()))(t) }
+	before := join()
+	must(n.schemas.Admit(nodetest.Review(t, "Review", `{"name":"likes","type":"double"}`)))(t)
+	after := join()
+	if after == before || join() != after {
+		t.Error("it is of the schemas that were known before")
+	}
+	r, err := n.query(t.Context(), nodetest.All(func(r *nodev1.QueryRequest) { r.Filter = from.feed }))
+	if err != nil || len(r.Items) == 0 {
+		t.Errorf("%v, %v", r, err)
+	}
+}
+
 // A filter that cannot be compiled, or panics the compiler, is an error every
 // time, and takes no room.
 func TestABadFilterIsAnErrorAgain(t *testing.T) {

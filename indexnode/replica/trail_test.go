@@ -278,6 +278,18 @@ func TestReplicaThatDiffersIsRenewed(t *testing.T) {
 	w.until("renewed after a restart", func() bool { return w.replicas.Of(partHere).State() == Ready && w.count(here) == 6 })
 }
 
+// What is known to differ is so in the store, too, before anybody hears that it is done:
+// a restart makes nothing of it right.
+func TestADifferenceIsKept(t *testing.T) {
+	f := newFed(t)
+	must(t, f.bringTo(t, kafka.Timeline, partHere, recordOf(0, here, postOf(t, here, "a"))))
+	must(t, f.all.CondemnDiffering(partHere, &Verdict{Stream: kafka.Timeline, At: last(f.all.Of(partHere)), Expected: 1, Agreed: 0, Peer: "another"}))
+	f.want(t, "condemned", partHere, Quarantined, Differs)
+	if err := f.store.Quarantined(partHere); err == nil || whyQuarantined(err).Reason != Differs {
+		t.Errorf("the store says %v", err)
+	}
+}
+
 func last(r *Replica) Pass {
 	trail := r.Trail()[kafka.Timeline]
 	return trail[len(trail)-1]

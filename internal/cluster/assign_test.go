@@ -284,7 +284,7 @@ func TestRestoreTakesTheNewestDirectory(t *testing.T) {
 	keep(older, "old", 1)
 	keep(newer, "new", 5)
 	empty := t.TempDir() // of a node that has lost its disk
-	if _, err := restoration.Restore(ctx, etcd.open(""), empty); err == nil || !strings.Contains(err.Error(), "nothing is kept in "+empty) {
+	if _, err := restoration.Restore(ctx, etcd.command(), empty); err == nil || !strings.Contains(err.Error(), "nothing is kept in "+empty) {
 		t.Errorf("restored out of nothing: %v", err)
 	}
 	for _, dirs := range [][]string{{older, newer}, {newer, older}, {empty, newer, older}} {

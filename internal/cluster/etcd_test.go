@@ -83,12 +83,29 @@ func (s *server) empty() {
 
 func (s *server) open(dir string) *cluster.Client {
 	s.t.Helper()
-	return s.openLogging(dir, slog.New(slog.DiscardHandler))
+	return s.openAs(cluster.Config{Dir: dir})
+}
+
+// command is a client that waits for etcd as commands do, and longer, however busy the
+// machine is.
+func (s *server) command() *cluster.Client {
+	s.t.Helper()
+	return s.openAs(cluster.Config{Wait: 2 * time.Minute})
 }
 
 func (s *server) openLogging(dir string, log *slog.Logger) *cluster.Client {
 	s.t.Helper()
-	c, err := cluster.Open(s.t.Context(), cluster.Config{Endpoints: []string{s.addr}, Name: "test", Dir: dir, Log: log})
+	return s.openAs(cluster.Config{Dir: dir, Log: log})
+}
+
+// openAs fills in what is always the same.
+func (s *server) openAs(cfg cluster.Config) *cluster.Client {
+	s.t.Helper()
+	cfg.Endpoints, cfg.Name = []string{s.addr}, "test"
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	c, err := cluster.Open(s.t.Context(), cfg)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -129,7 +146,7 @@ func (s *server) loses(key string) {
 // await waits until ok holds of something that tells of its changes.
 func await(t *testing.T, what string, changed func() <-chan struct{}, ok func() bool) {
 	t.Helper()
-	limit := time.After(30 * time.Second)
+	limit := time.After(2 * time.Minute) // which a busy machine takes for what takes a second
 	for {
 		next := changed()
 		if ok() {

@@ -42,9 +42,10 @@ func Doubted(err error) bool {
 // may be fit, and some thousands as they are. Only tests change it.
 var maxAnswerBytes = 16 << 20
 
-// List reads the state under a prefix of the cluster's.
+// List reads the state under a prefix of the cluster's. It may be megabytes, so that a
+// command waits for it as for any call.
 func (c *Client) List(ctx context.Context, sub string) (*keyspace.Snapshot, error) {
-	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.AskTime())
 	defer cancel()
 	resp, err := c.etcd.Txn(ctx).Then(clientv3.OpGet(c.PartitionsKey()), clientv3.OpGet(c.KeyspaceKey()), clientv3.OpGet(c.prefix+sub, clientv3.WithPrefix()), clientv3.OpGet(c.SetbackKey())).Commit()
 	c.NoteSilence(err)

@@ -76,10 +76,10 @@ func TestANodeWhoseLeaseEndedServesOn(t *testing.T) {
 func TestAValueOfEtcdsLimitChangesNothing(t *testing.T) {
 	t.Parallel()
 	ctx, etcd := t.Context(), startEtcd(t)
-	c := etcd.open(t.TempDir())
+	c, command := etcd.open(t.TempDir()), etcd.command()
 	w, docs, traced := watch(t, c), documentsOf(t, c), brokers.WatchTraced(ctx, c)
 	m := join(t, c, topology.Node{ID: "n1", Addr: "a:1"})
-	check(t, steering.Assign(ctx, c, spreadOver(t, 1, "n1")))
+	check(t, steering.Assign(ctx, command, spreadOver(t, 1, "n1")))
 	check(t, putDocument(ctx, docs, "home", []byte("name: home")))
 	await(t, "the document is there", docs.Changed, func() bool { return docs.Current()["home"].Body != "" })
 	await(t, "the map is there", w.Changed, func() bool { return w.Current().Epoch() == 1 && w.Fault() == nil })
@@ -102,7 +102,7 @@ func TestAValueOfEtcdsLimitChangesNothing(t *testing.T) {
 	await(t, "n1 is ready", w.Changed, func() bool { return w.Current().Ready("n1") == topology.All() })
 	check(t, putDocument(ctx, docs, "jobs", []byte("name: jobs")))
 	await(t, "another document is there", docs.Changed, func() bool { return docs.Current()["jobs"].Body != "" })
-	check(t, steering.Assign(ctx, c, spreadOver(t, 2, "n1")))
+	check(t, steering.Assign(ctx, command, spreadOver(t, 2, "n1")))
 	await(t, "another map is there", w.Changed, func() bool { return w.Current().Epoch() == 2 })
 }
 
@@ -214,7 +214,7 @@ func TestRestoreReadsNoBodies(t *testing.T) {
 	await(t, "the documents are there", docs.Changed, func() bool { return len(docs.Current()) == 2 })
 	await(t, "the map is there", w.Changed, func() bool { return w.Current().Epoch() == 1 })
 	check(t, c.Close()) // what is kept is on the disk then
-	if _, err := restoration.Restore(ctx, etcd.open(""), dir); !errors.Is(err, restoration.ErrNothingLost) {
+	if _, err := restoration.Restore(ctx, etcd.command(), dir); !errors.Is(err, restoration.ErrNothingLost) {
 		t.Error(err)
 	}
 }

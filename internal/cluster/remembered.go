@@ -39,7 +39,7 @@ func (c *Client) RememberedKey() string { return c.prefix + "remembered" }
 // Remembered reads what processes have said that they keep, and which revision wrote
 // it. What cannot be read is as nothing: it is written again.
 func (c *Client) Remembered(ctx context.Context) (r Remembered, version int64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.AskTime())
 	defer cancel()
 	got, err := c.etcd.Get(ctx, c.RememberedKey())
 	if err != nil {

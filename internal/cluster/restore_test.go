@@ -37,7 +37,7 @@ type past struct {
 
 func newPast(t *testing.T) *past {
 	p := &past{t: t, etcd: startEtcd(t), dirs: []string{t.TempDir(), t.TempDir()}, runs: make([]*cluster.Client, 2), docs: make([]*documents.Kind, 2), now: map[string]string{}}
-	check(t, steering.Assign(t.Context(), p.etcd.open(""), spreadOver(t, 1, "n1")))
+	check(t, steering.Assign(t.Context(), p.etcd.command(), spreadOver(t, 1, "n1")))
 	p.start(0)
 	p.start(1)
 	return p
@@ -135,7 +135,7 @@ func (p *past) back(restore func(), since ...string) {
 		p.now[name] = p.write(name)
 	}
 	slices.Sort(stays)
-	r, err := restoration.Restore(ctx, p.etcd.open(""), p.dirs...)
+	r, err := restoration.Restore(ctx, p.etcd.command(), p.dirs...)
 	check(p.t, err)
 	if !slices.Equal(r.Stays, stays) || r.Unsure != nil || r.Again != nil {
 		p.t.Fatalf("restored %+v; want %q to stay", r, stays)
@@ -147,7 +147,7 @@ func (p *past) back(restore func(), since ...string) {
 	}
 	p.heard()
 	p.kept(r.Epoch)
-	if _, err := restoration.Restore(ctx, p.etcd.open(""), p.dirs...); !errors.Is(err, restoration.ErrNothingLost) {
+	if _, err := restoration.Restore(ctx, p.etcd.command(), p.dirs...); !errors.Is(err, restoration.ErrNothingLost) {
 		p.t.Fatalf("again: %v", err)
 	}
 }
@@ -226,7 +226,10 @@ func TestARestorationTellsWhatItCannotRestore(t *testing.T) {
 	ctx, p, old := t.Context(), newPast(t), t.TempDir()
 	p.now["home"], p.now["gone"] = p.write("home"), p.write("gone")
 	p.heard()
+	p.stop(0) // or a file may be replaced while it is copied
 	check(t, os.CopyFS(old, os.DirFS(p.dirs[0])))
+	p.start(0)
+	p.heard()
 	backup := p.etcd.backed()
 	p.heard()
 	check(t, p.docs[0].Delete(ctx, "gone"))
@@ -240,9 +243,9 @@ func TestARestorationTellsWhatItCannotRestore(t *testing.T) {
 			await(t, "the loss is noticed", docs.Changed, func() bool { return docs.Fault() != nil && p.runs[i].Lost() != nil })
 		}
 		if again {
-			refused(t, second(restoration.Restore(ctx, p.etcd.open(""), old)), restoration.ErrOlderDirs, "these directories know of 0")
+			refused(t, second(restoration.Restore(ctx, p.etcd.command(), old)), restoration.ErrOlderDirs, "these directories know of 0")
 		}
-		r, err := restoration.Restore(ctx, p.etcd.open(""), append(p.dirs, old)...)
+		r, err := restoration.Restore(ctx, p.etcd.command(), append(p.dirs, old)...)
 		if check(t, err); !slices.Equal(r.Again, []string{"feeds gone"}) || len(r.Documents) != 1 || r.Stays != nil || r.Unsure != nil {
 			t.Errorf("restored %+v", r)
 		}
@@ -250,7 +253,7 @@ func TestARestorationTellsWhatItCannotRestore(t *testing.T) {
 		p.heard()
 		p.kept(r.Epoch)
 	}
-	if r, err := restoration.Restore(ctx, p.etcd.open(""), p.dirs...); !errors.Is(err, restoration.ErrNothingLost) {
+	if r, err := restoration.Restore(ctx, p.etcd.command(), p.dirs...); !errors.Is(err, restoration.ErrNothingLost) {
 		t.Errorf("restored %+v, %v", r, err)
 	}
 }
@@ -285,7 +288,7 @@ func TestADirectoryKnowsByItsDocuments(t *testing.T) {
 	await(t, "it is found", p.docs[0].Changed, func() bool { return p.docs[0].Fault() != nil })
 	p.stop(0)
 	check(t, os.WriteFile(filepath.Join(p.dirs[0], "map.json"), former[0], 0o644))
-	r, err := restoration.Restore(t.Context(), p.etcd.open(""), p.dirs...)
+	r, err := restoration.Restore(t.Context(), p.etcd.command(), p.dirs...)
 	if check(t, err); len(r.Documents) != 2 || r.Stays != nil || r.Unsure != nil {
 		t.Fatalf("restored %+v", r)
 	}
@@ -323,7 +326,7 @@ func TestWhoIsNewInAnOlderEtcdKnowsNoBetter(t *testing.T) {
 		w, docs := watch(t, c), documentsOf(t, c)
 		await(t, "it has what there is", docs.Changed, func() bool { return len(docs.Current()) == 1 && w.Current().Epoch() == 1 })
 		check(t, c.Close())
-		r, err := restoration.Restore(t.Context(), p.etcd.open(""), fresh, p.dirs[0])
+		r, err := restoration.Restore(t.Context(), p.etcd.command(), fresh, p.dirs[0])
 		if check(t, err); len(r.Documents) != 2 || r.Stays != nil || r.Unsure != nil || r.Again != nil {
 			t.Errorf("found %v: restored %+v", found, r)
 		}
@@ -374,12 +377,12 @@ func TestDirectoriesThatLackWhatProcessesKeepAreRefused(t *testing.T) {
 			await(t, "the loss is noticed", p.docs[1].Changed, func() bool { return p.docs[1].Fault() != nil && p.runs[1].Lost() != nil })
 			kind, _, _ := strings.Cut(c.says, " ")
 			p.told(map[bool]string{true: "map", false: kind}[kind == "assignment"])
-			err := second(restoration.Restore(ctx, p.etcd.open(""), p.dirs[0]))
+			err := second(restoration.Restore(ctx, p.etcd.command(), p.dirs[0]))
 			refused(t, err, restoration.ErrOlderDirs, c.says)
 			if !strings.Contains(err.Error(), ":"+p.dirs[1]) {
 				t.Errorf("it does not say where: %v", err)
 			}
-			if _, err := restoration.Restore(ctx, p.etcd.open(""), p.dirs...); err != nil {
+			if _, err := restoration.Restore(ctx, p.etcd.command(), p.dirs...); err != nil {
 				t.Error(err)
 			}
 			p.start(0)
@@ -417,7 +420,7 @@ func TestARefusedChangeUndoesNothing(t *testing.T) {
 		check(t, err)
 		put(blind, "stopped", served)
 		p.start(1)
-		r, err := restoration.Restore(ctx, p.etcd.open(""), p.dirs...)
+		r, err := restoration.Restore(ctx, p.etcd.command(), p.dirs...)
 		check(t, err)
 		const doc = "experiments ranker"
 		if served {
@@ -446,7 +449,7 @@ func TestARestorationFindsTheLossItself(t *testing.T) {
 	for range 100 {
 		p.etcd.put("/elsewhere", "")
 	}
-	r, err := restoration.Restore(t.Context(), p.etcd.open(""), p.dirs...)
+	r, err := restoration.Restore(t.Context(), p.etcd.command(), p.dirs...)
 	if check(t, err); len(r.Documents) != 1 || r.Documents[0].Document != "feeds made" || len(r.Dirs) != 2 || r.Dirs[0].Written.IsZero() {
 		t.Errorf("restored %+v", r)
 	}
@@ -475,8 +478,8 @@ func TestWhatIsGivenUpIsLogged(t *testing.T) {
 	backup()
 	await(t, "the loss is noticed", p.docs[1].Changed, func() bool { return p.docs[1].Fault() != nil && p.runs[1].Lost() != nil })
 	p.told("map")
-	refused(t, second(restoration.Restore(ctx, p.etcd.open(""), p.dirs[0])), restoration.ErrOlderDirs, "assignment 2, ")
-	r, err := restoration.RestoreOlder(ctx, p.etcd.open(""), p.dirs[0])
+	refused(t, second(restoration.Restore(ctx, p.etcd.command(), p.dirs[0])), restoration.ErrOlderDirs, "assignment 2, ")
+	r, err := restoration.RestoreOlder(ctx, p.etcd.command(), p.dirs[0])
 	if check(t, err); r.Epoch != 3 {
 		t.Errorf("restored %+v", r)
 	}

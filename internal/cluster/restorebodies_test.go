@@ -76,7 +76,7 @@ func TestARestorationLetsNothingServeWithoutItsBytes(t *testing.T) {
 		}
 		await(t, "the loss is noticed", a[1].Changed, func() bool { return p.runs[1].Lost() != nil })
 		p.told("experiments")
-		err := second(restoration.Restore(ctx, p.etcd.open(""), poor))
+		err := second(restoration.Restore(ctx, p.etcd.command(), poor))
 		refused(t, err, restoration.ErrOlderDirs, "nor in etcd: experiments late 1 (they are kept in ")
 		if !strings.Contains(err.Error(), "experiments ranker 2 (they are kept in ") || !strings.Contains(err.Error(), ":"+p.dirs[1]+")") {
 			t.Errorf("it does not say where: %v", err)
@@ -86,7 +86,7 @@ func TestARestorationLetsNothingServeWithoutItsBytes(t *testing.T) {
 		if v := whole.Serving()["ranker"]; v == two {
 			t.Error("a restoration that was refused has put its pointer")
 		}
-		r, err := restoration.RestoreOlder(ctx, p.etcd.open(""), poor)
+		r, err := restoration.RestoreOlder(ctx, p.etcd.command(), poor)
 		want := []restoration.Lost{{Version: "experiments late 1", Now: "no version"}, {Version: "experiments ranker 2", Now: "version 1"}}
 		if check(t, err); !slices.Equal(r.Lost, want) || r.Lacks != nil {
 			t.Errorf("restored %+v", r)
@@ -149,9 +149,9 @@ func TestARestorationBringsBytesAlone(t *testing.T) {
 	}
 	_, err = fresh.Body(ctx, v)
 	refused(t, err, artefacts.ErrNoBytes, "the bytes of experiment ranker 1 are not in etcd; millrace cluster restore --data ")
-	refused(t, second(restoration.Restore(ctx, p.etcd.open(""), poor)), restoration.ErrOlderDirs, "experiments ranker 1 (a directory that has them has a file bodies-experiments/"+v.Sum+")")
+	refused(t, second(restoration.Restore(ctx, p.etcd.command(), poor)), restoration.ErrOlderDirs, "experiments ranker 1 (a directory that has them has a file bodies-experiments/"+v.Sum+")")
 	before := p.generation()
-	r, err := restoration.Restore(ctx, p.etcd.open(""), poor, stale)
+	r, err := restoration.Restore(ctx, p.etcd.command(), poor, stale)
 	if check(t, err); r.Lost != nil || r.Documents != nil || !r.Alone || r.Epoch != 1 || len(r.Bytes) != 1 || r.Bytes[0].Document != "experiments ranker" || !slices.Equal(r.Bytes[0].Versions, []string{"1"}) || r.Bytes[0].Dir != stale {
 		t.Errorf("restored %+v", r)
 	}
@@ -166,7 +166,7 @@ func TestARestorationBringsBytesAlone(t *testing.T) {
 		t.Errorf("there are %v", docs)
 	}
 	p.heard()
-	if _, err := restoration.Restore(ctx, p.etcd.open(""), p.dirs...); err != restoration.ErrNothingLost {
+	if _, err := restoration.Restore(ctx, p.etcd.command(), p.dirs...); err != restoration.ErrNothingLost {
 		t.Errorf("again: %v", err)
 	}
 }
@@ -187,7 +187,7 @@ func TestNothingIsLostIsNotSaidOfLostBytes(t *testing.T) {
 	check(t, packs.Serve(ctx, pack, nil, "ann"))
 	restored := func(dirs ...string) error {
 		t.Helper()
-		return second(restoration.Restore(ctx, p.etcd.open(""), dirs...))
+		return second(restoration.Restore(ctx, p.etcd.command(), dirs...))
 	}
 	if err := restored(p.dirs...); err != restoration.ErrNothingLost {
 		t.Errorf("of a whole etcd: %v", err)
@@ -206,7 +206,7 @@ func TestNothingIsLostIsNotSaidOfLostBytes(t *testing.T) {
 	if !fresh.Has(one) {
 		t.Error("a restoration that was refused has dropped it")
 	}
-	r, err := restoration.RestoreOlder(ctx, p.etcd.open(""), poor)
+	r, err := restoration.RestoreOlder(ctx, p.etcd.command(), poor)
 	if check(t, err); !slices.Equal(r.Lacks, []string{"experiments ranker 1"}) || !r.Alone || r.Bytes != nil || r.Dropped != 1 {
 		t.Errorf("restored %+v", r)
 	}

@@ -388,7 +388,7 @@ func (d *Kind) ForkedFrom(ctx context.Context, docs map[string]Document, from ke
 	case there && now.Version == newest.Version:
 		return !HoldsBody(now.Data, newest.Body), nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, cluster.CallTimeout)
+	ctx, cancel := context.WithTimeout(ctx, d.c.AskTime())
 	defer cancel()
 	got, err := d.c.Etcd().Get(ctx, d.Key(newest.Name), clientv3.WithRev(newest.Version), clientv3.WithKeysOnly())
 	switch {

@@ -216,7 +216,7 @@ func looked(ctx context.Context, c *cluster.Client, kept kept) (have *keyspace.S
 // kinds are those of the documents that etcd has, also of what no directory knows: what
 // serves by them may lack its bytes.
 func kinds(ctx context.Context, c *cluster.Client) (kinds []string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, cluster.CallTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.AskTime())
 	defer cancel()
 	prefix := c.Prefix() + cluster.DocsPrefix
 	got, err := c.Etcd().Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())

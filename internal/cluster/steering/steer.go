@@ -45,7 +45,7 @@ func Read(ctx context.Context, c *cluster.Client) (*State, error) {
 // with [cluster.ErrLost] while etcd has lost state, by what it says or by what c watches;
 // with [ErrRaced], when it is to be tried again.
 func Change(ctx context.Context, c *cluster.Client, lead *cluster.Lead, change func(*State) error) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*cluster.CallTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 2*c.AskTime())
 	defer cancel()
 	s, at, err := read(ctx, c)
 	if err != nil {
@@ -122,7 +122,7 @@ func whole(c *cluster.Client, s *State) error {
 }
 
 func read(ctx context.Context, c *cluster.Client) (*State, steeredAt, error) {
-	ctx, cancel := context.WithTimeout(ctx, cluster.CallTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.AskTime())
 	defer cancel()
 	// Everything that a transaction compares is read before what is judged by
 	// it, or at the same revision.

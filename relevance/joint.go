@@ -183,3 +183,11 @@ func (s *JointScorer) ObjectLayout() *column.Layout { return s.plan.Objects() }
 
 // SetObjects gives the features of objects; see [Scorer.SetObjects].
 func (s *JointScorer) SetObjects(objects *column.Slab) { s.objects.given = objects }
+
+// Execution tells what scores: "generated" or "interpreted".
+func (s *JointScorer) Execution() string {
+	if s.score == nil {
+		return "interpreted"
+	}
+	return "generated"
+}

@@ -13,12 +13,13 @@ type result struct {
 	*plan.Output
 	spec         *relevance.Spec
 	first        bool
-	args, out, x string // what the function calls its places in compute.ModelArgs
-	next         int    // the first term that is not written
-	sums         map[lane]string
-	before       map[lane]int // sums known before the loop
+	args, out, x string          // what the function calls its places in compute.ModelArgs
+	next         int             // the first term that is not written
+	sums         map[lane]string // variables of the sums that are begun
+	before       map[lane]int    // sums known before the loop, by their place among the plan's values
 }
 
+// lane is one of the sums that a score is made of; see [plan.Term].
 type lane struct {
 	part plan.Part
 	lane int

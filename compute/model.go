@@ -45,10 +45,10 @@ type vector struct {
 	half    uint64
 }
 
-// Vector returns memory for a number of each of Sel, the nth of the function. The first
-// have the similarities of the plan when the function is called: how like a list that
-// the request decides the lists of rows are, or, in the first number, that of the entity.
-// Who calls the function has computed them.
+// Vector returns the nth vector of the function that is called: memory for one number of
+// each row of Sel. The first ones are filled before the call, with the plan's similarities:
+// each tells how like the list of each row is to a list that the request decides; or, as its
+// first number alone, how like that of the entity is.
 func (k *ModelArgs) Vector(n int) []float64 {
 	v := k.vector(n)
 	if len(v.numbers) < len(k.Sel) {

@@ -21,10 +21,10 @@ type decision struct {
 	of *watched
 	compare.Verdict
 	inputs []string
-	newest millrace.Time // of its answers that have come; 0: none has
-	stay   experiments.Stay
-	acts   acts
-	beyond string // what there was no room for, or is no evidence
+	newest millrace.Time    // of its answers that have come; 0: none has
+	stay   experiments.Stay // for how long it was watched at its share
+	acts   acts             // what is known of what viewers did
+	beyond string           // which evidence there was no room for, or why what there is says nothing
 }
 
 const (
@@ -38,7 +38,7 @@ const (
 // by what has come. A step is decided about once more after the end of the log was
 // asked for, and is taken only if all before it has been read.
 func (g *guard) judge(ctx context.Context, shown Exposures) error {
-	unsure := g.holdRestored(ctx) // whether a step may be taken
+	unsure := g.holdRestored(ctx) // why no step may be taken; nil: one may
 	decisions, err := g.decide(ctx)
 	errs := []error{err}
 	does := func(d decision) {

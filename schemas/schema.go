@@ -34,7 +34,7 @@ type Schema struct {
 	layout      *column.Layout
 	roles       Roles
 	envelope    plan // reads the roles
-	bytes       int  // of what is made of it
+	bytes       int  // memory that it takes, with all that is made of it
 }
 
 // RoleField is the field that has a role.
@@ -55,7 +55,7 @@ type Roles struct {
 	ID, Entity, About, Type, Time, Version, Object, Deleted, Subject RoleField
 }
 
-// Envelope is what a body says of itself, in the words of the roles.
+// Envelope is what the fields with a role say in one body.
 type Envelope struct {
 	Record  millrace.Record
 	Entity  millrace.Entity      // whose timeline, or who routes the features
@@ -108,7 +108,7 @@ func Tombstone() *Schema { return tombstone() }
 // Exposure returns the schema of what brokers write of answers.
 func Exposure() *Schema { return exposure() }
 
-// EarlierExposure returns the schema that brokers of before wrote, whose fields
+// EarlierExposure returns the schema that earlier versions of brokers wrote, whose fields
 // are the first ones of [Exposure].
 func EarlierExposure() *Schema { return earlierExposure() }
 

@@ -6,8 +6,8 @@ import (
 )
 
 // shaper makes the plans that read the bodies of a family's writers into its
-// columns. Every plan sets each column once, by a value or a null; those that
-// it leaves alone begin as the zero that is meant.
+// columns. Every plan sets each column once, by a value or a null, but for those
+// whose value is the zero that they begin as.
 type shaper struct {
 	root     *place
 	places   []*place            // by column
@@ -16,7 +16,7 @@ type shaper struct {
 	nulls    []bool              // columns that some writer's records are null in
 	copies   []copied            // of every plan
 	writer   *node               // of the plan being made
-	wanted   []copied            // by it, at its end
+	wanted   []copied            // that it makes at its end
 }
 
 // copied is a column that has the value of another.

@@ -22,7 +22,7 @@ func newCodec() codec { return codec{encoding.GetCodecV2("proto")} }
 
 // parcel is a request that has arrived and is not parsed yet.
 type parcel struct {
-	req  proto.Message // to be
+	req  proto.Message // that it is parsed into
 	loan *memory.Loan
 	err  error // a refusal
 }
@@ -31,7 +31,7 @@ type parcel struct {
 type delivery struct {
 	answer proto.Message
 	loan   *memory.Loan
-	sent   func() // returns the loan, which the connection returns should it end; nil: it would not
+	sent   func() // returns the loan, as the connection does if it ends before; nil: the connection does not know the loan
 }
 
 // send makes a delivery of an answer to whom ctx says. The loan is returned
@@ -66,7 +66,7 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 		pool = mem.NopBufferPool{}
 	}
 	out, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend((*pool.Get(size))[:0], d.answer)
-	if err != nil || d.sent == nil || mem.IsBelowBufferPoolingThreshold(cap(out)) { // of such gRPC does not tell
+	if err != nil || d.sent == nil || mem.IsBelowBufferPoolingThreshold(cap(out)) { // gRPC does not tell when it has sent what is so small
 		d.taken()
 		return mem.BufferSlice{mem.SliceBuffer(out)}, err
 	}

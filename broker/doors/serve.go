@@ -43,9 +43,10 @@ type Config struct {
 	// its answer, as [items.Records] writes them.
 	Feed func(context.Context, *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error)
 	Why  func(context.Context, *feedv1.WhyRequest) (*feedv1.WhyResponse, error)
-	// Refused is told why a door refuses a request, which nobody is asked for then.
+	// Refused is told why a door refuses a request, which Feed and Why then never see.
 	Refused func(error)
-	// Shed is told in its place where the headers alone were read.
+	// Shed is called in its place where the broker is overloaded and only the headers of
+	// the request were read.
 	Shed func()
 	Log  *slog.Logger
 }
@@ -220,7 +221,7 @@ func (d *Doors) Leave() {
 // Stop ends a server of gRPC once what is under way is answered, which it waits for
 // for some time at most.
 func (d *Doors) Stop(s *grpc.Server, finish time.Duration) {
-	d.checks.end() // they would last
+	d.checks.end() // calls that watch the health service would last
 	defer time.AfterFunc(finish, s.Stop).Stop()
 	s.GracefulStop()
 }

@@ -39,7 +39,8 @@ func (f *Feed) Set(s experiment.Sets) {
 	}
 }
 
-// Changes reports whether a variant changes what a definition shows.
+// Changes reports whether a variant changes what a definition shows. Which models rank in
+// the shadow is not seen by anybody.
 func (f *Feed) Changes(s experiment.Sets) bool {
 	if s.Interleave != nil || len(s.Weights) > 0 {
 		return true

@@ -1,7 +1,6 @@
 package intake
 
 import (
-	_ "google.golang.org/grpc/encoding/proto" // the codec that is wrapped
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"

@@ -62,7 +62,7 @@ func newWireText(of protoreflect.MessageDescriptor) *wireText {
 	return t
 }
 
-// append appends a message. The error is of one that was not written here.
+// append appends a message. It fails if [Records.Append] cannot have written the message.
 func (t *wireText) append(dst, wire []byte) (_ []byte, err error) {
 	if t.known != nil {
 		return t.known(dst, wire)

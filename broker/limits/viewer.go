@@ -21,7 +21,7 @@ const (
 	MaxListLen        = 10_000
 )
 
-// CheckViewerID refuses what requests are refused with as the viewer's id.
+// CheckViewerID refuses an id of a viewer that is too long, or is not UTF-8.
 func CheckViewerID(id string) error {
 	if len(id) > MaxViewerIDBytes || !utf8.ValidString(id) {
 		return Invalid("viewer.id", fmt.Sprintf("send UTF-8 of at most %d bytes", MaxViewerIDBytes), "%d bytes are not an id", len(id))
@@ -101,6 +101,7 @@ func checkName(name string) error {
 	return nil
 }
 
+// errTooLong is within errors of checkAttribute: less of the attribute would do.
 var errTooLong = errors.New("too long")
 
 func checkAttribute(v *structpb.Value) error {

@@ -60,8 +60,8 @@ func Serve(h *replica.Replicas) {
 	}
 }
 
-// Cache is what replicas keep equal to the store: of [replica.Host] what counts
-// nothing.
+// Cache is what replicas keep equal to the store: the methods of [replica.Host]
+// but for those that only count.
 type Cache interface {
 	Written(s kafka.Stream, changes []store.Change, routes []millrace.Entity)
 	Forget()

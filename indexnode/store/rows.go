@@ -14,7 +14,7 @@ import (
 // range. Behind it:
 //
 //	00                                  the partition row: offsets, digests
-//	01                                  the origin, as its caller wrote it
+//	01                                  the origin: see [Batch.SetOrigin]
 //	66 entity subject                   features
 //	74 entity type 00                   the head blob
 //	74 entity type 01                   the chain: metadata of the older blobs
@@ -98,7 +98,7 @@ func (r *partRow) encode() []byte {
 	return b
 }
 
-// counted is the state that counts of the partition are of.
+// counted is the state of the partition that counts of it must have been made of.
 func (r *partRow) counted() tally.State {
 	return tally.State{Content: r.digest.Content, Dropped: r.dropped}
 }

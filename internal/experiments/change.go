@@ -47,9 +47,10 @@ func (st *State) admit(docs []experiment.Document, known experiment.Known) (*exp
 	return next, st.Set.StartsNone(next)
 }
 
-// compiler is [State.admit]; [experiment.Steer] of a change of state or share; or
-// [experiment.Serve] where that gives nobody a variant who had none, so that what does
-// not fit can be ended.
+// compiler makes the set that is to serve out of all documents: [State.admit] for a
+// definition; [experiment.Steer] for a change of state or share; and for one that gives
+// nobody a variant who had none, such as a pause, [experiment.Serve], which also takes what
+// no longer fits the feeds and models that there are, so that it can be ended.
 type compiler func([]experiment.Document, experiment.Known) (*experiment.Set, error)
 
 // check holds a document against all others as they were read.
@@ -82,8 +83,8 @@ func (s *Store) check(st *State, name string, src []byte, compile compiler) (Cha
 	return Changed{Sentences: st.Set.Diff(next)}, nil
 }
 
-// inPlaceAnew says what comes to be by a document whose bytes could not be had, so that
-// what it changes is not known.
+// inPlaceAnew says what a document has whose version before could not be read, so that what
+// it changes is not known.
 func inPlaceAnew(d *experiment.Document) (all []string) {
 	for _, e := range d.Experiments {
 		all = append(all, fmt.Sprintf("experiment %s: %s, at %g%% of its slots; what it was before cannot be read", e.Name, e.State, float64(e.Share)/100))
@@ -91,9 +92,10 @@ func inPlaceAnew(d *experiment.Document) (all []string) {
 	return all
 }
 
-// wakesNone refuses a change after which a document would begin to assign that is left
-// out: nobody has started it. Docs are those of the set as they would be, and name is
-// of the one that is changed, whose author means it.
+// wakesNone refuses a change by which another document, which is left out of the set
+// because of a fault, would fit again and begin to assign: nobody has started it. docs are
+// those of the set after the change, and name is the document that is changed, which may
+// begin: its author means it.
 func (s *Store) wakesNone(st *State, name string, docs map[string]versionedDocument) error {
 	for _, left := range slices.Sorted(maps.Keys(st.whole)) {
 		running := slices.ContainsFunc(st.whole[left].doc.Experiments, func(x experiment.Experiment) bool { return x.State == experiment.Running })
@@ -265,9 +267,10 @@ func (u *unplaced) take() (all []artefacts.Version) {
 // takeBackWithin bounds what a change that was not made still does.
 const takeBackWithin = 5 * time.Second
 
-// TakeBack removes what was published for changes that were refused after that, or made
-// otherwise, since others changed something meanwhile. Each change does so itself, but one that
-// is called again ([artefacts.Unsteady]): then who calls does, once it is over. Whoever asks may be gone.
+// TakeBack removes versions that were published for a change and never put in place: it was
+// refused after that, or made anew because others had changed something. Each change calls
+// this at its end, but for one that its caller repeats ([artefacts.Unsteady]): the caller
+// calls it after the last attempt. It has a context of its own, for the caller's may be over.
 func (s *Store) TakeBack() {
 	ctx, cancel := context.WithTimeout(context.Background(), takeBackWithin)
 	defer cancel()

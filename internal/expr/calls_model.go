@@ -15,6 +15,7 @@ func (c *checker) contains(e ast.Expr, args []*Node) *Node {
 	return c.node(e, In, Bool, args[1], args[0])
 }
 
+// clamp checks the bounds of clamp(x, lo, hi).
 func (c *checker) clamp(e ast.Expr, args []*Node) *Node {
 	lo, okLo := args[1].Value.(float64)
 	hi, okHi := args[2].Value.(float64)
@@ -24,6 +25,7 @@ func (c *checker) clamp(e ast.Expr, args []*Node) *Node {
 	return c.finish(e, Double, args...)
 }
 
+// bucketize checks the bounds of bucketize(x, bounds).
 func (c *checker) bucketize(e ast.Expr, args []*Node) *Node {
 	b := args[1]
 	bounds, ok := b.Value.([]float64)
@@ -78,8 +80,8 @@ func (c *checker) item(e ast.Expr) *Node {
 	return n
 }
 
-// lookup checks lookup(table, key, default), whose table is a name of the spec
-// or a map literal.
+// lookup checks lookup(table, key, default), whose table is one that the spec names under
+// tables: or a map literal.
 func (c *checker) lookup(e ast.Expr) *Node {
 	list := e.AsCall().Args()
 	if len(list) != 3 {

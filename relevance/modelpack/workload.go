@@ -117,14 +117,6 @@ func (w *Workload) Score() {
 	}
 }
 
-// Scores are those of the last [Workload.Score].
-func (w *Workload) Scores() (all []float64) {
-	for _, p := range w.parts {
-		all = append(all, p.out...)
-	}
-	return all
-}
-
 // Execution tells what scores: "interpreted" if that is so for any record.
 func (w *Workload) Execution() string {
 	for _, p := range w.parts {

@@ -116,7 +116,7 @@ func CompareJoint(r *rand.Rand, models []*relevance.Model, rows, entity *column.
 	}
 	for range 4 {
 		w := newWorld(r, rows, entity)
-		for how, joint := range []*relevance.Joint{relevance.Join(models...), relevance.Join(interpreted...)} {
+		for _, joint := range []*relevance.Joint{relevance.Join(models...), relevance.Join(interpreted...)} {
 			s, err := joint.Bind(rows, entity, w.viewer, w.asOf)
 			if err != nil {
 				return err
@@ -133,7 +133,7 @@ func CompareJoint(r *rand.Rand, models []*relevance.Model, rows, entity *column.
 				for i, row := range w.sel {
 					if want := Score(m, w.question(row)); !same(got[k][i], want) {
 						return fmt.Errorf("row %d of %d, entity %t: %s, %s with %d others, gives %v, reference %v",
-							row, w.slab.Len(), w.one != nil, m.Name(), [...]string{"generated if there is code", "interpreted"}[how], len(models)-1, got[k][i], want)
+							row, w.slab.Len(), w.one != nil, m.Name(), s.Execution(), len(models)-1, got[k][i], want)
 					}
 				}
 			}

@@ -31,13 +31,14 @@ func ubjson(src []byte) (any, error) {
 	return v, nil
 }
 
+// ubj is a document while it is read.
 type ubj struct {
 	src  []byte
-	at   int
-	room room
+	at   int  // what is read next
+	room room // for what takes more memory than bytes
 }
 
-// mark reads a type marker, skipping no-ops.
+// mark reads the marker that says of which type the next value is, skipping no-ops.
 func (d *ubj) mark() (byte, error) {
 	for d.at < len(d.src) && d.src[d.at] == 'N' {
 		d.at++

@@ -42,8 +42,8 @@ func OpenExperiments(ctx context.Context, cl *cluster.Client) (*Experiments, err
 	return &Experiments{Store: &experiments.Store{Documents: documents, Known: known, Who: clusters.Who()}, Cluster: cl, Feeds: store}, err
 }
 
-// Steadily calls change, which changes an experiment, and makes sure that what experiments
-// lean on does not change meanwhile: else change is called again.
+// Steadily calls change, which changes an experiment. Where what experiments lean on has
+// changed meanwhile, it calls change again.
 func (t *Experiments) Steadily(ctx context.Context, change func(ctx context.Context) error) error {
 	defer t.TakeBack()
 	return artefacts.Steady(ctx, t.Cluster, leaning, func(ctx context.Context) error {
@@ -72,7 +72,7 @@ func ExperimentsUsing(ctx context.Context, cl *cluster.Client, uses func(*experi
 	return all, nil
 }
 
-// Serving is what serves, read once.
+// Serving returns which feeds and models serve, read once.
 func (t *Experiments) Serving(ctx context.Context) (r *Serving, err error) {
 	if t.serves == nil {
 		t.serves, err = OpenServing(ctx, t.Cluster)

@@ -76,7 +76,8 @@ func (s *Feeds) Checks(ctx context.Context) (c feeds.Checks, done func(), err er
 	return c, done, nil
 }
 
-// Unseen says that no record has some types, of those that records have; "" of none.
+// Unseen says that no record has these types, and which ones records have, as known lists
+// them; "" where there are no types.
 func Unseen(types []string, known string) string {
 	if len(types) == 0 {
 		return ""

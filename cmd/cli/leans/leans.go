@@ -1,6 +1,7 @@
 // Package leans is what the feeds, models and experiments of a cluster have of each
-// other: how they are read, what experiments lean on, and which change of one would
-// take from another what it uses.
+// other: how they are read, what experiments lean on (the feeds that they change, and the
+// models that their variants rank by or weigh), and which change of one would take from
+// another what it uses.
 package leans
 
 import (

@@ -11,12 +11,14 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/objstorage/objstorageprovider"
 	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/store/tables"
@@ -350,6 +352,26 @@ func TestAFailingDiskIsNotARefusal(t *testing.T) {
 	disk.reads.Store(false)
 	if err := onlyFailed(err); err != nil || errors.Is(err, ErrRefused) {
 		t.Error(err)
+	}
+	if err := errors.Join(mended(s, 3), s.Restore(context.Background(), "checkpoint", c), mended(s, 3), s.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// A restore that cannot write a row, be it once, restores nothing.
+func TestARestoreLosesNoRowToAFailingDisk(t *testing.T) {
+	var armed atomic.Bool
+	s := openMem(t, Options{FS: errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpCreate && strings.Contains(op.Path, "-run-") && armed.CompareAndSwap(true, false) {
+			return errorfs.ErrInjected
+		}
+		return nil
+	}))})
+	apply(t, s, mendBatch(3, 0, 40))
+	c := checkpoint(t, s, 3, "checkpoint")
+	armed.Store(true)
+	if err := s.Restore(context.Background(), "checkpoint", c); !errors.Is(err, errorfs.ErrInjected) || armed.Load() {
+		t.Errorf("it says %v", err)
 	}
 	if err := errors.Join(mended(s, 3), s.Restore(context.Background(), "checkpoint", c), mended(s, 3), s.Close()); err != nil {
 		t.Error(err)

@@ -75,7 +75,7 @@ without entity for those to be looked for everywhere. "-" is standard input.`,
 	f.BoolVar(&d.everywhere, "everywhere", false, "look for it in all timelines")
 	f.StringVar(&d.file, "file", "", "a file of records, a line of JSON each; - is standard input")
 	f.StringVar(&d.topic, "topic", "", "the content topic to write to (default: the only one that partitioners read)")
-	f.DurationVar(&d.patience, "wait", time.Minute, "after --apply, how long to wait until all replicas have applied it")
+	f.DurationVar(&d.patience, "wait", time.Minute, "how long the node may take to write, and after --apply all replicas to apply it")
 	d.Flags(c)
 	display.Flag(c, &d.Output)
 	return c
@@ -470,7 +470,7 @@ func (d *deleting) do(c *cobra.Command, found *sightings, tombstones []*nodev1.T
 		return err
 	}
 	req := &nodev1.DeleteRecordsRequest{Tombstones: tombstones, Topic: d.topic}
-	resp, err := clusters.Ask(ctx, node.DeleteRecords, req)
+	resp, err := clusters.Act(ctx, d.patience, node.DeleteRecords, req)
 	if err != nil {
 		return err
 	}
@@ -482,11 +482,13 @@ func (d *deleting) do(c *cobra.Command, found *sightings, tombstones []*nodev1.T
 		return err
 	}
 	req.Topic, req.Apply = resp.Topic, true
-	if _, err := clusters.Ask(ctx, node.DeleteRecords, req); err != nil {
+	waiting, cancel := context.WithTimeout(ctx, d.patience)
+	defer cancel()
+	if _, err := clusters.Act(ctx, d.patience, node.DeleteRecords, req); err != nil {
 		return err
 	}
 	shown.Applied = true
-	after, err := d.await(ctx, found, tombstones)
+	after, err := d.await(waiting, found, tombstones)
 	if after != nil {
 		if shown.After = after.shown(); !asJSON {
 			writeSightings(w, shown.After)
@@ -500,9 +502,7 @@ func (d *deleting) do(c *cobra.Command, found *sightings, tombstones []*nodev1.T
 }
 
 // await returns when all replicas that were looked into have the tombstones.
-func (d *deleting) await(ctx context.Context, found *sightings, tombstones []*nodev1.Tombstone) (after *sightings, err error) {
-	waiting, cancel := context.WithTimeout(ctx, d.patience)
-	defer cancel()
+func (d *deleting) await(waiting context.Context, found *sightings, tombstones []*nodev1.Tombstone) (after *sightings, err error) {
 	var wanted []*nodev1.WantedRecord
 	for _, t := range tombstones {
 		for _, e := range t.Entities {

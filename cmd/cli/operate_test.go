@@ -206,7 +206,7 @@ func TestRecordDelete(t *testing.T) {
 	if all := o.audited(); len(all) > 0 || !strings.Contains(feed(), "secret") {
 		t.Fatalf("what is only shown was done: %v", all)
 	}
-	out := o.shows("record delete a --entity topic:2 --apply --yes", "every replica that is there has applied it, in 3 timelines", "deleted")
+	out := o.shows("record delete a --entity topic:2 --apply --yes", "every replica that is there has applied it, in 3 timelines", "deleted", "--everywhere", "!NOT FOUND")
 	if n := strings.Count(out, " deleted\n"); n != 6 {
 		t.Errorf("%d of 6 replicas of its timelines show it as deleted:\n%s", n, out)
 	}
@@ -214,7 +214,7 @@ func TestRecordDelete(t *testing.T) {
 		t.Errorf("after the deletion:\n%s", out)
 	}
 	o.shows("timeline history topic:1", "secret", "DELETED") // the log keeps both
-	o.shows("record delete a --entity member:1 --apply --yes", "all of it is deleted already")
+	o.shows("record delete a --entity member:1 --apply --yes", "all that was found is deleted already")
 	all := o.audited()
 	if len(all) != 1 || all[0].Act != "delete" || all[0].Who != "anybody" || !strings.Contains(all[0].On, `"a" of type post`) || !strings.Contains(all[0].After, o.ContentTopic()) {
 		t.Errorf("the audit logs have %+v", all)
@@ -222,8 +222,9 @@ func TestRecordDelete(t *testing.T) {
 
 	// Of a file, everywhere.
 	file := filepath.Join(t.TempDir(), "erase")
-	o.must(os.WriteFile(file, []byte(`{"id":"c"}`+"\n\n"+`{"id":"d","entity":"member:3"}`+"\n"), 0o600))
-	out = o.shows("record delete --apply --yes -o json --file "+file, `"tombstones":2`, `"applied":true`)
+	o.must(os.WriteFile(file, []byte(`{"id":"c"}`+"\n\n"+`{"id":"d","entity":"member:3"}`+"\n"+`{"id":"nowhere","entity":"member:3"}`+"\n"), 0o600))
+	o.shows("record delete --file "+file, `NOT FOUND`, `1 of the records named: "nowhere" of "member:3"`, "--everywhere")
+	out = o.shows("record delete --apply --yes -o json --file "+file, `"tombstones":2`, `"applied":true`, `"not_found":[{"id":"nowhere","entity":"member:3"}]`, `"everywhere":false`)
 	type sighting struct {
 		Deleted bool
 		InCache bool `json:"in_cache"`
@@ -258,7 +259,7 @@ func TestRecordDeleteAmongManyTypes(t *testing.T) {
 	for _, line := range []string{"n299 --entity member:19", "n0 --entity member:0", "a --everywhere"} {
 		o.shows("record delete "+line, "1 tombstones would go")
 		o.shows("record delete "+line+" --apply --yes", "deleted")
-		o.shows("record delete "+line, "all of it is deleted already")
+		o.shows("record delete "+line, "all that was found is deleted already")
 	}
 }
 

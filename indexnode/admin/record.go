@@ -319,8 +319,38 @@ func encodeTombstone(t *nodev1.Tombstone, by string, future time.Duration) ([]by
 
 // deletion is what the audit log says of a tombstone.
 func (s *Server) deletion(ctx context.Context, t *nodev1.Tombstone, topic string) audit.Entry {
-	return s.act(ctx, "delete", fmt.Sprintf("record %.600q of type %s in the timelines of %.4000q", t.Id, t.Type, t.Entities), "there",
+	return s.act(ctx, "delete", fmt.Sprintf("record %.600q of type %s in the timelines of %.4000q", t.Id, t.Type, t.Entities), s.before(t),
 		fmt.Sprintf("hidden up to version %d, by a tombstone in topic %s", t.Version, topic))
+}
+
+// before says what this node has of a record: whoever asks may name what never was.
+func (s *Server) before(t *nodev1.Tombstone) string {
+	seek := finding{s: s, looked: map[millrace.Partition]bool{}}
+	elsewhere := 0
+	for _, e := range t.Entities {
+		if err := seek.lookInto(millrace.Entity(e), []millrace.ContentType{millrace.ContentType(t.Type)}, millrace.RecordID(t.Id)); err != nil {
+			return "not known: " + err.Error()
+		}
+		if !seek.looked[partition.Of(millrace.Entity(e))] {
+			elsewhere++
+		}
+	}
+	live, newest := 0, int64(0)
+	for _, f := range seek.found {
+		if f.Record.InCache || f.Record.InStore && !f.Record.Deleted {
+			live, newest = live+1, max(newest, f.Record.Version)
+		}
+	}
+	says := "not there"
+	if live > 0 {
+		says = fmt.Sprintf("there in %d timelines, the newest of version %d", live, newest)
+	} else if len(seek.found) > 0 {
+		says = "deleted or expired already"
+	}
+	if elsewhere > 0 {
+		says += fmt.Sprintf("; not known of %d timelines, which this node does not have", elsewhere)
+	}
+	return says
 }
 
 // publish writes tombstones, and returns when all are in the log.

@@ -71,6 +71,25 @@ func written(r interface{ Barrier() }) error {
 	}
 }
 
+// The audit says of a deletion what the node had of the record, and not what the caller
+// believes.
+func TestADeletionIsAuditedWithWhatWasThere(t *testing.T) {
+	s, all := openNode(t)
+	nodetest.Members(t, all, 2, 2)
+	if err := all.Quarantine(partition.Of("member:1"), "doubt"); err != nil {
+		t.Fatal(err)
+	}
+	for want, to := range map[string]*nodev1.Tombstone{
+		"there in 1 timelines, the newest of version 0": {Id: "0/1", Type: "post", Entities: []string{"member:0", "member:2"}},
+		"not there":                     {Id: "never", Type: "post", Entities: []string{"member:0"}},
+		"not there; not known of 1 tim": {Id: "0/1", Type: "post", Entities: []string{"member:1", "member:2"}},
+	} {
+		if got := s.deletion(t.Context(), to, "content").Before; !strings.HasPrefix(got, want) {
+			t.Errorf("of %q in %q it says %q, not %q", to.Id, to.Entities, got, want)
+		}
+	}
+}
+
 // Tombstones that cannot be written are in the audit with their fault, each of
 // them.
 func TestEveryDeletionThatFailsIsToldSo(t *testing.T) {

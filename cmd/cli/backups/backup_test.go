@@ -26,6 +26,18 @@ func TestVerifyTellsTheVerdict(t *testing.T) {
 	}
 }
 
+// What somebody wrote into a bucket begins no line, and steers no terminal.
+func TestVerifyShowsTextsOfOthers(t *testing.T) {
+	v := &verified{Whole: &backup.Restorable{}, bad: 1, Damage: []*backup.Damage{{Object: "x\r\ny", Kind: backup.Missing, Detail: "of \x1b]0;mine\a"}}}
+	var out strings.Builder
+	if err := v.write(&out); err != nil {
+		t.Fatal(err)
+	}
+	if got := out.String(); strings.Count(got, "\n") != 3 || strings.ContainsAny(got, "\x1b\a\r") || !strings.Contains(got, "mine") {
+		t.Errorf("printed %q", got)
+	}
+}
+
 // A cut is written down before it is taken: one that cannot be is not tried, and
 // one that fails is told by the acts.
 func TestACutIsNotedFirst(t *testing.T) {

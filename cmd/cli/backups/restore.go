@@ -135,7 +135,7 @@ func (r *restoring) note(ctx context.Context, cfg backups.RestoreConfig) {
 		e.On, e.After = r.out, fmt.Sprintf("timeline %s/%s", r.entity, r.kind)
 	}
 	if err := r.bucket.WriteAct(ctx, e); err != nil {
-		fmt.Fprintf(r.stderr, "what was restored is not in the bucket's acts: %v\n", err)
+		display.Printf(r.stderr, "what was restored is not in the bucket's acts: %v\n", err)
 	}
 }
 
@@ -152,7 +152,7 @@ func (r *restoring) fellBack(p millrace.Partition, instead *backup.Manifest, _ e
 // tellOlder says which partitions come from an older backup.
 func (r *restoring) tellOlder() {
 	for _, p := range slices.Sorted(maps.Keys(r.older)) {
-		fmt.Fprintf(r.stdout, "partition %d is of the older backup %s: a newer one is damaged (millrace backup verify)\n", p, r.older[p])
+		display.Printf(r.stdout, "partition %d is of the older backup %s: a newer one is damaged (millrace backup verify)\n", p, r.older[p])
 	}
 }
 
@@ -197,7 +197,7 @@ func (r *restoring) restoreStore(ctx context.Context, cfg backups.RestoreConfig)
 		return err
 	}
 	s := r.progress.Now()
-	fmt.Fprintf(r.stdout, "%d partitions are as of %s in %s: %s in %.1f s\n", n, cfg.To, r.data, backup.Bytes(s.Done), time.Since(began).Seconds())
+	display.Printf(r.stdout, "%d partitions are as of %s in %s: %s in %.1f s\n", n, cfg.To, r.data, backup.Bytes(s.Done), time.Since(began).Seconds())
 	r.tellOlder()
 	if r.groups != "" {
 		if err := r.groupOffsets(ctx); err != nil {
@@ -234,7 +234,7 @@ func (r *restoring) groupOffsets(ctx context.Context) error {
 		return err
 	}
 	for name, topics := range cut.Groups {
-		fmt.Fprintf(r.stdout, "group %s goes on where the cut is, in %d topics\n", name, len(topics))
+		display.Printf(r.stdout, "group %s goes on where the cut is, in %d topics\n", name, len(topics))
 	}
 	return nil
 }
@@ -265,7 +265,7 @@ func (r *restoring) writeTimeline(ctx context.Context, cfg backups.RestoreConfig
 	buf := bufio.NewWriter(w)
 	n, err := backups.Timeline(ctx, cfg, t, buf)
 	if err = errors.Join(err, buf.Flush()); err == nil && r.out != "-" {
-		fmt.Fprintf(r.stdout, "%d records of %s as of %s are in %s\n", n, t, cfg.To, r.out)
+		display.Printf(r.stdout, "%d records of %s as of %s are in %s\n", n, t, cfg.To, r.out)
 		r.tellOlder()
 	}
 	return err
@@ -399,10 +399,10 @@ func (v *verified) write(w io.Writer) error {
 			extra++
 			continue
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\n", d.Kind, d.Object, d.Detail)
+		display.Printf(w, "%s\t%s\t%s\n", d.Kind, d.Object, d.Detail)
 	}
 	if extra > 0 {
-		fmt.Fprintf(w, "%d objects are extra and harm nothing: of backups at work, or what expiry removes, or not Millrace's (-o json names each)\n", extra)
+		display.Printf(w, "%d objects are extra and harm nothing: of backups at work, or what expiry removes, or not Millrace's (-o json names each)\n", extra)
 	}
 	what, found := "whole at this depth", v.Whole
 	if v.Restored != nil {
@@ -415,8 +415,8 @@ func (v *verified) write(w io.Writer) error {
 			partitions++
 		}
 	}
-	_, err := fmt.Fprintf(w, "%d damaged; %s are %d backups of %d partitions, and %d cuts\nnot looked at: %s\n", v.bad, what, n, partitions, len(found.Cuts), v.Unseen)
-	return err
+	display.Printf(w, "%d damaged; %s are %d backups of %d partitions, and %d cuts\nnot looked at: %s\n", v.bad, what, n, partitions, len(found.Cuts), v.Unseen)
+	return nil
 }
 
 func backupDrill(f *backupFlags) *cobra.Command {
@@ -448,8 +448,8 @@ Nodes do the same at intervals ("drill" of "backup" in their configuration).`,
 					return err
 				}
 				err = output.Write(c.OutOrStdout(), d, func(w io.Writer) error {
-					_, err := fmt.Fprintln(w, drillLine(d))
-					return err
+					display.Printf(w, "%s\n", drillLine(d))
+					return nil
 				})
 				if err == nil && d.Fault != "" {
 					err = fmt.Errorf("the backup %s of partition %d cannot be restored", d.Backup, d.Partition)
@@ -512,8 +512,8 @@ waits for at most a second at a time. Every partition needs a backup.`,
 				return err
 			}
 			return output.Write(c.OutOrStdout(), cut, func(w io.Writer) error {
-				_, err := fmt.Fprintf(w, "cut %s of %s\n", cut.Name, cut.Time)
-				return err
+				display.Printf(w, "cut %s of %s\n", cut.Name, cut.Time)
+				return nil
 			})
 		})
 	}
@@ -550,14 +550,14 @@ func removeCut(c *cobra.Command, a *command.Act, b *backup.Bucket, name string) 
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "the cut %s is %s; with it go %d files of %s that only it needs, and the backups that expiry kept for it alone\n", name, was, only.Files, backup.Bytes(only.Bytes))
+	display.Printf(w, "the cut %s is %s; with it go %d files of %s that only it needs, and the backups that expiry kept for it alone\n", name, was, only.Files, backup.Bytes(only.Bytes))
 	if ok, err := a.Meant(c); !ok {
 		return err
 	}
 	if err := command.Noted(noteIn(ctx, b), audit.Entry{Act: "cut-remove", On: "cut " + name, Before: was, After: "removed"}, func() error { return b.RemoveCut(ctx, name) }); err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "the cut %s is removed\n", name)
+	display.Printf(w, "the cut %s is removed\n", name)
 	return nil
 }
 
@@ -596,7 +596,7 @@ func expire(c *cobra.Command, a *command.Act, b *backup.Bucket, keep int) error 
 		return flagged(err)
 	}
 	what := fmt.Sprintf("%d backups, and %d files of %s", would.Backups, would.Files, backup.Bytes(would.Bytes))
-	fmt.Fprintf(w, "would remove %s\n", what)
+	display.Printf(w, "would remove %s\n", what)
 	tellBlocked(w, would)
 	if ok, err := a.Meant(c); !ok {
 		return err
@@ -606,7 +606,7 @@ func expire(c *cobra.Command, a *command.Act, b *backup.Bucket, keep int) error 
 		t := display.StartTeller(ctx, c.ErrOrStderr())
 		gone, err := b.Expire(ctx, backup.ExpireOptions{Keep: keep, Report: func(name string, _ int64) { t.Say("removing " + name) }})
 		t.Close()
-		fmt.Fprintf(w, "removed %d backups, and %d files of %s\n", gone.Backups, gone.Files, backup.Bytes(gone.Bytes))
+		display.Printf(w, "removed %d backups, and %d files of %s\n", gone.Backups, gone.Files, backup.Bytes(gone.Bytes))
 		tellBlocked(w, gone)
 		return err
 	})
@@ -619,7 +619,7 @@ func noteIn(ctx context.Context, b *backup.Bucket) func(audit.Entry) error {
 
 func tellBlocked(w io.Writer, e backup.Expired) {
 	for _, d := range e.Blocked {
-		fmt.Fprintf(w, "files stay that may be unnamed: %v\n", d)
+		display.Printf(w, "files stay that may be unnamed: %v\n", d)
 	}
 }
 
@@ -665,7 +665,7 @@ func adoptBucket(c *cobra.Command, a *command.Act, b *backup.Bucket, whose, us b
 	ctx, w := c.Context(), c.OutOrStdout()
 	switch {
 	case us == whose:
-		fmt.Fprintf(w, "the bucket is already that of %v\n", us)
+		display.Printf(w, "the bucket is already that of %v\n", us)
 		return nil
 	case name != whose.Name:
 		return &millrace.Error{
@@ -681,14 +681,14 @@ func adoptBucket(c *cobra.Command, a *command.Act, b *backup.Bucket, whose, us b
 	if us.ID == "" {
 		ours = us.Name + ", which has none yet"
 	}
-	fmt.Fprintf(w, "the bucket of %v, with %d files of %s, would be that of %s; the former could back up there no more\n", whose, has.Files, backup.Bytes(has.Bytes), ours)
+	display.Printf(w, "the bucket of %v, with %d files of %s, would be that of %s; the former could back up there no more\n", whose, has.Files, backup.Bytes(has.Bytes), ours)
 	if ok, err := a.Meant(c); !ok {
 		return err
 	}
 	if err := command.Noted(noteIn(ctx, b), audit.Entry{Act: "adopt", On: "the bucket", Before: fmt.Sprint(whose), After: ours}, func() error { return b.Adopt(ctx, us) }); err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "the bucket of %v is now that of %v\n", whose, us)
+	display.Printf(w, "the bucket of %v is now that of %v\n", whose, us)
 	return nil
 }
 

@@ -238,6 +238,37 @@ func Ask[Req, Resp any](ctx context.Context, call func(context.Context, Req, ...
 	return resp, rpcerr.FromStatus(err)
 }
 
+// ActsWithin is how long a node may take to do what does not wait for Kafka.
+const ActsWithin = time.Minute
+
+// answersWithin is how much longer a node may take to say that it could not do something in time.
+const answersWithin = 2 * time.Second
+
+// Act is Ask for what a node does with apply, and shows without. It ends soon after wait. Of
+// a node that gives no answer it says that what it was told may be done or not.
+func Act[Req interface{ GetApply() bool }, Resp any](ctx context.Context, wait time.Duration, call func(context.Context, Req, ...grpc.CallOption) (Resp, error), req Req) (Resp, error) {
+	bounded, cancel := context.WithTimeout(ctx, wait+answersWithin)
+	defer cancel()
+	resp, err := call(bounded, req)
+	s := status.Convert(err)
+	late := s.Code() == codes.DeadlineExceeded
+	if !late && (s.Code() != codes.Unavailable || len(s.Details()) > 0) { // its own refusals have details
+		return resp, rpcerr.FromStatus(err)
+	}
+	says := &millrace.Error{Reason: millrace.ReasonUnavailable, Field: "node", Detail: "the node gave no answer: " + s.Message()}
+	if late {
+		says.Reason, says.Detail = millrace.ReasonDeadline, fmt.Sprintf("the node could not do it within %s", wait)
+	}
+	if req.GetApply() {
+		says.Detail += "; it is not known whether it was done, or how much of it"
+		says.WayOut = "run the same command without --apply, which shows what is there now, and see the node's audit log; then do it again if it is not done"
+	} else {
+		says.Detail += "; nothing was done"
+		says.WayOut = "millrace doctor says what does not answer; try again when it does"
+	}
+	return resp, says
+}
+
 // toldWithin is how long a node may take to say what it was told to do. Whoever acts
 // next looks at the cluster then.
 const toldWithin = 10 * time.Second

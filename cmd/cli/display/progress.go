@@ -38,8 +38,12 @@ func StartTeller(ctx context.Context, w io.Writer) *Teller {
 	return t
 }
 
-// Say names what is being done.
-func (t *Teller) Say(step string) { t.step.Store(&step) }
+// Say names what is being done, and what of others it is done to, such as an object of a
+// bucket: the line is drawn past what keeps a screen harmless.
+func (t *Teller) Say(step string) {
+	step = Printable(step)
+	t.step.Store(&step)
+}
 
 // Close ends the telling.
 func (t *Teller) Close() {

@@ -15,10 +15,10 @@ func TestTeller(t *testing.T) {
 		var pipe bytes.Buffer
 		told := StartTeller(t.Context(), &pipe)
 		told.Expect(3 << 20)
-		told.Say("restoring")
+		told.Say("restoring \x1b[2J")
 		time.Sleep(12 * time.Second)
 		told.Close()
-		if got, want := pipe.String(), "restoring: 0 B of 3.0 MiB\n"; got != want+want+want {
+		if got, want := pipe.String(), "restoring \\u001b[2J: 0 B of 3.0 MiB\n"; got != want+want+want {
 			t.Errorf("a pipe got %q", got)
 		}
 		pipe.Reset()
@@ -35,7 +35,7 @@ func TestTeller(t *testing.T) {
 		defer stop()
 		told.run(ctx, &screen, true)
 		const clear = "\r\x1b[K"
-		if got, want := screen.String(), clear+"restoring: 0 B of 3.0 MiB"; got != want+want+clear {
+		if got, want := screen.String(), clear+"restoring \\u001b[2J: 0 B of 3.0 MiB"; got != want+want+clear {
 			t.Errorf("a terminal got %q", got)
 		}
 	})

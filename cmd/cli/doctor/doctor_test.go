@@ -114,6 +114,18 @@ func TestReadyAsksAllAtOnce(t *testing.T) {
 	}
 }
 
+// Who is sent elsewhere has not heard the role that was asked.
+func TestReadyFollowsNoRedirection(t *testing.T) {
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer elsewhere.Close()
+	other := httptest.NewServer(http.RedirectHandler(elsewhere.URL, http.StatusFound))
+	defer other.Close()
+	all := askRoles(t.Context(), []string{other.Listener.Addr().String()})
+	if err := unready(all); err == nil || !strings.Contains(err.Error(), "answers with a redirection to \""+elsewhere.URL) {
+		t.Errorf("%+v, %v", all, err)
+	}
+}
+
 // Just after etcd was restored a role that answers and is not ready is asked again; later
 // it is not, nor is one that nobody answers for.
 func TestDoctorWaitsForRolesAfterARestoration(t *testing.T) {

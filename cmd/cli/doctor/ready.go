@@ -3,7 +3,6 @@ package doctor
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"strings"
 
@@ -36,8 +35,8 @@ func Ready() *cobra.Command {
 				}
 				says = append(says, r.Admin)
 			}
-			_, err := fmt.Fprintln(w, "ready:", strings.Join(says, ", "))
-			return err
+			display.Printf(w, "ready: %s\n", strings.Join(says, ", "))
+			return nil
 		}))
 	})
 	c.Flags().StringSliceVar(&ports, "admin", []string{"127.0.0.1:6060"}, "admin ports, host:port each")

@@ -253,7 +253,8 @@ func readyAt(ctx context.Context, addr string) (note string, err error) {
 	return note, err
 }
 
-// askAdmin returns what an admin port says at a path, or as an error why it does not.
+// askAdmin returns what an admin port says at a path, or as an error why it does not. It
+// follows no redirection: whoever is meant answers for itself.
 func askAdmin(ctx context.Context, addr, path string, most int64) (string, error) {
 	s, scheme := reach.Of(ctx), "http"
 	t := &http.Transport{DialContext: s.Plain().Dial}
@@ -269,11 +270,15 @@ func askAdmin(ctx context.Context, addr, path string, most int64) (string, error
 	if err != nil {
 		return "", err
 	}
-	resp, err := (&http.Client{Transport: t}).Do(r)
+	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	resp, err := (&http.Client{Transport: t, CheckRedirect: stay}).Do(r)
 	if err != nil {
 		return "", err
 	}
 	defer resp.Body.Close()
+	if to := resp.Header.Get("Location"); to != "" {
+		return "", fmt.Errorf("it answers with a redirection to %.200q, which no admin port does", to)
+	}
 	said, err := io.ReadAll(io.LimitReader(resp.Body, most))
 	if err == nil && resp.StatusCode != http.StatusOK {
 		err = unwell{strings.TrimSpace(string(said))}

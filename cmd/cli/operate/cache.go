@@ -127,7 +127,7 @@ func (d *dropping) run(c *cobra.Command) error {
 			if err != nil {
 				return all, err
 			}
-			resp, err := clusters.Ask(c.Context(), node.DropCache, req)
+			resp, err := clusters.Act(c.Context(), clusters.ActsWithin, node.DropCache, req)
 			if err != nil {
 				return all, fmt.Errorf("%s: %w", n.ID, err)
 			}

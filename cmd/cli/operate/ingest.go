@@ -116,7 +116,7 @@ func (p *pausing) pause(c *cobra.Command, name string) error {
 	}
 	defer o.Close()
 	req := &nodev1.PauseIngestRequest{ForMs: p.lasts.Milliseconds()}
-	resp, err := clusters.Ask(c.Context(), node.PauseIngest, req)
+	resp, err := clusters.Act(c.Context(), clusters.ActsWithin, node.PauseIngest, req)
 	if err != nil {
 		return err
 	}
@@ -144,7 +144,7 @@ func (p *pausing) pause(c *cobra.Command, name string) error {
 		req.Apply = true
 		var resp *nodev1.PauseIngestResponse
 		err := p.Cluster.Alone(c.Context(), "pause the ingest of "+string(n.ID), still, func() (err error) {
-			resp, err = clusters.Ask(c.Context(), node.PauseIngest, req)
+			resp, err = clusters.Act(c.Context(), clusters.ActsWithin, node.PauseIngest, req)
 			return err
 		}, func(m *topology.Map) bool { return m.Paused(n.ID) })
 		shown.Until = until(resp.GetUntilMs())
@@ -162,7 +162,7 @@ func (p *pausing) resume(c *cobra.Command, name string) error {
 		return err
 	}
 	defer o.Close()
-	resp, err := clusters.Ask(c.Context(), node.ResumeIngest, &nodev1.ResumeIngestRequest{})
+	resp, err := clusters.Act(c.Context(), clusters.ActsWithin, node.ResumeIngest, &nodev1.ResumeIngestRequest{})
 	if err != nil {
 		return err
 	}
@@ -175,7 +175,7 @@ func (p *pausing) resume(c *cobra.Command, name string) error {
 		display.Printf(c.OutOrStdout(), "%s is %s\n", n.ID, was)
 	}
 	return p.finish(c, shown, asJSON, func() error {
-		_, err := clusters.Ask(c.Context(), node.ResumeIngest, &nodev1.ResumeIngestRequest{Apply: true})
+		_, err := clusters.Act(c.Context(), clusters.ActsWithin, node.ResumeIngest, &nodev1.ResumeIngestRequest{Apply: true})
 		if err == nil && !asJSON {
 			display.Printf(c.OutOrStdout(), "%s goes on\n", n.ID)
 		}

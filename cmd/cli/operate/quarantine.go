@@ -146,11 +146,11 @@ func (q *quarantining) consequence() string {
 }
 
 func (q *quarantining) quarantine(c *cobra.Command, node nodev1.AdminServiceClient, p millrace.Partition, apply bool) (quarantineShown, error) {
-	resp, err := clusters.Ask(c.Context(), node.QuarantinePartition, &nodev1.QuarantinePartitionRequest{Partition: int32(p), Why: q.why, Apply: apply})
+	resp, err := clusters.Act(c.Context(), clusters.ActsWithin, node.QuarantinePartition, &nodev1.QuarantinePartitionRequest{Partition: int32(p), Why: q.why, Apply: apply})
 	return quarantineShown{Partition: p, Was: resp.GetAt().GetState()}, err
 }
 
 func (q *quarantining) release(c *cobra.Command, node nodev1.AdminServiceClient, p millrace.Partition, apply bool) (quarantineShown, error) {
-	resp, err := clusters.Ask(c.Context(), node.ReleasePartition, &nodev1.ReleasePartitionRequest{Partition: int32(p), Apply: apply})
+	resp, err := clusters.Act(c.Context(), clusters.ActsWithin, node.ReleasePartition, &nodev1.ReleasePartitionRequest{Partition: int32(p), Apply: apply})
 	return quarantineShown{Partition: p, Was: resp.GetAt().GetState(), Detail: resp.GetDetail()}, err
 }

@@ -75,7 +75,7 @@ without entity for those to be looked for everywhere. "-" is standard input.`,
 	f.BoolVar(&d.everywhere, "everywhere", false, "look for it in all timelines")
 	f.StringVar(&d.file, "file", "", "a file of records, a line of JSON each; - is standard input")
 	f.StringVar(&d.topic, "topic", "", "the content topic to write to (default: the only one that partitioners read)")
-	f.DurationVar(&d.patience, "wait", time.Minute, "after --apply, how long to wait until all replicas have applied it")
+	f.DurationVar(&d.patience, "wait", time.Minute, "how long the node may take to write, and after --apply all replicas to apply it")
 	d.Flags(c)
 	display.Flag(c, &d.Output)
 	return c
@@ -307,14 +307,57 @@ func (s *sightings) tombstones() (all []*nodev1.Tombstone) {
 	return all
 }
 
+// wantedShown is a record as it was named.
+type wantedShown struct {
+	ID     string `json:"id"`
+	Entity string `json:"entity,omitempty"` // empty: looked for everywhere
+}
+
+// nowhere returns what was wanted and no replica has, each once.
+func (s *sightings) nowhere(wanted []*nodev1.WantedRecord) (none []wantedShown) {
+	known := map[wantedShown]bool{}
+	for _, at := range s.spots {
+		known[wantedShown{ID: at.id}], known[wantedShown{at.id, at.entity}] = true, true
+	}
+	for _, w := range wanted {
+		if shown := (wantedShown{w.Id, w.Entity}); !known[shown] {
+			none, known[shown] = append(none, shown), true
+		}
+	}
+	return none
+}
+
 // deletionShown is a deletion as JSON.
 type deletionShown struct {
-	Found   []sightingShown `json:"found"`
-	Unseen  []string        `json:"unseen,omitempty"`
-	Topic   string          `json:"topic,omitempty"`
-	Records int64           `json:"tombstones"`
-	Applied bool            `json:"applied"`
-	After   []sightingShown `json:"after,omitempty"`
+	Found      []sightingShown `json:"found"`
+	NotFound   []wantedShown   `json:"not_found"`
+	Everywhere bool            `json:"everywhere"` // all were looked for in all timelines
+	Unseen     []string        `json:"unseen,omitempty"`
+	Topic      string          `json:"topic,omitempty"`
+	Records    int64           `json:"tombstones"`
+	Applied    bool            `json:"applied"`
+	After      []sightingShown `json:"after,omitempty"`
+}
+
+// writeLeft says what was not found, and where it was not looked for.
+func (s *deletionShown) writeLeft(w io.Writer) {
+	const named = 5
+	if n := len(s.NotFound); n > 0 {
+		display.Printf(w, "NOT FOUND, so that no tombstone hides it: %d of the records named", n)
+		for i, r := range s.NotFound[:min(n, named)] {
+			display.Printf(w, "%s %.70q", []string{":", ","}[min(i, 1)], r.ID)
+			if r.Entity != "" {
+				display.Printf(w, " of %.70q", r.Entity)
+			}
+		}
+		if n > named {
+			display.Printf(w, " and %d more, which -o json names", n-named)
+		}
+		display.Printf(w, "\n")
+	}
+	if !s.Everywhere {
+		display.Printf(w, "an earlier version may be in timelines that the newest does not go to: --everywhere, or lines without entity, look into all\n")
+	}
 }
 
 type sightingShown struct {
@@ -377,7 +420,10 @@ func (d *deleting) run(c *cobra.Command, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	var shown deletionShown
+	shown := deletionShown{
+		NotFound:   display.List(found.nowhere(wanted)),
+		Everywhere: !slices.ContainsFunc(wanted, func(w *nodev1.WantedRecord) bool { return w.Entity != "" }),
+	}
 	if shown.Unseen, err = d.unseen(found, partitionsOf(wanted, found)); err != nil {
 		return err
 	}
@@ -395,8 +441,9 @@ func (d *deleting) run(c *cobra.Command, args []string) (err error) {
 		for _, u := range shown.Unseen {
 			display.Printf(w, "%s could not be looked into: it applies the log when it is back\n", u)
 		}
+		shown.writeLeft(w)
 		if len(tombstones) == 0 {
-			fmt.Fprintln(w, "all of it is deleted already")
+			fmt.Fprintln(w, "all that was found is deleted already")
 		}
 	} else {
 		defer func() {
@@ -423,7 +470,7 @@ func (d *deleting) do(c *cobra.Command, found *sightings, tombstones []*nodev1.T
 		return err
 	}
 	req := &nodev1.DeleteRecordsRequest{Tombstones: tombstones, Topic: d.topic}
-	resp, err := clusters.Ask(ctx, node.DeleteRecords, req)
+	resp, err := clusters.Act(ctx, d.patience, node.DeleteRecords, req)
 	if err != nil {
 		return err
 	}
@@ -435,11 +482,13 @@ func (d *deleting) do(c *cobra.Command, found *sightings, tombstones []*nodev1.T
 		return err
 	}
 	req.Topic, req.Apply = resp.Topic, true
-	if _, err := clusters.Ask(ctx, node.DeleteRecords, req); err != nil {
+	waiting, cancel := context.WithTimeout(ctx, d.patience)
+	defer cancel()
+	if _, err := clusters.Act(ctx, d.patience, node.DeleteRecords, req); err != nil {
 		return err
 	}
 	shown.Applied = true
-	after, err := d.await(ctx, found, tombstones)
+	after, err := d.await(waiting, found, tombstones)
 	if after != nil {
 		if shown.After = after.shown(); !asJSON {
 			writeSightings(w, shown.After)
@@ -447,14 +496,13 @@ func (d *deleting) do(c *cobra.Command, found *sightings, tombstones []*nodev1.T
 	}
 	if err == nil && !asJSON {
 		display.Printf(w, "deleted: every replica that is there has applied it, in %d timelines\n", len(after.spots))
+		shown.writeLeft(w)
 	}
 	return err
 }
 
 // await returns when all replicas that were looked into have the tombstones.
-func (d *deleting) await(ctx context.Context, found *sightings, tombstones []*nodev1.Tombstone) (after *sightings, err error) {
-	waiting, cancel := context.WithTimeout(ctx, d.patience)
-	defer cancel()
+func (d *deleting) await(waiting context.Context, found *sightings, tombstones []*nodev1.Tombstone) (after *sightings, err error) {
 	var wanted []*nodev1.WantedRecord
 	for _, t := range tombstones {
 		for _, e := range t.Entities {

@@ -37,6 +37,9 @@ func (l *LogFlags) At(ctx context.Context) kafka.Brokers { return Kafka(ctx, l.b
 // Topics are Millrace's own in it.
 func (l *LogFlags) Topics() kafka.Topics { return kafka.Prefixed(l.prefix) }
 
+// Wait is the flags' limit.
+func (l *LogFlags) Wait() time.Duration { return l.wait }
+
 // Bound is ctx with the flags' limit.
 func (l *LogFlags) Bound(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, l.wait)

@@ -114,7 +114,7 @@ func (r *replaying) run(c *cobra.Command, args []string) error {
 		return err
 	}
 	req := &nodev1.ReplayDeadLettersRequest{Offsets: offsets, Topic: r.to}
-	resp, err := clusters.Ask(c.Context(), node.ReplayDeadLetters, req)
+	resp, err := clusters.Act(c.Context(), r.log.Wait(), node.ReplayDeadLetters, req)
 	if err != nil {
 		return err
 	}
@@ -134,7 +134,7 @@ func (r *replaying) run(c *cobra.Command, args []string) error {
 	}
 	if ok {
 		req.Apply = true
-		if resp, err = clusters.Ask(c.Context(), node.ReplayDeadLetters, req); err == nil && !asJSON {
+		if resp, err = clusters.Act(c.Context(), r.log.Wait(), node.ReplayDeadLetters, req); err == nil && !asJSON {
 			fmt.Fprintf(w, "%d are written again\n", taken)
 		}
 	}

@@ -57,7 +57,7 @@ func newMetrics(reg prometheus.Registerer, brokers kafka.Brokers) (*metrics, err
 		consumed:     vec("consumed_total", "Input records: published + dead-lettered + ignored, exactly.", "topic"),
 		published:    vec("published_total", "Input records republished to their timelines or as features.", "topic"),
 		copies:       vec("copies_total", "Records written to the timeline and features topics: a published input once for each of its timelines.", "topic"),
-		deadLettered: vec("dead_lettered_total", "Input records refused, by reason.", "topic", "reason"),
+		deadLettered: vec("dead_lettered_total", "Input records refused, by reason; 0 from the start for each topic and reason.", "topic", "reason"),
 		ignored:      vec("ignored_total", "Input records with a key and a null value, which say nothing here.", "topic"),
 		transactions: one("transactions_total", "Transactions committed."),
 		failures:     one("failures_total", "Times that Kafka failed us and a new session was opened; nothing uncommitted took effect."),
@@ -83,6 +83,27 @@ func newMetrics(reg prometheus.Registerer, brokers kafka.Brokers) (*metrics, err
 		errs = append(errs, reg.Register(c))
 	}
 	return m, errors.Join(errs...)
+}
+
+// reasons are those that a record can be refused for here.
+var reasons = []schemas.Reason{
+	schemas.EmptyValue, schemas.BadFraming, schemas.UnknownSchema, schemas.Truncated, schemas.TrailingBytes,
+	schemas.BadVarint, schemas.BadCount, schemas.BadBoolean, schemas.BadUnionIndex, schemas.BadEnumIndex,
+	schemas.DuplicateMapKey, schemas.InvalidUTF8, schemas.NotFinite, schemas.TimeOutOfRange, schemas.OverLimit,
+	schemas.MissingRole, schemas.BadValue, schemas.TimeInTheFuture, WrongKind,
+}
+
+// begin has the counts of the input topics at 0. A series that first appears with a
+// burst has not risen, for Prometheus, and no alert would tell of it.
+func (m *metrics) begin(topics []string) {
+	for _, topic := range topics {
+		for _, c := range []*prometheus.CounterVec{m.consumed, m.published, m.copies, m.ignored} {
+			c.WithLabelValues(topic)
+		}
+		for _, reason := range reasons {
+			m.deadLettered.WithLabelValues(topic, string(reason))
+		}
+	}
 }
 
 // measured takes over how far the group is. Where nothing is known any more nothing is

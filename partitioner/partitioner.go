@@ -209,6 +209,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Partitioner,
 	if err != nil {
 		return nil, fmt.Errorf("partitioner: %w", err)
 	}
+	m.begin(cfg.inputs())
 	p := &Partitioner{cfg: cfg, log: log, metrics: m, registry: registry, stuck: &stuckAt{metrics: m}, pace: pace{
 		records:   100_000,
 		bytes:     32 << 20,

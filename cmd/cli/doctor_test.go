@@ -288,6 +288,7 @@ func TestDoctorChecksTopics(t *testing.T) {
 	c := startClinic(t)
 	c.says("does not exist", fails, c.doctor()...)
 	c.must(kafka.EnsureTopics(c.ctx, kafka.At(c.kafka), kafka.Topics{}, nil))
+	c.says("at most 0 dead letters", fails, c.doctor()...) // ends of transactions have offsets, too
 	c.says("ok    its topics fit", fails, c.doctor()...)
 	c.says("no partitioner has ever reported progress", fails, c.doctor()...)
 }

@@ -436,10 +436,16 @@ func TestDeadLettersReplay(t *testing.T) {
 		t.Fatalf("what is only shown was done: %v", all)
 	}
 	o.shows("timeline get member:1", "no records")
+	for range 1100 { // more than a node takes in a call
+		p.Produce(o.ctx, kafka.Outgoing{Topic: "dead-letters", Value: []byte("poison"), Headers: []kafka.Header{{Key: kafka.HeaderReason, Value: []byte("bad-framing")}}})
+	}
+	o.must(p.Flush(o.ctx))
 	o.shows(replay+" --all --reason unknown-schema --apply --yes", "1 are written again", "!left out")
+	o.shows(replay+" --all --limit 5000 --apply --yes", "1 of 1102 dead letters would be written again", "1 are written again")
+	o.shows(replay+" --all --after 5 --limit 5000", "!unknown-schema", "0 of 109")
 	clitest.WaitFor(o.ctx, t, "the record to come in", func() bool { return strings.Contains(o.shows("timeline get member:1"), "  late  ") })
 	o.shows(replay+" 0 1 -o json --apply --yes", `"id":"late"`, `"applied":true`, `"applied":false`)
-	if all := o.audited(); len(all) != 2 || all[0].Act != "replay" || !strings.Contains(all[0].On, o.ContentTopic()+"/0/") {
+	if all := o.audited(); len(all) != 3 || all[0].Act != "replay" || !strings.Contains(all[0].On, o.ContentTopic()+"/0/") {
 		t.Errorf("the audit logs have %+v", all)
 	}
 }

@@ -82,7 +82,7 @@ func (d *doctor) topicsFit(ctx context.Context) (string, error) {
 		return "", warning{what + "\nwhat it no longer has cannot be replayed: set cleanup.policy=delete, retention.ms=-1 and retention.bytes=-1 on it, or replay in time what is to come in after all"}
 	}
 	dead, err := d.records(ctx, topics.DeadLetters)
-	return fmt.Sprintf("%d partitions; %d dead letters", partition.Count, dead), err
+	return fmt.Sprintf("%d partitions; at most %d dead letters", partition.Count, dead), err // offsets: transactions have some, too
 }
 
 // missing says that a topic is not there. A log that nodes have read is not to be

@@ -41,10 +41,11 @@ func State() *cobra.Command {
 		Short: "Show how much a cluster has of each content type, and how much comes and goes",
 		Long: `Asks every index node how much it has, and shows it by content type: live records,
 timelines, bytes before compression, records a second that come and go over the
-last minute, how old the newest is, tombstones (DELETED), what retention has
-dropped since the replica began (EXPIRED), and which part of the records of all replicas is in
-their caches. Each partition counts once, by its ready replica that is furthest.
-Under it are the dead letters of late, by topic and reason.
+last minute, how old the newest is by its time (or "in 22h", of the future),
+tombstones (DELETED), what retention has dropped since the replica began
+(EXPIRED), and which part of the records of all replicas is in their caches. Each
+partition counts once, by its ready replica that is furthest. Under it are the
+dead letters of late, by topic and reason.
 
 --by partition shows a line for each partition and type. --watch draws it again
 every two seconds, or as often as it says, until it is stopped by Ctrl-C; with
@@ -478,7 +479,10 @@ func (t typeShown) line(now time.Time) display.Cells {
 		name = "(others)"
 	}
 	if t.newest > 0 {
-		newest = max(0, now.Sub(time.UnixMilli(int64(t.newest)))).Round(time.Second).String()
+		age := now.Sub(time.UnixMilli(int64(t.newest))).Round(time.Second)
+		if newest = age.String(); age < 0 {
+			newest = "in " + (-age).String()
+		}
 	}
 	if t.Stored > 0 {
 		cached = fmt.Sprintf("%.1f%%", 100*float64(t.Cached)/float64(t.Stored))

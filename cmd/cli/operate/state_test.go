@@ -1,7 +1,9 @@
 package operate
 
 import (
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
@@ -20,6 +22,16 @@ func TestMergedReplicas(t *testing.T) {
 			if i != j && a.better(b) != (i < j) {
 				t.Errorf("%s is better than %s: %v", a.node, b.node, i > j)
 			}
+		}
+	}
+}
+
+// Records may lie in the future, which is said: an age of 0 would look as if they came now.
+func TestNewestOfTheFuture(t *testing.T) {
+	now := time.Now()
+	for want, at := range map[string]time.Time{"in 22h0m0s": now.Add(22 * time.Hour), "3m0s": now.Add(-3 * time.Minute), "0s": now} {
+		if line := (typeShown{newest: millrace.TimeOf(at)}).line(now); !strings.Contains(string(line), "\t"+want+"\t") {
+			t.Errorf("%q lacks %q", line, want)
 		}
 	}
 }

@@ -37,6 +37,7 @@ func DeadLetters() *cobra.Command {
 type letterQuery struct {
 	reason, topic, containing, since string
 	limit                            int
+	after                            int64 // an offset
 }
 
 func deadlettersList(l *reach.LogFlags) *cobra.Command {
@@ -71,6 +72,7 @@ func (q *letterQuery) flags(f *pflag.FlagSet) {
 	f.StringVar(&q.topic, "topic", "", "only those read from this topic")
 	f.StringVar(&q.containing, "containing", "", "only those with this text in their key or value, such as a record's id")
 	f.StringVar(&q.since, "since", "", "only those refused since then: 90m, or a time as of RFC 3339")
+	f.Int64Var(&q.after, "after", -1, "only those behind this offset of the dead letters")
 	f.IntVar(&q.limit, "limit", 50, "at most so many")
 }
 
@@ -120,6 +122,7 @@ func (q letterQuery) find(ctx context.Context, l *reach.LogFlags) ([]letterRow, 
 			return nil, err
 		}
 	}
+	first = max(first, millrace.Offset(q.after)+1)
 	found := []letterRow{}
 	for to, span := log.End, millrace.Offset(firstSpan); to > first && len(found) < q.limit; span = min(2*span, maxSpan) {
 		from := max(first, to-span)

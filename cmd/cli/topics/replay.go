@@ -2,8 +2,10 @@ package topics
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -37,9 +39,13 @@ arrived now. It shows what would become of each. --apply writes those that would
 be taken to the topic they came from, byte for byte and without their headers,
 from where they come in like all others. What would be refused again is left out.
 
+--all takes the newest, as many as --limit says. A node is given 1,000 letters at a
+time, the oldest first. Where it fails, the command stops and says which are done;
+--after goes on behind them.
+
 A letter may be replayed twice: of two equal versions of a record the first stays.`,
 		Example: `  millrace deadletters replay 17 18
-  millrace deadletters replay --all --reason unknown-schema --topic posts --since 24h --apply`,
+  millrace deadletters replay --all --reason unknown-schema --topic posts --since 24h --limit 5000 --apply`,
 		RunE: func(c *cobra.Command, args []string) error { return r.run(c, args) },
 	}
 	f := c.Flags()
@@ -52,7 +58,7 @@ A letter may be replayed twice: of two equal versions of a record the first stay
 	return c
 }
 
-// offsets returns which letters are meant.
+// offsets returns which letters are meant, the oldest first.
 func (r *replaying) offsets(ctx context.Context, args []string) (all []int64, err error) {
 	if r.all == (len(args) > 0) {
 		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "OFFSET", Detail: "it is not clear which dead letters are meant", WayOut: "name their offsets (millrace deadletters list), or say --all with what chooses them"}
@@ -63,14 +69,17 @@ func (r *replaying) offsets(ctx context.Context, args []string) (all []int64, er
 			if err != nil || offset < 0 {
 				return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "OFFSET", Detail: fmt.Sprintf("%.40q is no offset", text), WayOut: "millrace deadletters list names the offsets"}
 			}
-			all = append(all, offset)
+			if offset > r.q.after {
+				all = append(all, offset)
+			}
 		}
-		return all, nil
+		slices.Sort(all)
+		return slices.Compact(all), nil
 	}
 	ctx, cancel := r.log.Bound(ctx)
 	defer cancel()
 	letters, err := r.q.find(ctx, r.log)
-	for _, d := range letters {
+	for _, d := range slices.Backward(letters) { // the oldest first
 		all = append(all, int64(d.Offset))
 	}
 	return all, err
@@ -113,35 +122,74 @@ func (r *replaying) run(c *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	req := &nodev1.ReplayDeadLettersRequest{Offsets: offsets, Topic: r.to}
-	resp, err := clusters.Act(c.Context(), r.log.Wait(), node.ReplayDeadLetters, req)
+	ask := func(apply bool, doing string) (all []*nodev1.ReplayedLetter, err error) {
+		told := display.StartTeller(c.Context(), c.ErrOrStderr())
+		defer told.Close()
+		err = inCalls(offsets, func(next []int64) error {
+			told.Say(fmt.Sprintf("%d of %d dead letters are %s", len(all), len(offsets), doing))
+			resp, err := clusters.Act(c.Context(), r.log.Wait(), node.ReplayDeadLetters, &nodev1.ReplayDeadLettersRequest{Offsets: next, Topic: r.to, Apply: apply})
+			all = append(all, resp.GetLetters()...)
+			return err
+		})
+		return all, err
+	}
+	letters, err := ask(false, "judged")
 	if err != nil {
 		return err
 	}
-	taken := 0
-	for _, l := range resp.Letters {
-		if l.Topic != "" {
-			taken++
-		}
-	}
 	if !asJSON {
-		writeReplay(w, resp.Letters)
-		fmt.Fprintf(w, "%d of %d dead letters would be written again\n", taken, len(resp.Letters))
+		writeReplay(w, letters)
+		fmt.Fprintf(w, "%d of %d dead letters would be written again\n", taken(letters), len(letters))
 	}
-	ok := taken > 0
+	ok := taken(letters) > 0
 	if ok {
 		ok, err = r.Meant(c)
 	}
 	if ok {
-		req.Apply = true
-		if resp, err = clusters.Act(c.Context(), r.log.Wait(), node.ReplayDeadLetters, req); err == nil && !asJSON {
-			fmt.Fprintf(w, "%d are written again\n", taken)
+		if letters, err = ask(true, "done"); !asJSON && len(letters) > 0 {
+			fmt.Fprintf(w, "%d are written again\n", taken(letters))
 		}
 	}
-	if err != nil || !asJSON {
+	if !asJSON || err != nil && !ok {
 		return err
 	}
-	return encodeReplay(w, resp.Letters, req.Apply)
+	return errors.Join(encodeReplay(w, letters, ok), err)
+}
+
+// perCall is how many letters a node takes in a call.
+const perCall = 1000
+
+// inCalls calls with letters, the oldest first, as many as a node takes or, where those
+// have too many bytes, half of that. It stops at the first call that fails, and says
+// from where to go on.
+func inCalls(offsets []int64, call func([]int64) error) error {
+	for done, most := 0, perCall; done < len(offsets); {
+		next := offsets[done:min(done+most, len(offsets))]
+		err := call(next)
+		if e := (*millrace.Error)(nil); errors.As(err, &e) && e.Reason == millrace.ReasonTooLarge && len(next) > 1 {
+			most = len(next) / 2
+			continue
+		}
+		if err != nil && done > 0 {
+			last := offsets[done-1]
+			return fmt.Errorf("%d dead letters, those up to offset %d, are done, and the others are not, or not all; the same command with --after %d goes on behind them: %w", done, last, last, err)
+		}
+		if err != nil {
+			return err
+		}
+		done += len(next)
+	}
+	return nil
+}
+
+// taken is how many are written again.
+func taken(letters []*nodev1.ReplayedLetter) (n int) {
+	for _, l := range letters {
+		if l.Topic != "" {
+			n++
+		}
+	}
+	return n
 }
 
 func encodeReplay(w io.Writer, letters []*nodev1.ReplayedLetter, applied bool) error {

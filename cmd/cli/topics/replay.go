@@ -39,9 +39,9 @@ arrived now. It shows what would become of each. --apply writes those that would
 be taken to the topic they came from, byte for byte and without their headers,
 from where they come in like all others. What would be refused again is left out.
 
---all takes the newest, as many as --limit says. A node is given 1,000 letters at a
-time, the oldest first. Where it fails, the command stops and says which are done;
---after goes on behind them.
+--all takes the newest, as many as --limit says. A node is given 250 letters at a
+time, the oldest first, each time as long as --wait says. Where it fails, the command
+stops and says which are done; --after goes on behind them.
 
 A letter may be replayed twice: of two equal versions of a record the first stays.`,
 		Example: `  millrace deadletters replay 17 18
@@ -156,8 +156,9 @@ func (r *replaying) run(c *cobra.Command, args []string) error {
 	return errors.Join(encodeReplay(w, letters, ok), err)
 }
 
-// perCall is how many letters a node takes in a call.
-const perCall = 1000
+// perCall is how many letters a node is given in a call: a quarter of what it takes, so that
+// a busy log has them within the default wait.
+const perCall = 250
 
 // inCalls calls with letters, the oldest first, as many as a node takes or, where those
 // have too many bytes, half of that. It stops at the first call that fails, and says

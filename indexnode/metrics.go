@@ -48,7 +48,7 @@ func newCounters(reg prometheus.Registerer, n *Node) counters {
 		answering, _, _ := n.replicas.Answering(time.Now())
 		return float64(answering.Len())
 	})
-	gauge("millrace_indexnode_lag_seconds", "Time by which the answers of the oldest partition that answers may be behind: since its end of the log, and what came in, was last known to be applied. It is 2 to 4 s when all is well.", func() float64 {
+	gauge("millrace_indexnode_lag_seconds", "Time by which the answers of the oldest partition that answers may be behind: since its end of the log, and what came in, was last known to be applied. It is 2 to 4 s when all is well. A year (3.1536e+07) stands for not known, as after a start without Kafka.", func() float64 {
 		var worst time.Duration
 		now := time.Now()
 		answering, _, _ := n.replicas.Answering(now)

@@ -99,7 +99,7 @@ func writeLook(w io.Writer, l clusters.Look, brokers []clusters.Broker) error {
 		if n.Keeps != "" {
 			state += ", backs up " + n.Keeps
 		}
-		t.Printf("%s\t%s\t%s\t%s\t%d\t%d\t%d\t%.0f s\n", n.ID, n.Addr, n.Zone, state, n.Hosts.Len(), n.Ready.Len(), n.Lag.Behind.Len(), n.Lag.Seconds)
+		t.Printf("%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\n", n.ID, n.Addr, n.Zone, state, n.Hosts.Len(), n.Ready.Len(), n.Lag.Behind.Len(), n.Lag.Far())
 	}
 	if len(brokers) > 0 {
 		t.Printf("\nBROKER\tADDRESS\tADMIN\tVERSION\tSTATE\n")
@@ -154,7 +154,7 @@ type shownNode struct {
 	BacksUp    string          `json:"backs_up,omitempty"` // of a backup node: partitions, such as 0-719
 	Ready      []int           `json:"ready"`
 	Behind     []int           `json:"behind,omitempty"`
-	LagSeconds float64         `json:"lag_seconds,omitempty"`
+	LagSeconds float64         `json:"lag_seconds,omitempty"` // none: not known how far, if any are behind
 	Reports    []shownReport   `json:"reports,omitempty"`
 }
 

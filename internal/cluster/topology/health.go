@@ -207,7 +207,11 @@ func (n *NodeHealth) faults(moving Set) (faults []string) {
 		faults = append(faults, fmt.Sprintf("%s: %d partitions are not ready: %s", n.ID, behind.Len(), &behind))
 	}
 	if k := n.Lag.Behind.Len(); k > 0 {
-		faults = append(faults, fmt.Sprintf("%s: %d partitions are %.0f s behind the log", n.ID, k, n.Lag.Seconds))
+		if n.Lag.Seconds == 0 {
+			faults = append(faults, fmt.Sprintf("%s: %d partitions are behind the log, and it is not known how far", n.ID, k))
+		} else {
+			faults = append(faults, fmt.Sprintf("%s: %d partitions are %s behind the log", n.ID, k, n.Lag.Far()))
+		}
 	}
 	return faults
 }

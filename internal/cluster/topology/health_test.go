@@ -196,3 +196,23 @@ func TestWhatMovesIsNoFault(t *testing.T) {
 		}
 	}
 }
+
+// A node that does not know how far it is behind, as after a start without Kafka, is not
+// said to be 0 s behind.
+func TestALagThatIsNotKnownIsTold(t *testing.T) {
+	var lag Lag
+	if far := lag.Far(); far != "0 s" {
+		t.Errorf("a node that keeps up is %q behind", far)
+	}
+	lag.Behind.Add(17)
+	for seconds, want := range map[float64]struct{ far, fault string }{
+		40: {"40 s", "n0: 1 partitions are 40 s behind the log"},
+		0:  {"not known", "n0: 1 partitions are behind the log, and it is not known how far"},
+	} {
+		lag.Seconds = seconds
+		h := healthOf(t, spread(t, 1, 1), map[string][]byte{"nodes/n0": node("n0"), "ready/n0": func() []byte { s := All(); return s.Encode() }(), "lag/n0": lag.Encode()})
+		if far := h.Nodes[0].Lag.Far(); far != want.far || !slices.Contains(h.Faults(), want.fault) {
+			t.Errorf("%v s: %q, %q", seconds, far, h.Faults())
+		}
+	}
+}

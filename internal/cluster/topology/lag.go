@@ -9,8 +9,16 @@ import (
 // zero Lag is none.
 type Lag struct {
 	Behind  Set     // the partitions whose records wait too long
-	Seconds float64 // that the oldest record not applied has waited at least
+	Seconds float64 // that the oldest record not applied has waited at least; 0: not known, if any are behind
 	Records int64   // not applied
+}
+
+// Far is how far that is, in words.
+func (l *Lag) Far() string {
+	if l.Behind.Len() > 0 && l.Seconds == 0 {
+		return "not known"
+	}
+	return fmt.Sprintf("%.0f s", l.Seconds)
 }
 
 // lagDoc is a Lag as etcd holds it.

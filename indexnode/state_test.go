@@ -64,44 +64,56 @@ func TestWhatWasReplacedMeanwhileIsNotCondemned(t *testing.T) {
 			return err
 		},
 	} {
-		var armed atomic.Bool
-		reads, goesOn := make(chan struct{}), make(chan struct{})
-		fs := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
-			if op.Kind != errorfs.OpFileReadAt || !strings.HasSuffix(op.Path, ".sst") || !armed.CompareAndSwap(true, false) {
-				return nil
+		tries := 0
+		for !replacedMeanwhile(t, what, check) { // work of the store in the background read the damage before
+			if tries++; tries == 100 {
+				t.Fatalf("%s: the damage was not read: the test shows nothing", what)
 			}
-			close(reads)
-			<-goesOn
-			return fmt.Errorf("%w: a flipped bit", pebble.ErrCorruption)
-		}))
-		o := store.Options{FS: fs, FlushEvery: -1, CacheBytes: 1}
-		dir := t.TempDir()
-		s, err := store.Open(filepath.Join(dir, "store"), o)
-		if err != nil {
-			t.Fatal(err)
 		}
-		var b store.Batch
-		b.Put(7, millrace.Timeline{Entity: "e", Type: "post"}, millrace.Record{ID: "a", Time: 1})
-		b.SetApplied(7, store.Content, 1)
-		_, err = s.Apply(&b, nil)
-		if err := errors.Join(err, s.Close()); err != nil {
-			t.Fatal(err)
+	}
+}
+
+// replacedMeanwhile replaces a partition while a check reads damage of it, and reports whether
+// the check has met it.
+func replacedMeanwhile(t *testing.T, what string, check func(n *Node) error) bool {
+	t.Helper()
+	var armed atomic.Bool
+	reads, goesOn := make(chan struct{}), make(chan struct{})
+	fs := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind != errorfs.OpFileReadAt || !strings.HasSuffix(op.Path, ".sst") || !armed.CompareAndSwap(true, false) {
+			return nil
 		}
-		n, _ := openIn(t, dir, cache.Config{Memory: 16 << 10}, o)
-		n.replicas.Serve(7, time.Now())
-		armed.Store(true)
-		done := make(chan error, 1)
-		go func() { done <- check(n) }()
-		<-reads
-		if err := n.store.DropPartition(7); err != nil {
-			t.Fatal(err)
-		}
-		close(goesOn)
-		if err := <-done; err == nil {
-			t.Errorf("%s: the damage was not read: the test shows nothing", what)
-		}
+		close(reads)
+		<-goesOn
+		return fmt.Errorf("%w: a flipped bit", pebble.ErrCorruption)
+	}))
+	o := store.Options{FS: fs, FlushEvery: -1, CacheBytes: 1}
+	dir := t.TempDir()
+	s, err := store.Open(filepath.Join(dir, "store"), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b store.Batch
+	b.Put(7, millrace.Timeline{Entity: "e", Type: "post"}, millrace.Record{ID: "a", Time: 1})
+	b.SetApplied(7, store.Content, 1)
+	_, err = s.Apply(&b, nil)
+	if err := errors.Join(err, s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	n, _ := openIn(t, dir, cache.Config{Memory: 16 << 10}, o)
+	n.replicas.Serve(7, time.Now())
+	armed.Store(true)
+	done := make(chan error, 1)
+	go func() { done <- check(n) }()
+	<-reads
+	if err := n.store.DropPartition(7); err != nil {
+		t.Fatal(err)
+	}
+	close(goesOn)
+	if err = <-done; err != nil {
 		if s := n.replicas.Of(7).State(); s != replica.Ready {
 			t.Errorf("%s: what took its place is %s", what, s)
 		}
 	}
+	return err != nil
 }

@@ -267,7 +267,7 @@ func newTrialAt(t *testing.T, etcd, document string) *trial {
 // by is the same trial with coordinators by another client of its etcd.
 func (t *trial) by(etcd string) *trial {
 	t.Helper()
-	cl, err := cluster.Open(t.Context(), cluster.Config{Endpoints: []string{etcd}, Name: "test", Log: slog.New(slog.DiscardHandler)})
+	cl, err := cluster.Open(t.Context(), cluster.Config{Endpoints: []string{etcd}, Name: "test", Wait: 2 * time.Minute, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -276,7 +276,7 @@ func BenchmarkScore(b *testing.B) {
 	want := make([]float64, benchRows)
 	ways[0].run(want)
 	ns := make([][]float64, len(ways))
-	for range 7 {
+	for range 21 {
 		for k, way := range ways {
 			began := cpuTime()
 			for range 4 {

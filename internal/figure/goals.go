@@ -64,7 +64,7 @@ var goals = []goal{
 
 	// make bench: scores and filters, in the process.
 	least("score_generated_vs_maps", 100, 0.2),
-	least("score_generated_vs_indexed", 5, 0.3),
+	least("score_generated_vs_indexed", 5, 0.4), // 3.3 to 3.9 on an EPYC
 	most("score_interpreted_vs_generated", 2, 0.2),
 	most("score_folded_vs_generated", 0.4, 0.2),
 	most("score_joint_vs_alone", 0.8, 0.1),

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -168,11 +169,19 @@ func TestTopicsSkip(t *testing.T) {
 	if _, err := execute(ctx, append(flags, "forget", "--group", "nobody")...); err == nil || !strings.Contains(err.Error(), "nobody") {
 		t.Errorf("a group that never was: %v", err)
 	}
-	if _, err := execute(ctx, append(flags, "forget", "--group", "millrace-partitioner", "--apply", "--yes")...); err != nil {
-		t.Error(err)
+	if _, err := execute(ctx, append(flags, "forget", "--group", "millrace-partitioner", "--apply", "--yes")...); err == nil || !strings.Contains(err.Error(), "runs: one told of itself") {
+		t.Errorf("a group that runs: %v", err)
 	}
+	long := fmt.Sprintf(`{"instance": "two", "at_ms": %d}`, time.Now().Add(-time.Hour).UnixMilli())
+	if err := cl.ProduceSync(ctx, &kgo.Record{Topic: "progress", Key: []byte("retired"), Value: []byte(long)}).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	clitest.WaitFor(ctx, t, "a group to be forgotten", func() bool {
+		_, err = execute(ctx, append(flags, "forget", "--group", "retired", "--apply", "--yes")...)
+		return err == nil
+	})
 	out, err := execute(ctx, append(flags, "history")...)
-	if err != nil || !regexp.MustCompile(`(?s)`+regexp.QuoteMeta(clusters.Who())+` +skip +group millrace-partitioner +stuck at posts/.*forget +group millrace-partitioner +heartbeat of one at`).MatchString(out) {
+	if err != nil || !regexp.MustCompile(`(?s)`+regexp.QuoteMeta(clusters.Who())+` +skip +group millrace-partitioner +stuck at posts/.*forget +group retired +heartbeat of two at`).MatchString(out) {
 		t.Errorf("the history: %q, %v", out, err)
 	}
 }

@@ -509,7 +509,8 @@ func topicsForget(l *reach.LogFlags) *cobra.Command {
 		Use:   "forget --group GROUP",
 		Short: "Forget a group of partitioners that was retired, so that nobody waits for its heartbeat",
 		Long: `Forgets a group of partitioners that was retired, so that nobody waits for its
-heartbeat. One of which a partitioner still runs comes back with the next.`,
+heartbeat: one that was not heard for a minute. One of which a partitioner
+still runs comes back with the next.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx, cancel := l.Bound(c.Context())
@@ -519,6 +520,10 @@ heartbeat. One of which a partitioner still runs comes back with the next.`,
 				if !ok {
 					return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "group", Detail: fmt.Sprintf("no partitioner of the group %q ever wrote", group),
 						WayOut: "millrace topics show names the groups"}
+				}
+				if heard := time.Since(p.At()); heard < forgetAfter {
+					return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "group", Detail: fmt.Sprintf("a partitioner of the group %q runs: %s told of itself %s ago", group, p.Instance, heard.Round(time.Second)),
+						WayOut: fmt.Sprintf("stop the group's partitioners, and forget it when it was not heard for %s", forgetAfter)}
 				}
 				last := fmt.Sprintf("heartbeat of %s at %s", p.Instance, display.ShortTime(p.At()))
 				fmt.Fprintf(c.OutOrStdout(), "nobody would wait for group %s any more: its last was a %s\n", group, last)
@@ -545,7 +550,8 @@ heartbeat. One of which a partitioner still runs comes back with the next.`,
 // how far it may be behind.
 const HeartbeatLimit = 10 * time.Second
 
-// forgetAfter is how long a group must be silent before it is said how to forget it.
+// forgetAfter is how long a group must be silent before it can be forgotten, and it
+// is said how.
 const forgetAfter = time.Minute
 
 // Silence says that a group of partitioners has not been heard, and what that

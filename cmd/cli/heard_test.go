@@ -101,7 +101,7 @@ func TestWhoHasNotHeardIsNamed(t *testing.T) {
 		"one     one:9090  one:6060  v1       goes by all there is\n"+
 		"two     two:9090  two:6060  v1       goes by all there is\n")
 	cut()
-	tells("experiment pause fresher", "\nheard by 1 of 2 brokers\nNOT HEARD by two", "it goes on with what was before; see millrace doctor --admin two:6060\n")
+	tells("experiment pause fresher", "\nheard by 1 of 2 brokers\nNOT HEARD by two", "it goes on with what it took over before; see millrace doctor --admin two:6060\n")
 	out, _ := s.run("cluster", "page-keys", "--rotate", "-o", "json")
 	if strings.Contains(out, "heard_by") {
 		t.Errorf("nothing was done: %s", out)

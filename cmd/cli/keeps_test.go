@@ -274,7 +274,10 @@ func TestDoctorOnPrivateFeeds(t *testing.T) {
 	o.must(err)
 	o.must(feeds.Serve(o.ctx, v, nil, "somebody")) // past the command, which refuses it
 	const unfit = "experiment fresher, running, has a fault, and brokers give nobody a variant of it: "
-	o.shows(doctor, "warn  experiments are whole    "+unfit, "ok    a broker answers", "index nodes were not asked: the built-in feed recent is not served here")
+	o.shows(doctor, "warn  experiments are whole    "+unfit, "ok    a broker answers", "index nodes were not asked: the built-in feed recent is not served here", "; --feed names one that is")
+	if got := o.shows(doctor+" --feed news", "ok    a broker answers"); strings.Contains(got, "not asked") {
+		t.Errorf("by a feed of one's own: %s", got)
+	}
 	o.shows("experiment list", unfit)
 	clitest.WaitFor(o.ctx, t, "the metric", func() bool {
 		all, err := o.Metrics().Gather()

@@ -58,7 +58,9 @@ func untilTold() context.Context {
 	go func() {
 		<-told
 		cancel()
-		if s, ok := (<-told).(syscall.Signal); ok {
+		again := <-told
+		slog.Warn("told again to stop: it ends at once, and etcd has it registered until its lease ends")
+		if s, ok := again.(syscall.Signal); ok {
 			os.Exit(128 + int(s)) // as a shell tells it
 		}
 		os.Exit(1)

@@ -72,12 +72,12 @@ func notHeard(b *brokers.Hearer, now time.Time) string {
 	}
 	switch {
 	case silent > 0:
-		return fmt.Sprintf("NOT HEARD by %s, which last told etcd something %s ago: if it still answers, it goes on with what was before; %s", b.Name, silent.Round(time.Second), look)
+		return fmt.Sprintf("NOT HEARD by %s, which last told etcd something %s ago: if it still answers, it goes on with what it took over before; %s", b.Name, silent.Round(time.Second), look)
 	case len(taken) == len(b.Behind):
 		slices.Sort(taken)
-		return fmt.Sprintf("NOT TAKEN OVER by %s: it has heard of %s, and goes on with what was before; its log says why", b.Name, strings.Join(taken, ", "))
+		return fmt.Sprintf("NOT TAKEN OVER by %s: it has heard of %s, and goes on with what it took over before; its log says why", b.Name, strings.Join(taken, ", "))
 	}
-	return fmt.Sprintf("NOT HEARD by %s yet: it goes on with what was before; %s", b.Name, look)
+	return fmt.Sprintf("NOT HEARD by %s yet: it goes on with what it took over before; %s", b.Name, look)
 }
 
 // maxUnheard is how many brokers are told of that have not heard.

@@ -23,9 +23,9 @@ func TestWhyABrokerHasNotHeard(t *testing.T) {
 		return h
 	}
 	for want, h := range map[string]*brokers.Hearer{
-		"NOT HEARD by host-2 127.0.0.1:9090, which last told etcd something 3m12s ago: if it still answers, it goes on with what was before; see millrace doctor --admin host-2:6060": behind(192*time.Second, "host-2:6060", false),
-		"NOT HEARD by host-2 127.0.0.1:9090 yet: it goes on with what was before; its log says why":                                                                                   behind(time.Second, "", true, false),
-		"NOT TAKEN OVER by host-2 127.0.0.1:9090: it has heard of document town, feed town, and goes on with what was before; its log says why":                                       behind(time.Second, "host-2:6060", true, true),
+		"NOT HEARD by host-2 127.0.0.1:9090, which last told etcd something 3m12s ago: if it still answers, it goes on with what it took over before; see millrace doctor --admin host-2:6060": behind(192*time.Second, "host-2:6060", false),
+		"NOT HEARD by host-2 127.0.0.1:9090 yet: it goes on with what it took over before; its log says why":                                                                                   behind(time.Second, "", true, false),
+		"NOT TAKEN OVER by host-2 127.0.0.1:9090: it has heard of document town, feed town, and goes on with what it took over before; its log says why":                                       behind(time.Second, "host-2:6060", true, true),
 	} {
 		if got := notHeard(h, now); got != want {
 			t.Errorf("%s\nwant %s", got, want)

@@ -200,7 +200,7 @@ func (d *doctor) brokersHear(ctx context.Context) (string, error) {
 	faulty := len(clusters.BrokerFaults(all)) > 0
 	for _, b := range all {
 		if names = append(names, b.Name); !b.Well() {
-			line := b.Name + ": " + b.State() + "; if it still answers, it goes on with what was before"
+			line := b.Name + ": " + b.State() + "; if it still answers, it goes on with what it took over before"
 			if b.Admin != "" {
 				line += "; see millrace doctor --admin " + b.Admin
 			}
@@ -225,14 +225,14 @@ func (d *doctor) brokerAnswers(ctx context.Context) (string, error) {
 	}
 	defer c.Close()
 	began := time.Now()
-	resp, err := c.GetFeed(ctx, &feedv1.GetFeedRequest{Feed: "recent", Viewer: &feedv1.Viewer{Id: "doctor"}, Entities: []string{"member:1"}})
+	resp, err := c.GetFeed(ctx, &feedv1.GetFeedRequest{Feed: d.feed, Viewer: &feedv1.Viewer{Id: "doctor"}, Entities: []string{"member:1"}})
 	took := fmt.Sprintf("in %.1f ms", float64(time.Since(began).Microseconds())/1000)
 	switch e := (*millrace.Error)(nil); {
 	case !errors.As(err, &e):
 	case e.Reason == millrace.ReasonUnavailable:
 		return "", errors.New(e.Detail) // to try again is no way out
-	case e.Detail == feeds.BuiltInRefused("recent").Detail:
-		return took + "; index nodes were not asked: " + e.Detail, nil
+	case e.Detail == feeds.BuiltInRefused(d.feed).Detail:
+		return took + "; index nodes were not asked: " + e.Detail + "; --feed names one that is", nil
 	}
 	if err != nil {
 		return "", err

@@ -27,6 +27,7 @@ type doctor struct {
 	brokers     []string // of Kafka
 	topicPrefix string
 	grpc        string
+	feed        string        // that the broker is asked for
 	ports       []string      // of admin
 	exposed     []string      // secrets of its own
 	patience    time.Duration // with roles that may only just hear of a restoration
@@ -50,6 +51,7 @@ func Command() *cobra.Command {
 	f.StringVar(&d.Cluster, "cluster", "millrace", "the cluster's name in etcd")
 	f.StringVar(&d.topicPrefix, "topic-prefix", "", "before Millrace's own topics")
 	f.StringVar(&d.grpc, "grpc", "127.0.0.1:9090", "the broker's gRPC address")
+	f.StringVar(&d.feed, "feed", "recent", "the feed that the broker is asked for")
 	f.StringSliceVar(&d.ports, "admin", nil, "admin ports of roles that should be ready, host:port each")
 	return c
 }

@@ -153,19 +153,26 @@ func (w *world) change(r *rand.Rand, n int) {
 	}
 }
 
-func TestPageTokens(t *testing.T) {
+// afterFirstPage returns a broker of 30 records, the first ten of them, and the request
+// for the next.
+func afterFirstPage(t *testing.T) (b *Broker, req *feedv1.GetFeedRequest, first *feedv1.GetFeedResponse) {
+	t.Helper()
 	w := newWorld(t, 1, 1)
 	for i := range 30 {
 		w.add(timelineOf(i), recordID(i), timeAt(i), "")
 	}
-	b := w.broker()
-	req := recentRequest(30)
+	b, req = w.broker(), recentRequest(30)
 	req.Limit = proto.Int64(10)
 	first, err := b.GetFeed(t.Context(), req)
 	if err != nil {
 		t.Fatal(err)
 	}
 	req.PageToken = first.NextPageToken
+	return b, req, first
+}
+
+func TestPageTokens(t *testing.T) {
+	b, req, first := afterFirstPage(t)
 	second, err := b.GetFeed(t.Context(), req)
 	if err != nil {
 		t.Fatal(err)
@@ -210,18 +217,7 @@ func TestPageTokens(t *testing.T) {
 
 // Every page is as of the first one, by whatever clock it is asked for.
 func TestPagesAreAsOfTheFirst(t *testing.T) {
-	w := newWorld(t, 1, 1)
-	for i := range 30 {
-		w.add(timelineOf(i), recordID(i), timeAt(i), "")
-	}
-	b := w.broker()
-	req := recentRequest(30)
-	req.Limit = proto.Int64(10)
-	first, err := b.GetFeed(t.Context(), req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.PageToken = first.NextPageToken
+	b, req, first := afterFirstPage(t)
 	q, err := b.read(req, time.Now().Add(time.Minute))
 	if err != nil {
 		t.Fatal(err)

@@ -464,7 +464,15 @@ func TestTokens(t *testing.T) {
 	if f, n := fault("jwt.jwks"), strings.Count(log.String(), "passed over"); f != "" || n != 1 {
 		t.Errorf("fault %q, told %d times: %s", f, n, &log)
 	}
-	for _, bad := range [][]byte{set(unknownKind), set(keyOf(second), secret), set(keyOf(second), shared), set(keyOf(second), `{"kid":"1"}`)} {
+	rsaKey := func(n, e string) string {
+		return fmt.Sprintf(`{"kty":"RSA","kid":"1","n":%q,"e":%q}`, n, e)
+	}
+	long := base64.RawURLEncoding.EncodeToString(bytes.Repeat([]byte{0xff}, 256))
+	for _, bad := range [][]byte{
+		set(unknownKind), set(keyOf(second), secret), set(keyOf(second), shared), set(keyOf(second), `{"kid":"1"}`),
+		set(keyOf(second), rsaKey("", "AQAB")), set(keyOf(second), rsaKey(long, "AQ")), set(keyOf(second), rsaKey(long, "Ag")), set(keyOf(second), rsaKey("_w", "AQAB")),
+		fmt.Appendf(nil, `{"keys":[%s],"keys":[]}`, keyOf(second)),
+	} {
 		write("keys", bad)
 		is("Bearer "+namesake.sign(claims), "jwt:ops")
 		if fault("jwt.jwks") == "" {

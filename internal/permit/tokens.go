@@ -2,6 +2,7 @@ package permit
 
 import (
 	"cmp"
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/elliptic"
@@ -16,6 +17,7 @@ import (
 	"sync/atomic"
 
 	"github.com/go-jose/go-jose/v4"
+	strictjson "github.com/go-jose/go-jose/v4/json"
 	"github.com/go-jose/go-jose/v4/jwt"
 
 	"github.com/millrace/millrace"
@@ -165,9 +167,9 @@ func parseKeys(text string, log *slog.Logger) (*jose.JSONWebKeySet, error) {
 		return keys, nil
 	}
 	var set struct {
-		Keys []json.RawMessage `json:"keys"`
+		Keys []strictjson.RawMessage `json:"keys"`
 	}
-	if err := json.Unmarshal([]byte(text), &set); err != nil {
+	if err := strictjson.Unmarshal([]byte(text), &set); err != nil { // which of two lists counts nobody knows
 		return nil, err
 	}
 	if set.Keys == nil {
@@ -175,7 +177,7 @@ func parseKeys(text string, log *slog.Logger) (*jose.JSONWebKeySet, error) {
 	}
 	var over []string
 	for i, raw := range set.Keys {
-		k, why, err := parseKey(raw)
+		k, why, err := parseKey(json.RawMessage(raw))
 		switch {
 		case err != nil:
 			return nil, fmt.Errorf("key %d: %w", i+1, err)
@@ -235,10 +237,23 @@ func parseKey(raw json.RawMessage) (k jose.JSONWebKey, over string, err error) {
 	case err == nil && !k.IsPublic():
 		err = fmt.Errorf("the key %q is not public", is.ID)
 	}
-	if of, ok := k.Key.(*rsa.PublicKey); ok && of.N.BitLen() > maxKeyBits {
-		return k, fmt.Sprintf("its %d bits take too long to verify a token", of.N.BitLen()), nil
+	if of, ok := k.Key.(*rsa.PublicKey); ok && err == nil {
+		if of.N.BitLen() > maxKeyBits {
+			return k, fmt.Sprintf("its %d bits take too long to verify a token", of.N.BitLen()), nil
+		}
+		err = possible(of)
 	}
 	return k, "", err
+}
+
+// possible refuses a key by which nothing can be verified: it is no modulus or exponent
+// of RSA, or too short.
+func possible(k *rsa.PublicKey) error {
+	var digest [sha256.Size]byte
+	if err := rsa.VerifyPKCS1v15(k, crypto.SHA256, digest[:], make([]byte, k.Size())); !errors.Is(err, rsa.ErrVerification) {
+		return fmt.Errorf("the key verifies nothing: %w", err)
+	}
+	return nil
 }
 
 // maxKeyBits bounds keys of RSA, as crypto/tls does: what a larger one costs would be each

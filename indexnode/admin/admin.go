@@ -6,6 +6,7 @@ package admin
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -48,6 +49,8 @@ type Server struct {
 	cfg Config
 	// turn holds one for each call that reads much: of the disk or of the log.
 	turn chan struct{}
+	// kafkaWait is how long a call waits for Kafka to say anything.
+	kafkaWait time.Duration
 }
 
 // maxReads is how many calls read much at a time.
@@ -56,9 +59,34 @@ const maxReads = 2
 // maxTime bounds a call that reads much.
 const maxTime = 10 * time.Minute
 
+// silence is how long Kafka may say nothing. A transaction that is open makes it
+// silent, and a partitioner's ends sooner.
+const silence = 20 * time.Second
+
+// hearing ends ctx when Kafka has said nothing for some time: heard is called for all
+// that it says. [heardOf] makes errors of it.
+func (s *Server) hearing(ctx context.Context) (_ context.Context, heard, done func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	silent := time.AfterFunc(s.kafkaWait, func() {
+		cancel(&millrace.Error{
+			Reason: millrace.ReasonUnavailable, Field: "kafka", Detail: fmt.Sprintf("Kafka has said nothing for %s", s.kafkaWait),
+			WayOut: "see to Kafka, and try again",
+		})
+	})
+	return ctx, func() { silent.Reset(s.kafkaWait) }, func() { silent.Stop(); cancel(nil) }
+}
+
+// heardOf is the error of a call that ended by ctx: that Kafka was silent, if it was.
+func heardOf(ctx context.Context, err error) error {
+	if e := (*millrace.Error)(nil); err != nil && errors.As(context.Cause(ctx), &e) {
+		return e
+	}
+	return err
+}
+
 // New returns the service.
 func New(cfg Config) *Server {
-	return &Server{cfg: cfg, turn: make(chan struct{}, maxReads)}
+	return &Server{cfg: cfg, turn: make(chan struct{}, maxReads), kafkaWait: silence}
 }
 
 // reading waits for its turn to read much. Call done in the end.

@@ -27,21 +27,30 @@ func (s *Server) readHistory(req *nodev1.ReadHistoryRequest, stream nodev1.Admin
 		return err
 	}
 	defer done()
+	ctx, heard, end := s.hearing(ctx)
+	defer end()
+	span, err := s.tellHistory(ctx, req, stream, heard)
+	if err != nil {
+		return heardOf(ctx, err)
+	}
+	return stream.Send(&nodev1.ReadHistoryResponse{First: int64(span.From.Next), End: int64(span.To)})
+}
+
+// tellHistory reads what is asked for, and returns what it looked at.
+func (s *Server) tellHistory(ctx context.Context, req *nodev1.ReadHistoryRequest, stream nodev1.AdminService_ReadHistoryServer, heard func()) (streams.Span, error) {
 	tp := kafka.TopicPartition{Stream: kafka.Timeline, Partition: partition.Of(millrace.Entity(req.Entity))}
 	span, err := s.span(ctx, tp, millrace.Time(req.SinceMs))
 	if err != nil {
-		return err
+		return span, err
 	}
 	cfg := streams.TailsConfig{Brokers: s.cfg.Brokers, Topics: s.cfg.Topics, Log: s.cfg.Log}
-	if err := streams.ReadTails(ctx, cfg, map[kafka.TopicPartition]streams.Span{tp: span}, func(f streams.Fetched) error {
+	return span, streams.ReadTails(ctx, cfg, map[kafka.TopicPartition]streams.Span{tp: span}, func(f streams.Fetched) error {
 		if f.Err != nil {
 			return f.Err
 		}
+		heard()
 		return s.tellEntries(req, f.Records, stream)
-	}); err != nil {
-		return err
-	}
-	return stream.Send(&nodev1.ReadHistoryResponse{First: int64(span.From.Next), End: int64(span.To)})
+	})
 }
 
 // span is what the log has of a partition from a time on.

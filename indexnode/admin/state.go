@@ -88,6 +88,14 @@ func (s *Server) countDeadLetters(ctx context.Context, req *nodev1.CountDeadLett
 		return nil, err
 	}
 	defer done()
+	ctx, heard, end := s.hearing(ctx)
+	defer end()
+	resp, err := s.lettersBy(ctx, req, heard)
+	return resp, heardOf(ctx, err)
+}
+
+// lettersBy counts the dead letters by topic and reason.
+func (s *Server) lettersBy(ctx context.Context, req *nodev1.CountDeadLettersRequest, heard func()) (*nodev1.CountDeadLettersResponse, error) {
 	log, err := kafka.OpenDeadLetters(ctx, s.cfg.Brokers, s.cfg.Topics.DeadLetters)
 	if e := (*millrace.Error)(nil); errors.As(err, &e) && e.Reason == millrace.ReasonUnknown { // no partitioner was ever there
 		return &nodev1.CountDeadLettersResponse{}, nil
@@ -104,6 +112,7 @@ func (s *Server) countDeadLetters(ctx context.Context, req *nodev1.CountDeadLett
 	type key struct{ topic, reason string }
 	counts := map[key]int64{}
 	if err := log.Read(ctx, from, log.End, func(d kafka.DeadLetter) {
+		heard()
 		k := key{reason: strings.ToValidUTF8(d.Reason, "?")}
 		if source, err := kafka.ParseSource([]byte(d.Source)); err == nil {
 			k.topic = source.Topic

@@ -45,7 +45,7 @@ last minute, how old the newest is by its time (or "in 22h", of the future),
 tombstones (DELETED), what retention has dropped since the replica began
 (EXPIRED), and which part of the records of all replicas is in their caches. Each
 partition counts once, by its ready replica that is furthest. Under it are the
-dead letters of late, by topic and reason.
+dead letters of late, by topic and reason, unless Kafka says nothing for 20 seconds.
 
 --by partition shows a line for each partition and type. --watch draws it again
 every two seconds, or as often as it says, until it is stopped by Ctrl-C; with

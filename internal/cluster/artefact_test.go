@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/cluster/documents"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 	"github.com/millrace/millrace/internal/cluster/ledger"
 	"github.com/millrace/millrace/internal/cluster/restoration"
 	"github.com/millrace/millrace/internal/cluster/steering"
@@ -442,15 +443,24 @@ func TestAnUnreadableLedgerIsDropped(t *testing.T) {
 		return err
 	})
 	await(t, "the fault is told", a.Changed, func() bool { return a.Fault() != nil })
+	begins := func() {
+		t.Helper()
+		fresh, err := artefacts.Watch(ctx, etcd.open(""), "models")
+		if check(t, err); !slices.Equal(fresh.Unread(), []string{"garb"}) || len(fresh.Serving()) > 0 {
+			t.Errorf("who begins now cannot say what serves of %v, and serves %v", fresh.Unread(), fresh.Serving())
+		}
+	}
+	begins()
+	etcd.raw(func(e *clientv3.Client) error {
+		_, err := e.Put(ctx, "/millrace/test/docs/models/garb", strings.Repeat("x", keyspace.MaxDocumentBytes+1))
+		return err
+	})
+	begins()
 	if _, _, err := a.Publish(ctx, "garb", "2", []byte("two"), "ann"); !errors.Is(err, artefacts.ErrUnreadable) {
 		t.Errorf("publish: %v", err)
 	}
 	if why, err := a.Unreadable(ctx, "garb"); why == nil || err != nil {
 		t.Fatal(why, err)
-	}
-	fresh, err := artefacts.Watch(ctx, etcd.open(""), "models")
-	if check(t, err); !slices.Equal(fresh.Unread(), []string{"garb"}) || len(fresh.Serving()) > 0 {
-		t.Errorf("who begins now cannot say what serves of %v, and serves %v", fresh.Unread(), fresh.Serving())
 	}
 	check(t, a.DropUnreadable(ctx, "garb", "bob"))
 	await(t, "the fault is over", a.Changed, func() bool { return a.Fault() == nil })

@@ -161,9 +161,10 @@ func (a *Kind) Serving() map[string]Version {
 }
 
 // Unread returns the names of which etcd has what cannot be read, such as something of a
-// later Millrace, and of which nothing is known from before: whether a version serves, and
+// later Millrace or something too large, and of which nothing is known from before: whether a version serves, and
 // which, nobody can say.
-func (a *Kind) Unread() (names []string) {
+func (a *Kind) Unread() []string {
+	names := slices.Clone(a.docs.Unread())
 	ledgers, _ := a.state.Get()
 	for name, l := range ledgers {
 		if l.Bad != nil && l.Serving == "" {

@@ -48,6 +48,7 @@ type documents struct {
 	by       map[string]Document // by name
 	revision int64               // of etcd, when they were first found to be so
 	heard    int64               // the newest change of the kind, even of a document that is left out
+	unread   []string            // see Unread
 }
 
 var errSilent = errors.New("it has not answered since this process started")
@@ -140,6 +141,10 @@ func (d *Kind) Heard() (docs map[string]Document, newest int64, fault error) {
 	return v.by, v.heard, fault
 }
 
+// Unread returns the names of the documents that etcd has and that could not be read,
+// such as one that is too large, and of which Current has nothing from before.
+func (d *Kind) Unread() []string { v, _ := d.state.Get(); return v.unread }
+
 // newestOf returns the newest change in a snapshot.
 func newestOf(s *keyspace.Snapshot) (newest int64) {
 	if s == nil {
@@ -173,7 +178,7 @@ func (d *Kind) Fault() error { _, err := d.state.Get(); return err }
 // it lacks were not deleted by anybody. Newest is its newest change.
 func (d *Kind) apply(s *keyspace.Snapshot, newest int64, fault error) (changed bool) {
 	was, oldFault := d.state.Get()
-	old, revision, heard, good := was.by, was.revision, was.heard, false
+	old, revision, heard, unread, good := was.by, was.revision, was.heard, was.unread, false
 	next, from := old, d.origin.Keyspace
 	if fault == nil {
 		fault = d.origin.Judge(s)
@@ -182,7 +187,7 @@ func (d *Kind) apply(s *keyspace.Snapshot, newest int64, fault error) (changed b
 		fault = d.origin.WentBack(s)
 	}
 	if fault == nil {
-		next, heard = make(map[string]Document, len(s.Values)), newest
+		next, heard, unread = make(map[string]Document, len(s.Values)), newest, s.Unread
 		fault = s.Fault
 		for name, v := range s.Values {
 			if err := keyspace.ValidID(name); err != nil { // nobody here wrote it, and names become labels, files and lines
@@ -211,7 +216,7 @@ func (d *Kind) apply(s *keyspace.Snapshot, newest int64, fault error) (changed b
 	if fault != nil && !keyspace.SameFault(fault, oldFault) {
 		d.log.Error("serving the last good documents", "fault", fault)
 	}
-	d.state.Set(documents{next, revision, heard}, fault)
+	d.state.Set(documents{next, revision, heard, unread}, fault)
 	return changed
 }
 

@@ -164,6 +164,7 @@ func (d *Kind) join(ctx context.Context, s *keyspace.Snapshot) error {
 			s.Values[name] = keyspace.Value{Data: []byte(before.Body), Version: before.Version}
 		default:
 			delete(s.Values, name)
+			s.Unread = append(s.Unread, name)
 		}
 		if err != nil {
 			s.Fault = errors.Join(s.Fault, fmt.Errorf("cluster: %s %s: %w", d.kind, name, err))

@@ -15,7 +15,6 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/cmd/cli/display"
-	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/cluster/ledger"
 	"github.com/millrace/millrace/relevance/experiment"
@@ -138,9 +137,9 @@ func (s *Feeds) servedDefinitions(ctx context.Context, name string) (all []serve
 				continue
 			}
 			if v := (artefacts.Version{Name: name, Version: e.Version, Sum: e.Sum}); s.Versions.Has(v) {
-				d := s.Read(ctx, v)
-				if errors.Is(d.Fault, cluster.ErrAway) {
-					return nil, d.Fault
+				d, err := s.Read(ctx, v)
+				if err != nil {
+					return nil, err
 				}
 				if d.Fault != nil {
 					continue

@@ -127,7 +127,11 @@ func (t *Experiments) Unread(ctx context.Context, e *experiment.Experiment) (lin
 		if !defined {
 			continue
 		}
-		if d := t.Feeds.Read(ctx, v); d.Fault != nil {
+		d, err := t.Feeds.Read(ctx, v)
+		if err != nil {
+			return nil, err
+		}
+		if d.Fault != nil {
 			lines = append(lines, fmt.Sprintf("experiment %s, %s: whether its variants fit is not known; brokers that keep the feed as it last was good go on by that: %v", e.Name, e.State, d.Fault))
 		}
 	}

@@ -145,27 +145,34 @@ func (s *Feeds) Definitions(ctx context.Context) (map[string]Definition, error) 
 		all[f.Name] = Definition{Feed: f, Text: text}
 	}
 	for name, v := range s.Versions.Serving() {
-		d := s.Read(ctx, v)
+		d, err := s.Read(ctx, v)
+		if err != nil {
+			return nil, err
+		}
 		_, d.Covers = all[name]
 		all[name] = d
 	}
 	return all, nil
 }
 
-// Read reads a version as far as it can be read.
-func (s *Feeds) Read(ctx context.Context, v artefacts.Version) (d Definition) {
+// Read reads a version as far as it can be read. The error is that etcd is away: whether
+// it could be read nobody knows.
+func (s *Feeds) Read(ctx context.Context, v artefacts.Version) (d Definition, err error) {
 	d.Edition = v.Version
-	if d.Text, d.Fault = s.Versions.Body(ctx, v); d.Fault == nil {
-		d.Feed, d.Fault = feeds.Parse(d.Text)
+	if d.Text, err = s.Versions.Body(ctx, v); errors.Is(err, cluster.ErrAway) {
+		return d, err
 	}
-	d.Fault = s.unreadable(v, d.Fault)
-	return d
+	if err == nil {
+		d.Feed, err = feeds.Parse(d.Text)
+	}
+	d.Fault = s.unreadable(v, err)
+	return d, nil
 }
 
 // unreadable is why a version cannot be read, with the way out that all commands tell.
 func (s *Feeds) unreadable(v artefacts.Version, why error) error {
-	if why == nil || errors.Is(why, cluster.ErrAway) {
-		return why
+	if why == nil {
+		return nil
 	}
 	what, way := "version "+v.Version+" of feed "+v.Name, "define it again if it is needed"
 	if serving, _ := s.Versions.Served(v.Name); serving == v {
@@ -191,7 +198,7 @@ func (s *Feeds) Find(ctx context.Context, args []string) (Definition, error) {
 	if len(args) == 2 {
 		for _, v := range s.Versions.All()[args[0]] {
 			if v.Version == args[1] {
-				return s.Read(ctx, v), nil
+				return s.Read(ctx, v)
 			}
 		}
 		return Definition{}, fmt.Errorf("feed %q has no version %q; see millrace feed history", args[0], args[1])

@@ -39,7 +39,10 @@ func (r *referred) HasFeed(name string) bool {
 func (r *referred) IsPrivate(name string) (bool, error) {
 	d := r.read[name]
 	if v, defined := r.feeds.Versions.Serving()[name]; defined && d == nil {
-		of := r.feeds.Read(r.ctx, v)
+		of, err := r.feeds.Read(r.ctx, v)
+		if err != nil {
+			return false, err
+		}
 		d, r.read[name] = &of, &of
 	}
 	if d == nil { // it is built in, or not there

@@ -169,14 +169,14 @@ func defineFeed(ctx context.Context, w io.Writer, s *feedStore, path string, ser
 
 // meaning is a version by what it means, a field a line; its text, if it cannot be
 // read.
-func (f *feedStore) meaning(ctx context.Context, v artefacts.Version) string {
-	d := f.Read(ctx, v)
-	if d.Fault == nil {
+func (f *feedStore) meaning(ctx context.Context, v artefacts.Version) (string, error) {
+	d, err := f.Read(ctx, v)
+	if err == nil && d.Fault == nil {
 		if text, err := document.Encode(d.Feed); err == nil {
-			return string(text)
+			return string(text), nil
 		}
 	}
-	return string(d.Text)
+	return string(d.Text), err
 }
 
 // feedShown is a feed as list and show tell of it.
@@ -380,11 +380,22 @@ func (f *feedStore) showRollback(ctx context.Context, w io.Writer, name string, 
 	}
 	now, _ := f.Versions.Served(name)
 	fmt.Fprintf(w, "feed %s: from version %s back to %s\n", name, now.Version, v.Version)
-	writeDiff(w, f.meaning(ctx, now), f.meaning(ctx, v))
+	before, err := f.meaning(ctx, now)
+	if err != nil {
+		return v, err
+	}
+	after, err := f.meaning(ctx, v)
+	if err != nil {
+		return v, err
+	}
+	writeDiff(w, before, after)
 	if err := f.showExperiments(ctx, w, name); err != nil {
 		return v, err
 	}
-	d := f.Read(ctx, v)
+	d, err := f.Read(ctx, v)
+	if err != nil {
+		return v, err
+	}
 	opens, err := f.opens(ctx, name, &d.Feed)
 	if err != nil {
 		return v, err
@@ -405,9 +416,9 @@ func (f *feedStore) showRollback(ctx context.Context, w io.Writer, name string, 
 
 // keepsVersion is keeps and alters of a version of a feed that would serve.
 func (f *feedStore) keepsVersion(ctx context.Context, v artefacts.Version, serve bool) (altered string, err error) {
-	d := f.Read(ctx, v)
-	if d.Fault != nil {
-		return "", d.Fault
+	d, err := f.Read(ctx, v)
+	if err = cmp.Or(err, d.Fault); err != nil {
+		return "", err
 	}
 	if err := f.Keeps(ctx, leans.Change{Feed: v.Name, To: &d.Feed}); err != nil {
 		return "", err
@@ -506,7 +517,11 @@ func (f *feedStore) showDrop(ctx context.Context, w io.Writer, name string, cove
 		after = string(text)
 	}
 	if serving.Version != "" {
-		writeDiff(w, f.meaning(ctx, serving), after)
+		before, err := f.meaning(ctx, serving)
+		if err != nil {
+			return err
+		}
+		writeDiff(w, before, after)
 	}
 	if covers < 0 {
 		return nil // experiments that use it refuse it

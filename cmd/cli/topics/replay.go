@@ -129,6 +129,9 @@ func (r *replaying) run(c *cobra.Command, args []string) error {
 			told.Say(fmt.Sprintf("%d of %d dead letters are %s", len(all), len(offsets), doing))
 			resp, err := clusters.Act(c.Context(), r.log.Wait(), node.ReplayDeadLetters, &nodev1.ReplayDeadLettersRequest{Offsets: next, Topic: r.to, Apply: apply})
 			all = append(all, resp.GetLetters()...)
+			if e, ok := errors.AsType[*millrace.Error](err); ok && apply && e.Field == "node" {
+				e.WayOut = "do it again: a record that is there already stays as it is; the node's audit log says which were written"
+			}
 			return err
 		})
 		return all, err

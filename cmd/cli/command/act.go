@@ -70,6 +70,7 @@ func (a *Act) Meant(c *cobra.Command) (bool, error) {
 		fmt.Fprintln(c.ErrOrStderr(), "nothing was done: --apply does it")
 		return false, nil
 	case a.Yes:
+		begin(c)
 		return true, nil
 	}
 	nobody := &millrace.Error{Reason: millrace.ReasonInvalid, Field: "yes", Detail: "nobody is there to be asked", WayOut: "add --yes"}
@@ -89,7 +90,18 @@ func (a *Act) Meant(c *cobra.Command) (bool, error) {
 		fmt.Fprintln(c.ErrOrStderr(), "nothing was done")
 		return false, nil
 	}
+	begin(c)
 	return true, nil
+}
+
+// underWay is the annotation of a command that does what was meant.
+const underWay = "under way"
+
+func begin(c *cobra.Command) {
+	if c.Annotations == nil {
+		c.Annotations = map[string]string{}
+	}
+	c.Annotations[underWay] = "yes"
 }
 
 // Meant is [Act.Meant] for those who do not see the command.

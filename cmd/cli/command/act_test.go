@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/audit"
+	"github.com/millrace/millrace/internal/cluster"
 )
 
 // What is to be done is asked of somebody who is there: neither a pipe nor
@@ -33,6 +35,34 @@ func TestNobodyIsAsked(t *testing.T) {
 			if asked := errors.As(err, &e) && e.WayOut == "add --yes"; ok != yes || asked == yes {
 				t.Errorf("%s, --yes %v: %v, %v", name, yes, ok, err)
 			}
+		}
+	}
+}
+
+// What is under way and ends without an answer may have been done.
+func TestWhatIsUnderWayMayBeDone(t *testing.T) {
+	for name, of := range map[string]struct {
+		apply   bool
+		err     error
+		unknown bool
+	}{
+		"shown":         {false, cluster.Away(errors.New("silence")), false},
+		"under way":     {true, cluster.Away(errors.New("silence")), true},
+		"refused":       {true, errors.New("no"), false},
+		"told already":  {true, cluster.Away(errors.New("it is not known")), false},
+		"no longer led": {true, cluster.ErrNotLeader, false},
+	} {
+		a := Act{Apply: of.apply, Yes: true}
+		c := &cobra.Command{Use: "do", SilenceErrors: true, SilenceUsage: true, RunE: func(c *cobra.Command, _ []string) error {
+			_, err := a.Meant(c)
+			return cmp.Or(err, of.err)
+		}}
+		c.SetErr(io.Discard)
+		c.SetArgs(nil)
+		Prepare(c)
+		err := Run(t.Context(), c)
+		if says := strings.Contains(err.Error(), "not known whether it was done"); says != of.unknown || !errors.Is(err, of.err) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

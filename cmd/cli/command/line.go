@@ -50,7 +50,7 @@ func Prepare(c *cobra.Command) {
 				if errors.Is(err, context.Canceled) && c.Context().Err() != nil {
 					err = errInterrupted
 				}
-				return begun{WithWay(Told(err), clusterWays)}
+				return begun{WithWay(Told(perhapsDone(c, err)), clusterWays)}
 			}
 			return nil
 		}
@@ -81,6 +81,16 @@ func Told(err error) error {
 		return err
 	}
 	return refused
+}
+
+// perhapsDone adds to the failure of what was under way that nobody knows how far it came,
+// where it ended because etcd gave no answer or somebody stopped it.
+func perhapsDone(c *cobra.Command, err error) error {
+	unheard := errors.Is(err, cluster.ErrAway) || errors.Is(err, errInterrupted)
+	if c.Annotations[underWay] == "" || !unheard || strings.Contains(err.Error(), "not known") {
+		return err
+	}
+	return fmt.Errorf("%w; it is not known whether it was done, or how much of it: the same command without --apply shows what is there", err)
 }
 
 // onlyGroups is the run of a command that only groups others.

@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math/rand/v2"
 	"strings"
 	"sync"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -75,8 +77,46 @@ type login struct {
 	password *secure.Source
 	mu       struct {
 		sync.Mutex
-		token string // empty: it has to be asked for
+		token   string // empty: it has to be asked for
+		refusal refusal
 	}
+}
+
+// refusal is that etcd knows no such user and password, and until when they are not tried
+// again. To check a password takes etcd a tenth of a second of a processor, on purpose, and
+// all roles have the same file: together they would leave it no time for who is known.
+type refusal struct {
+	err      error // nil: none
+	password string
+	times    int
+	until    time.Time
+}
+
+// of returns the refusal of a password that is not to be tried yet.
+func (r *refusal) of(password string, now time.Time) error {
+	if r.password != password || !now.Before(r.until) {
+		return nil
+	}
+	return r.err
+}
+
+// The times between tries of a password that was refused.
+const (
+	firstTry = time.Second
+	lastTry  = 16 * time.Second
+)
+
+// after notes what became of a try.
+func (r *refusal) after(password string, err error, now time.Time) {
+	if !errors.Is(rpctypes.Error(err), rpctypes.ErrAuthFailed) {
+		*r = refusal{}
+		return
+	}
+	if r.password != password {
+		r.times = 0
+	}
+	wait := min(firstTry<<min(r.times, 10), lastTry)
+	*r = refusal{err, password, r.times + 1, now.Add(wait/2 + rand.N(wait))}
 }
 
 const authenticate = "/etcdserverpb.Auth/Authenticate"
@@ -86,8 +126,13 @@ func (l *login) with(ctx context.Context, cc *grpc.ClientConn, stale string) (co
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mu.token == "" || l.mu.token == stale {
+		password := l.password.Current()
+		if err := l.mu.refusal.of(password, time.Now()); err != nil {
+			return nil, "", err
+		}
 		var resp etcdserverpb.AuthenticateResponse
-		err := cc.Invoke(ctx, authenticate, &etcdserverpb.AuthenticateRequest{Name: l.user, Password: l.password.Current()}, &resp)
+		err := cc.Invoke(ctx, authenticate, &etcdserverpb.AuthenticateRequest{Name: l.user, Password: password}, &resp)
+		l.mu.refusal.after(password, err, time.Now())
 		if errors.Is(rpctypes.Error(err), rpctypes.ErrAuthNotEnabled) {
 			return ctx, "", nil
 		}

@@ -22,6 +22,7 @@ type Look struct {
 	Health       topology.Health
 	Fault        error    // why the map may not be what etcd should hold
 	Unresponsive []string // addresses of etcd that do not answer
+	Slow         bool     // these are all of them: it answered only just before, or after
 	Prefix       string   // of the map's keys in etcd
 	Still        string   // why nothing moves or is repaired, though a coordinator leads; "" if it is
 }
@@ -47,7 +48,7 @@ func (f *Flags) Look(ctx context.Context) (Look, error) {
 	m := w.Current()
 	h := m.Health(seen)
 	still, unread := steered(ctx, cl, &h)
-	return Look{m, h, errors.Join(w.Fault(), unread, <-full), unresponsive, cl.Prefix() + cluster.MapPrefix, still}, nil
+	return Look{m, h, errors.Join(w.Fault(), unread, <-full), unresponsive, len(unresponsive) == len(cl.Etcd().Endpoints()), cl.Prefix() + cluster.MapPrefix, still}, nil
 }
 
 // steered returns why nothing moves or is repaired, and takes those partitions for no
@@ -76,6 +77,9 @@ func steered(ctx context.Context, cl *cluster.Client, h *topology.Health) (still
 func (l Look) UnresponsiveEtcd() string {
 	if len(l.Unresponsive) == 0 {
 		return ""
+	}
+	if l.Slow {
+		return fmt.Sprintf("etcd has answered, but not at all times: %s took longer than %s; it has too much to do, or too little of its machine", strings.Join(l.Unresponsive, ", "), cluster.CallTimeout)
 	}
 	return fmt.Sprintf("etcd does not answer at %s, and does elsewhere: start that member, or correct the address", strings.Join(l.Unresponsive, ", "))
 }

@@ -132,6 +132,10 @@ func TestAnUnresponsiveEtcdIsShown(t *testing.T) {
 	if got := shownOf(l, nil).Warnings; len(got) != 1 || !strings.HasPrefix(got[0], says) {
 		t.Errorf("%q", got)
 	}
+	l.Slow = true // there is no other
+	if got := l.UnresponsiveEtcd(); strings.Contains(got, "elsewhere") || !strings.Contains(got, "etcd-2:2379 took longer than") {
+		t.Errorf("of the only one: %q", got)
+	}
 }
 
 // Status says what a pause holds up, and by whom it is.

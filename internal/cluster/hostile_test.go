@@ -273,6 +273,23 @@ func TestDocumentsOfStrangeNames(t *testing.T) {
 	if got := d.Current(); len(got) != 1 || got["good"].Body == "" {
 		t.Errorf("%v", got)
 	}
+	for i := range 20 {
+		etcd.put(fmt.Sprintf("/millrace/test/docs/feeds/stray %d", i), "1")
+	}
+	says := map[string]int{} // one text, since each is logged
+	for range 5 {
+		again, err := documents.Watch(ctx, c, "feeds")
+		check(t, err)
+		says[again.Fault().Error()]++
+	}
+	if len(says) != 1 {
+		t.Errorf("the same fault in %d texts: %v", len(says), says)
+	}
+	for text := range says {
+		if strings.Count(text, "is left out") != 5 || !strings.Contains(text, "and 19 more") {
+			t.Errorf("it tells %s", text)
+		}
+	}
 }
 
 // An etcd that went back to an older state is told to who looks for the first

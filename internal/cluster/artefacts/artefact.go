@@ -89,19 +89,20 @@ func (a *Kind) follow() {
 	old, _ := a.state.Get()
 	docs, heard, fault := a.docs.Heard()
 	next := make(map[string]*ledger.Ledger, len(docs))
-	for name, doc := range docs {
-		l := old[name]
+	var bad []error
+	for _, name := range slices.Sorted(maps.Keys(docs)) {
+		doc, l := docs[name], old[name]
 		if l == nil || l.At != doc.Version {
 			l = a.take(doc, l)
 		}
 		next[name] = l
 		if l.Bad != nil {
-			fault = errors.Join(fault, fmt.Errorf("cluster: %s %s: %w", a.singular(), name, l.Bad))
+			bad = append(bad, fmt.Errorf("cluster: %s %s: %w", a.singular(), name, l.Bad))
 		}
 	}
 	a.forget(old, next)
 	a.heard.Store(heard)
-	a.state.Set(next, fault)
+	a.state.Set(next, errors.Join(fault, keyspace.Few(bad)))
 }
 
 // take reads a ledger that has changed, from what it was before if it can't.

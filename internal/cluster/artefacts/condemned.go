@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -67,10 +68,11 @@ func (d *Condemned) follow() {
 	old := d.Current()
 	docs, revision, fault := d.docs.AsOf()
 	next := map[Version]Condemnation{}
-	for name, doc := range docs {
-		all, err := parseCondemned(doc.Body)
+	var bad []error
+	for _, name := range slices.Sorted(maps.Keys(docs)) {
+		all, err := parseCondemned(docs[name].Body)
 		if err != nil {
-			fault = errors.Join(fault, fmt.Errorf("cluster: condemned versions of %s: %w", name, err))
+			bad = append(bad, fmt.Errorf("cluster: condemned versions of %s: %w", name, err))
 			for v, x := range old {
 				if v.Name == name {
 					next[v] = x
@@ -81,7 +83,7 @@ func (d *Condemned) follow() {
 			next[Version{name, x.Version, x.Sum}] = x
 		}
 	}
-	d.state.Set(condemned{next, revision}, fault)
+	d.state.Set(condemned{next, revision}, errors.Join(fault, keyspace.Few(bad)))
 }
 
 func parseCondemned(body string) (all []Condemnation, err error) {

@@ -1,8 +1,11 @@
 package brokers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync/atomic"
 	"time"
 	"unicode/utf8"
@@ -68,6 +71,8 @@ type Traced struct {
 	revision atomic.Int64 // of etcd, that it has taken over
 }
 
+var errNotTraced = fmt.Errorf("a name has %d bytes at most, and %d viewers are traced", maxViewerBytes, maxTraced)
+
 // traced is a viewer's trace. It ends here by itself, too, should etcd be away.
 type traced struct {
 	version int64
@@ -77,6 +82,7 @@ type traced struct {
 // WatchTraced watches who is traced until ctx or the client ends.
 func WatchTraced(ctx context.Context, c *cluster.Client) *Traced {
 	t := &Traced{state: keyspace.NewLatest(map[string]traced{})}
+	told := "" // of those who are not
 	c.Run(func() {
 		c.Follow(ctx, tracePrefix, func(s *keyspace.Snapshot, err error) {
 			if err != nil {
@@ -84,13 +90,20 @@ func WatchTraced(ctx context.Context, c *cluster.Client) *Traced {
 			}
 			old, _ := t.state.Get()
 			next := make(map[string]traced, len(s.Values))
-			for viewer, v := range s.Values {
+			var bad []error
+			for _, viewer := range slices.Sorted(maps.Keys(s.Values)) {
+				v := s.Values[viewer]
 				if old[viewer].version == v.Version {
 					next[viewer] = old[viewer]
-				} else if d, bad := time.ParseDuration(fmt.Sprintf("%.40s", v.Data)); bad != nil || len(viewer) > maxViewerBytes || len(next) >= maxTraced {
-					c.Log().Warn("a viewer is not traced", "viewer", fmt.Sprintf("%.100s", viewer), "err", bad)
+				} else if d, err := time.ParseDuration(fmt.Sprintf("%.40s", v.Data)); err != nil || len(viewer) > maxViewerBytes || len(next) >= maxTraced {
+					bad = append(bad, fmt.Errorf("viewer %.100q: %w", viewer, cmp.Or(err, errNotTraced)))
 				} else {
 					next[viewer] = traced{v.Version, time.Now().Add(min(d, maxTrace))}
+				}
+			}
+			if says := fmt.Sprint(keyspace.Few(bad)); says != told {
+				if told = says; len(bad) > 0 {
+					c.Log().Warn("viewers are not traced", "err", says)
 				}
 			}
 			t.state.Set(next, nil)

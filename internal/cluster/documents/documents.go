@@ -188,10 +188,11 @@ func (d *Kind) apply(s *keyspace.Snapshot, newest int64, fault error) (changed b
 	}
 	if fault == nil {
 		next, heard, unread = make(map[string]Document, len(s.Values)), newest, s.Unread
-		fault = s.Fault
-		for name, v := range s.Values {
+		var out []error // of the documents
+		for _, name := range slices.Sorted(maps.Keys(s.Values)) {
+			v := s.Values[name]
 			if err := keyspace.ValidID(name); err != nil { // nobody here wrote it, and names become labels, files and lines
-				fault = errors.Join(fault, fmt.Errorf("cluster: a document of %s is left out: %w; remove its key: etcdctl del %q", d.kind, err, d.Key(name)))
+				out = append(out, fmt.Errorf("cluster: a document of %s is left out: %w; remove its key: etcdctl del %q", d.kind, err, d.Key(name)))
 				continue
 			}
 			if v.Version > s.Revision { // kept from before a restoration
@@ -199,6 +200,7 @@ func (d *Kind) apply(s *keyspace.Snapshot, newest int64, fault error) (changed b
 			}
 			next[name] = Document{Name: name, Body: string(v.Data), Version: v.Version}
 		}
+		fault = errors.Join(s.Fault, keyspace.Few(out))
 		good = fault == nil
 		if s.Keyspace.Generation > from.Generation && from.Generation > 0 {
 			d.tellGivenUp(old, next)

@@ -1,6 +1,7 @@
 package keyspace
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -63,3 +64,15 @@ func (l *Latest[T]) FaultSince() (time.Time, error) {
 
 // SameFault compares faults as the reader sees them.
 func SameFault(a, b error) bool { return fmt.Sprint(a) == fmt.Sprint(b) }
+
+// fewest is how many faults are told.
+const fewest = 5
+
+// Few joins the first few of many faults. Give them in an order, so that the same faults are
+// the same text, which is logged once.
+func Few(faults []error) error {
+	if more := len(faults) - fewest; more > 0 {
+		faults = append(faults[:fewest:fewest], fmt.Errorf("cluster: and %d more", more))
+	}
+	return errors.Join(faults...)
+}

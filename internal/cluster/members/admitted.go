@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -121,14 +121,14 @@ func WatchAdmitted(ctx context.Context, c *cluster.Client) (*Admitted, error) {
 			}
 			next := map[millrace.NodeID][]Admission{}
 			var faults []error
-			for id, v := range s.Values {
-				all, err := decodeAdmitted(v.Data)
+			for _, id := range slices.Sorted(maps.Keys(s.Values)) {
+				all, err := decodeAdmitted(s.Values[id].Data)
 				if err != nil {
 					faults = append(faults, fmt.Errorf("cluster: models of %s: %w", id, err))
 				}
 				next[millrace.NodeID(id)] = all
 			}
-			a.state.Set(next, errors.Join(faults...))
+			a.state.Set(next, keyspace.Few(faults))
 			known.Do(func() { close(first) })
 		})
 	})

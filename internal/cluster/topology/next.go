@@ -68,7 +68,7 @@ func (m *Map) Next(s *keyspace.Snapshot) (*Map, error) {
 		}
 	}
 	next.order()
-	return next, joinFaults(faults)
+	return next, keyspace.Few(faults)
 }
 
 // KeyFault says that what a key of etcd holds is malformed. All else is taken over.
@@ -79,14 +79,6 @@ type KeyFault struct {
 
 func (f *KeyFault) Error() string { return fmt.Sprintf("cluster: %s: %v", f.Key, f.Err) }
 func (f *KeyFault) Unwrap() error { return f.Err }
-
-// joinFaults tells the first few of many faults.
-func joinFaults(faults []error) error {
-	if more := len(faults) - maxListed; more > 0 {
-		faults = append(faults[:maxListed:maxListed], fmt.Errorf("cluster: and %d more", more))
-	}
-	return errors.Join(faults...)
-}
 
 // addNode takes over the registration of a node that is alive.
 func (m *Map) addNode(id millrace.NodeID, body []byte, now keyspace.Name) error {

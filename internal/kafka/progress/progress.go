@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -284,7 +285,10 @@ func (l *Log) take(r *kgo.Record) error {
 		}
 	default:
 		p := Progress{Group: key}
-		if err = json.Unmarshal(r.Value, &p); err == nil {
+		if err = json.Unmarshal(r.Value, &p); err == nil && (key == "" || p.AtMillis <= 0) {
+			err = errors.New("it is of no group, or of no time")
+		}
+		if err == nil {
 			l.known.groups[key] = p
 		}
 	}

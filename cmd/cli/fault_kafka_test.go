@@ -71,6 +71,24 @@ func TestFaultKafkaAway(t *testing.T) {
 				figure.Print("kafka_"+fault.name+"_told_by_"+role, took[role].Seconds(), "s")
 			}
 		}
+		if fault.signal == syscall.SIGSTOP {
+			stillTold(t, c)
+		}
 		_ = kafka.Process.Signal(syscall.SIGCONT) // of one that is gone: fails
 	}
+}
+
+// stillTold looks at a cluster whose Kafka is frozen: what nodes know is shown, and what only
+// Kafka knows ends with that, each in its time.
+func stillTold(t *testing.T, c *faultCluster) {
+	t.Helper()
+	began := time.Now()
+	out, err := execute(c.ctx, "state", "--etcd", c.etcd.Addr())
+	if err == nil || !strings.Contains(err.Error(), "dead letters were not counted") || !strings.Contains(out, "post") || !strings.Contains(out, "share") {
+		t.Errorf("state: %v\n%s", err, out)
+	}
+	if out, err = execute(c.ctx, "timeline", "history", "member:1", "--etcd", c.etcd.Addr()); err == nil || !strings.Contains(err.Error(), "Kafka has said nothing") {
+		t.Errorf("history: %v\n%s", err, out)
+	}
+	t.Logf("both took %s", time.Since(began).Round(time.Second))
 }

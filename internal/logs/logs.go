@@ -85,6 +85,7 @@ type Levels struct {
 	changes  map[string]Change // by package; "" is all that have none
 	current  atomic.Pointer[levels]
 	packages sync.Map // of a place in the code: uintptr to string
+	floods   floods
 }
 
 // Change is a level that counts for a while.
@@ -231,7 +232,9 @@ const (
 )
 
 // New returns a handler that writes what levels say, entries of an audit log, and
-// whatever a context is always logged of. An unknown format is an error.
+// whatever a context is always logged of. Of one place in the code it writes no more than
+// 100 lines in ten seconds, DEBUG apart: the next line says how many were left out. An
+// unknown format is an error.
 func New(w io.Writer, format string, l *Levels, always func(context.Context) bool) (slog.Handler, error) {
 	all := &slog.HandlerOptions{Level: slog.Level(-1 << 20)} // what is let through here is written
 	switch format {
@@ -259,6 +262,9 @@ func (h handler) anyway(ctx context.Context) bool {
 
 func (h handler) Handle(ctx context.Context, r slog.Record) error {
 	if n := h.levels.now(); len(n.of) > 1 && r.Level < n.levelOf(h.levels.packageOf(r.PC)) && !h.anyway(ctx) {
+		return nil
+	}
+	if !h.anyway(ctx) && !h.levels.floods.take(&r) {
 		return nil
 	}
 	return h.Handler.Handle(ctx, r)

@@ -45,7 +45,7 @@ last minute, how old the newest is by its time (or "in 22h", of the future),
 tombstones (DELETED), what retention has dropped since the replica began
 (EXPIRED), and which part of the records of all replicas is in their caches. Each
 partition counts once, by its ready replica that is furthest. Under it are the
-dead letters of late, by topic and reason, unless Kafka says nothing for 20 seconds.
+dead letters of late, by topic and reason, unless to count them takes longer than ten seconds.
 
 --by partition shows a line for each partition and type. --watch draws it again
 every two seconds, or as often as it says, until it is stopped by Ctrl-C; with
@@ -374,6 +374,8 @@ func (s *stating) countLetters(ctx context.Context, o *clusters.Operating, all *
 		return
 	}
 	all.LettersFrom = since.String()
+	ctx, cancel := context.WithTimeout(ctx, lettersWait)
+	defer cancel()
 	err = errors.New("no node answers")
 	for _, id := range all.Nodes {
 		var resp *nodev1.CountDeadLettersResponse
@@ -383,9 +385,16 @@ func (s *stating) countLetters(ctx context.Context, o *clusters.Operating, all *
 			}
 			return
 		}
+		if ctx.Err() != nil {
+			err = fmt.Errorf("no node could within %s: Kafka does not answer, or there are many; --since 1h counts fewer", lettersWait)
+			break
+		}
 	}
 	all.LettersBad = err.Error()
 }
+
+// lettersWait bounds the count of dead letters, which are in Kafka: nodes have all else.
+const lettersWait = 10 * time.Second
 
 func (s *stating) lettersOf(ctx context.Context, o *clusters.Operating, id millrace.NodeID, since millrace.Time) (*nodev1.CountDeadLettersResponse, error) {
 	n, err := o.Node(string(id))

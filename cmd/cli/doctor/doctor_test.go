@@ -114,6 +114,27 @@ func TestReadyAsksAllAtOnce(t *testing.T) {
 	}
 }
 
+// Roles that are not ready yet are waited for, as long as one says.
+func TestReadyWaits(t *testing.T) {
+	t.Parallel()
+	asked := 0
+	role := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if asked++; asked < 3 {
+			http.Error(w, "waiting for etcd", http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	}))
+	defer role.Close()
+	ports := []string{role.Listener.Addr().String()}
+	if _, fault := awaitRoles(t.Context(), ports, 0); fault == nil || asked != 1 {
+		t.Errorf("without a wait: %v after %d questions", fault, asked)
+	}
+	if _, fault := awaitRoles(t.Context(), ports, clitest.Patience); fault != nil || asked != 3 {
+		t.Errorf("%v after %d questions", fault, asked)
+	}
+}
+
 // Who is sent elsewhere has not heard the role that was asked.
 func TestReadyFollowsNoRedirection(t *testing.T) {
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))

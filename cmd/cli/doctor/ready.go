@@ -5,25 +5,25 @@ import (
 	"errors"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/internal/wait"
 )
 
 // Ready is for images without a shell, whose health the container's
 // engine asks by a command.
 func Ready() *cobra.Command {
 	var ports []string
+	var patience time.Duration
 	c := display.Looking(&cobra.Command{
 		Use:   "ready",
 		Short: "Say whether roles are ready, by their admin ports; fails unless all are",
 		Args:  cobra.NoArgs,
 	}, func(c *cobra.Command, output *display.Form, _ []string) error {
-		ctx, cancel := context.WithTimeout(c.Context(), checkTimeout)
-		defer cancel()
-		all := askRoles(ctx, ports)
-		fault := unready(all)
+		all, fault := awaitRoles(c.Context(), ports, patience)
 		return errors.Join(fault, output.Write(c.OutOrStdout(), all, func(w io.Writer) error {
 			if fault != nil {
 				return nil // which says it
@@ -40,5 +40,22 @@ func Ready() *cobra.Command {
 		}))
 	})
 	c.Flags().StringSliceVar(&ports, "admin", []string{"127.0.0.1:6060"}, "admin ports, host:port each")
+	c.Flags().DurationVar(&patience, "wait", 0, "wait so long until they are")
 	return c
 }
+
+// awaitRoles asks roles until all are ready, and for some time at most.
+func awaitRoles(ctx context.Context, ports []string, patience time.Duration) (all []roleShown, fault error) {
+	for end := time.Now().Add(patience); ; {
+		limited, cancel := context.WithTimeout(ctx, checkTimeout)
+		all = askRoles(limited, ports)
+		cancel()
+		if fault = unready(all); fault == nil || time.Now().After(end) || wait.For(ctx, askEvery) != nil {
+			return all, fault
+		}
+	}
+}
+
+// askEvery is how long roles are left alone that are not ready.
+const askEvery = 500 * time.Millisecond
+

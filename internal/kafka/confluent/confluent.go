@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math"
 	"net"
@@ -40,7 +41,8 @@ func (a Access) Registry(at string, log *slog.Logger) (registry.Lookup, error) {
 	if err != nil {
 		return nil, err
 	}
-	cl, err := sr.NewClient(sr.URLs(at), sr.HTTPClient(&http.Client{Timeout: 5 * time.Second, Transport: transport}))
+	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // who is elsewhere is not to be told the password
+	cl, err := sr.NewClient(sr.URLs(at), sr.HTTPClient(&http.Client{Timeout: 5 * time.Second, Transport: bounded{transport}, CheckRedirect: stay}))
 	if err != nil {
 		return nil, fmt.Errorf("kafka: schema registry %s: %w", at, err)
 	}
@@ -53,6 +55,8 @@ func (a Access) Registry(at string, log *slog.Logger) (registry.Lookup, error) {
 		switch {
 		case errors.As(err, &answer) && answer.StatusCode == http.StatusNotFound:
 			return nil, unknownID(id, answer.Message)
+		case errors.Is(err, errLong):
+			return nil, unknownID(id, errLong.Error())
 		case err != nil:
 			return nil, fmt.Errorf("kafka: schema registry: id %d: %w", id, refusedByRegistry(err, answer))
 		case s.Type != sr.TypeAvro || len(s.References) > 0:
@@ -123,6 +127,38 @@ func (a Access) transport(at string, log *slog.Logger) (http.RoundTripper, error
 		return nil, err
 	}
 	return basicAuth{t, a.Username, password}, nil
+}
+
+// maxAnswerBytes is more than the answer with the largest schema that Millrace takes.
+const maxAnswerBytes = 1 << 20
+
+var errLong = fmt.Errorf("the answer has more than %d bytes", maxAnswerBytes)
+
+// bounded gives answers up that are too long to be kept.
+type bounded struct{ http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := b.RoundTripper.RoundTrip(r)
+	if err == nil {
+		resp.Body = &boundedBody{resp.Body, maxAnswerBytes}
+	}
+	return resp, err
+}
+
+// boundedBody is a body of which no more than left bytes are read.
+type boundedBody struct {
+	io.ReadCloser
+	left int
+}
+
+// Read implements io.Reader.
+func (b *boundedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p[:min(len(p), b.left+1)])
+	if b.left -= n; b.left < 0 {
+		return 0, errLong
+	}
+	return n, err
 }
 
 // basicAuth sends a user and the password that its file has now.

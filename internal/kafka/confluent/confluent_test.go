@@ -98,16 +98,33 @@ func TestSchemasThatMillraceDoesNotTake(t *testing.T) {
 		answer map[string]any
 		want   string
 	}{
-		"no roles":    {map[string]any{"schema": `{"type":"record","name":"Plain","fields":[{"name":"id","type":"string"}]}`}, "millrace"},
-		"no record":   {map[string]any{"schema": `"string"`}, "records"},
-		"too large":   {map[string]any{"schema": `{"type":"record","name":"Long","doc":"` + strings.Repeat("x", 100<<10) + `","fields":[]}`}, "bytes"},
-		"no Avro":     {map[string]any{"schema": `{`}, "JSON"},
-		"of Protobuf": {map[string]any{"schema": `syntax = "proto3";`, "schemaType": "PROTOBUF"}, "self-contained"},
+		"no roles":     {map[string]any{"schema": `{"type":"record","name":"Plain","fields":[{"name":"id","type":"string"}]}`}, "millrace"},
+		"no record":    {map[string]any{"schema": `"string"`}, "records"},
+		"far too long": {map[string]any{"schema": strings.Repeat("x", maxAnswerBytes)}, "the answer has more than"},
+		"too large":    {map[string]any{"schema": `{"type":"record","name":"Long","doc":"` + strings.Repeat("x", 100<<10) + `","fields":[]}`}, "bytes"},
+		"no Avro":      {map[string]any{"schema": `{`}, "JSON"},
+		"of Protobuf":  {map[string]any{"schema": `syntax = "proto3";`, "schemaType": "PROTOBUF"}, "self-contained"},
 	} {
 		answer = c.answer
 		_, err := lookup(t.Context(), 7)
 		if e, ok := errors.AsType[*schemas.Error](err); !ok || e.Reason != schemas.UnknownSchema || !strings.Contains(e.Detail, "id 7: ") || !strings.Contains(e.Detail, c.want) {
 			t.Errorf("%s: %v; want it refused, with %q", what, err, c.want)
 		}
+	}
+}
+
+// A registry that sends elsewhere is not followed: the password is for it alone.
+func TestARegistryThatSendsElsewhere(t *testing.T) {
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, password, _ := r.BasicAuth()
+		t.Errorf("it was asked, with the password %q", password)
+	}))
+	defer elsewhere.Close()
+	s := httptest.NewServer(http.RedirectHandler(elsewhere.URL, http.StatusFound))
+	defer s.Close()
+	lookup, err := Access{Login: secure.Login{Username: "millrace", Password: "secret"}}.Registry(s.URL, nil)
+	kafkatest.Must(t, err)
+	if _, err := lookup(t.Context(), 7); err == nil {
+		t.Error("it was followed")
 	}
 }

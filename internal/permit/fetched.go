@@ -69,13 +69,10 @@ func (f *fetched) current() *jose.JSONWebKeySet {
 
 func (f *fetched) lacks() { f.again(keysAgain) }
 
-func (f *fetched) away() string {
+func (f *fetched) away() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.good.Load().Keys) > 0 {
-		return ""
-	}
-	return f.mu.fault
+	return len(f.good.Load().Keys) == 0 && f.mu.fault != ""
 }
 
 // again fetches the keys if the last time is so long ago.

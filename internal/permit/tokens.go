@@ -125,9 +125,8 @@ type verifier struct {
 type signingKeys interface {
 	current() *jose.JSONWebKeySet
 	lacks() // a key that a token names, or any that signed it
-	// away says why no keys could be read yet, so that nothing can be said of a token; "" if
-	// they were.
-	away() string
+	// away reports whether no keys could be read yet, so that nothing can be said of a token.
+	away() bool
 }
 
 // keyFile is the keys of a file, which is read again as soon as it changes.
@@ -137,7 +136,7 @@ type keyFile struct {
 
 func (keyFile) lacks() {}
 
-func (keyFile) away() string { return "" }
+func (keyFile) away() bool { return false }
 
 func (j JWT) open(log *slog.Logger) (*verifier, error) {
 	switch "" {
@@ -191,11 +190,14 @@ func parseKeys(text string, log *slog.Logger) (*jose.JSONWebKeySet, error) {
 		return keys, nil
 	}
 	if len(keys.Keys) == 0 {
-		return nil, fmt.Errorf("none of its %d keys is of use: %s", len(over), strings.Join(over, "; "))
+		return nil, fmt.Errorf("none of its %d keys is of use: %s", len(over), strings.Join(over[:min(len(over), maxTold)], "; "))
 	}
-	log.Warn("keys of a set are passed over: tokens that they sign are not believed", "field", field+".jwt.jwks", "keys", over)
+	log.Warn("keys of a set are passed over: tokens that they sign are not believed", "field", field+".jwt.jwks", "keys", over[:min(len(over), maxTold)], "all", len(over))
 	return keys, nil
 }
+
+// maxTold is how many keys that are passed over are told, and why.
+const maxTold = 10
 
 // parseKey returns a key of a set, or why it is passed over.
 func parseKey(raw json.RawMessage) (k jose.JSONWebKey, over string, err error) {
@@ -318,9 +320,9 @@ func (v *verifier) name(token string) (string, error) {
 	keys, err := candidates(v.keys.current(), signed.Headers[0])
 	if err != nil {
 		v.keys.lacks()
-		if why := v.keys.away(); why != "" {
+		if v.keys.away() {
 			return "", &millrace.Error{
-				Reason: millrace.ReasonUnavailable, Field: field, Detail: "the keys that sign tokens could not be read yet: " + why,
+				Reason: millrace.ReasonUnavailable, Field: field, Detail: "the keys that sign tokens could not be read yet",
 				WayOut: "try again after a pause, or with a certificate",
 			}
 		}

@@ -13,7 +13,6 @@ import (
 	"gocloud.dev/blob"
 	_ "gocloud.dev/blob/azureblob" // azblob://
 	_ "gocloud.dev/blob/gcsblob"   // gs://
-	_ "gocloud.dev/blob/s3blob"    // s3://
 	"gocloud.dev/gcerrors"
 )
 
@@ -42,7 +41,7 @@ func OpenCloud(ctx context.Context, u *url.URL) (Store, error) {
 		}
 	}
 	// The library keeps the context for its search for credentials.
-	bucket, err := blob.OpenBucket(context.WithoutCancel(ctx), plain.String())
+	bucket, err := openBucket(context.WithoutCancel(ctx), &plain)
 	if err != nil {
 		return nil, Refuse(fmt.Sprintf("the bucket %s can't be opened: %v", u.Host, err), "check the URL's parameters, and the credentials in the environment: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, GOOGLE_APPLICATION_CREDENTIALS, or AZURE_STORAGE_ACCOUNT and AZURE_STORAGE_KEY")
 	}

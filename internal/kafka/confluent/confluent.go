@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math"
 	"net"
@@ -141,24 +140,9 @@ type bounded struct{ http.RoundTripper }
 func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := b.RoundTripper.RoundTrip(r)
 	if err == nil {
-		resp.Body = &boundedBody{resp.Body, maxAnswerBytes}
+		resp.Body = secure.Bounded(resp.Body, maxAnswerBytes, errLong)
 	}
 	return resp, err
-}
-
-// boundedBody is a body of which no more than left bytes are read.
-type boundedBody struct {
-	io.ReadCloser
-	left int
-}
-
-// Read implements io.Reader.
-func (b *boundedBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p[:min(len(p), b.left+1)])
-	if b.left -= n; b.left < 0 {
-		return 0, errLong
-	}
-	return n, err
 }
 
 // basicAuth sends a user and the password that its file has now.

@@ -420,6 +420,21 @@ func TestAFullDiskKeepsWhatWasPolled(t *testing.T) {
 	w.until("what was polled is applied", func() bool { return w.count(here) == 1 })
 }
 
+// A quarantine that a full disk does not take counts all the same, and its author is told both.
+func TestAFullDiskTakesNoQuarantine(t *testing.T) {
+	w := newWorld(t)
+	w.start(partHere)
+	w.until("it is ready", w.is(partHere, Ready, ""))
+	w.disk.full.Store(true)
+	err := w.replicas.Quarantine(partHere, "doubt")
+	if e := (*millrace.Error)(nil); !errors.As(err, &e) || !strings.Contains(e.Detail, "quarantined from now on, and that is not on the disk") {
+		t.Errorf("on a full disk: %v", err)
+	}
+	if !w.is(partHere, Quarantined, ByOperator)() {
+		t.Errorf("it is %v", w.replicas.Of(partHere).State())
+	}
+}
+
 // What the store says is found again in what is told.
 func TestHeldBackSaysBy(t *testing.T) {
 	f := newFed(t)

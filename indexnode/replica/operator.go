@@ -41,7 +41,13 @@ func (all *Replicas) Quarantine(p millrace.Partition, why string) error {
 		return r.notToQuarantine() // as it has become meanwhile
 	}
 	r.Barrier() // nobody reads it any more, nor writes
-	return all.cfg.Store.Quarantine(p, errors.New(cause))
+	if err := all.cfg.Store.Quarantine(p, errors.New(cause)); err != nil {
+		return &millrace.Error{
+			Reason: millrace.ReasonUnavailable, Field: "partition", Detail: fmt.Sprintf("partition %d is quarantined from now on, and that is not on the disk yet: %v", p, err),
+			WayOut: "mend the disk; until half a minute later a restart of the node forgets the quarantine, and then it is to be given again",
+		}
+	}
+	return nil
 }
 
 // MayRelease reports why there is nothing for an operator to release, or nil. What is

@@ -433,6 +433,8 @@ func TestAFullDiskTakesNoQuarantine(t *testing.T) {
 	if !w.is(partHere, Quarantined, ByOperator)() {
 		t.Errorf("it is %v", w.replicas.Of(partHere).State())
 	}
+	w.disk.full.Store(false)
+	must(t, w.store.Flush())
 }
 
 // What the store says is found again in what is told.

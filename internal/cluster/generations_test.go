@@ -1,12 +1,15 @@
 package cluster_test
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/cluster/secrets"
@@ -188,5 +191,28 @@ func TestANameInEtcdLeadsNowhere(t *testing.T) {
 	check(t, err)
 	if len(all) != 1 {
 		t.Errorf("beside the data directory there is %v", all)
+	}
+}
+
+// Where somebody deletes the first of a secret, and a process that starts makes another, all
+// go by that; one that knows it as what is last good gives it back while nobody has.
+func TestADeletedSecretPartsNobody(t *testing.T) {
+	ctx, etcd := t.Context(), startEtcd(t)
+	dir := t.TempDir()
+	running, err := secrets.Watch(ctx, etcd.open(dir), "pages")
+	check(t, err)
+	etcd.raw(func(e *clientv3.Client) error {
+		_, err := e.Delete(ctx, "/millrace/test/secrets/pages")
+		return err
+	})
+	fresh, err := secrets.Watch(ctx, etcd.open(""), "pages")
+	check(t, err)
+	await(t, "the running one goes by it", running.Changed, func() bool {
+		return slices.EqualFunc(running.Current(), fresh.Current(), func(a, b secrets.Generation) bool { return bytes.Equal(a.Secret, b.Secret) })
+	})
+	again, err := secrets.Watch(ctx, etcd.open(dir), "pages")
+	check(t, err)
+	if !bytes.Equal(again.Current()[0].Secret, fresh.Current()[0].Secret) {
+		t.Error("who starts again has the former")
 	}
 }

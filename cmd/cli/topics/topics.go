@@ -521,12 +521,12 @@ still runs comes back with the next.`,
 					return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "group", Detail: fmt.Sprintf("no partitioner of the group %q ever wrote", group),
 						WayOut: "millrace topics show names the groups"}
 				}
-				if heard := time.Since(p.At()); heard < forgetAfter {
+				if heard := time.Since(p.At()); heard.Abs() < forgetAfter { // one that is far ahead may be of a clock that was
 					return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "group", Detail: fmt.Sprintf("a partitioner of the group %q runs: %s told of itself %s ago", group, p.Instance, heard.Round(time.Second)),
 						WayOut: fmt.Sprintf("stop the group's partitioners, and forget it when it was not heard for %s", forgetAfter)}
 				}
 				last := fmt.Sprintf("heartbeat of %s at %s", p.Instance, display.ShortTime(p.At()))
-				fmt.Fprintf(c.OutOrStdout(), "nobody would wait for group %s any more: its last was a %s\n", group, last)
+				display.Printf(c.OutOrStdout(), "nobody would wait for group %s any more: its last was a %s\n", group, last)
 				if ok, err := a.Meant(c); !ok {
 					return err
 				}

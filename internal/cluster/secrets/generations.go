@@ -77,10 +77,15 @@ func Watch(ctx context.Context, c *cluster.Client, name string) (*Generations, e
 		}
 		for of, v := range s.Values {
 			from, generation := strings.CutPrefix(of, name+".")
-			if !generation || len(v.Data) != Size || bytes.Equal(known[of], v.Data) {
+			if !generation && of != name || len(v.Data) != Size || bytes.Equal(known[of], v.Data) {
 				continue
 			}
-			if err := keyspace.ValidID(from); err != nil { // the name becomes one of a file: it must not lead out of the directory
+			if !generation && c.Lost() != nil {
+				continue // the first of another etcd, or of a former one
+			}
+			if !generation { // all go by what etcd has, or they part for good
+				c.Log().Warn("the first of a secret is another in etcd: somebody deleted it, and the next who started made one; what was signed by the former is not known any more", "secret", name)
+			} else if err := keyspace.ValidID(from); err != nil { // the name becomes one of a file: it must not lead out of the directory
 				if !refused[of] {
 					refused[of] = true
 					c.Log().Warn("a generation of a secret in etcd has a name that is none, and is left out", "secret", name, "err", err)

@@ -23,7 +23,7 @@ import (
 // comes back.
 func callBytes(b *testing.B, broker *Broker, n fanout.Node, req *feedv1.GetFeedRequest) (out, back []byte) {
 	b.Helper()
-	q, err := broker.read(req, time.Now())
+	q, err := broker.read(b.Context(), req, time.Now())
 	if err != nil {
 		b.Fatal(err)
 	}

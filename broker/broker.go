@@ -258,7 +258,7 @@ func (b *Broker) getFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*ques
 	if err := b.entitled(ctx, req); err != nil {
 		return nil, nil, err
 	}
-	q, err := b.read(req, began)
+	q, err := b.read(ctx, req, began)
 	if err != nil {
 		return q, nil, err
 	}

@@ -100,7 +100,7 @@ func setsOf(t *testing.T, src string, req *feedv1.GetFeedRequest, e millrace.Ent
 // wantDivided is the answer of one machine that scores the candidates of each
 // entity by what its variants set, and then caps, deduplicates and merges once.
 func (w *world) wantDivided(b *Broker, src string, req *feedv1.GetFeedRequest, keep func(millrace.Partition) bool) []oracle.Item {
-	q, err := b.read(req, time.Now())
+	q, err := b.read(w.t.Context(), req, time.Now())
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -159,7 +159,7 @@ func TestDividedAnswersEqualOneMachine(t *testing.T) {
 				if msg := w.checkAgainst(b, req, want); msg != "" {
 					t.Fatalf("seed %d: %s\nrequest %v", seed, msg, req)
 				}
-				if q, err := b.read(req, time.Now()); err == nil {
+				if q, err := b.read(t.Context(), req, time.Now()); err == nil {
 					met[len(q.Groups)]++
 				}
 			}

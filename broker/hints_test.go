@@ -58,7 +58,7 @@ func TestHints(t *testing.T) {
 		}
 		token = next.NextPageToken
 	}
-	q, err := b.read(recentRequest(3), time.Now())
+	q, err := b.read(t.Context(), recentRequest(3), time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

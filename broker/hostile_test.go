@@ -73,7 +73,7 @@ func TestWhatARefusalCosts(t *testing.T) {
 		req := &feedv1.GetFeedRequest{}
 		err := intake.ReadJSON([]byte(body), req, b.admission.Parsing)
 		if err == nil {
-			_, err = b.read(req, time.Now())
+			_, err = b.read(t.Context(), req, time.Now())
 		}
 		return err
 	}
@@ -81,7 +81,7 @@ func TestWhatARefusalCosts(t *testing.T) {
 		req := &feedv1.WhyRequest{}
 		err := intake.ReadJSON([]byte(`{"record":"r","request":`+body+`}`), req, b.admission.Parsing)
 		if err == nil {
-			_, err = b.inquire(req)
+			_, err = b.inquire(t.Context(), req)
 		}
 		return err
 	}
@@ -100,7 +100,7 @@ func TestWhatARefusalCosts(t *testing.T) {
 				defer loan.Return()
 				err := intake.ReadMessage(message, req, loan)
 				if err == nil {
-					_, err = b.read(req, time.Now())
+					_, err = b.read(t.Context(), req, time.Now())
 				}
 				return err
 			})

@@ -64,7 +64,7 @@ func TestTheLimitsOfARequest(t *testing.T) {
 		}, millrace.ReasonInvalid, "viewer.features." + strings.Repeat("x", 129)},
 		"served items": {9999, func(r *feedv1.GetFeedRequest, n int) {
 			r.PageToken = ""
-			q, err := b.read(r, time.Now())
+			q, err := b.read(t.Context(), r, time.Now())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -79,11 +79,11 @@ func TestTheLimitsOfARequest(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			req := recentRequest(2)
 			c.have(req, c.most)
-			if _, err := b.read(req, time.Now()); err != nil {
+			if _, err := b.read(t.Context(), req, time.Now()); err != nil {
 				t.Errorf("%d: %.300v", c.most, err)
 			}
 			c.have(req, c.most+1)
-			_, err := b.read(req, time.Now())
+			_, err := b.read(t.Context(), req, time.Now())
 			if e := refusal(t, err); e.Reason != c.reason || e.Field != c.field || e.WayOut == "" {
 				t.Errorf("%d: %.300v", c.most+1, e)
 			}

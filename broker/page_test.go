@@ -218,7 +218,7 @@ func TestPageTokens(t *testing.T) {
 // Every page is as of the first one, by whatever clock it is asked for.
 func TestPagesAreAsOfTheFirst(t *testing.T) {
 	b, req, first := afterFirstPage(t)
-	q, err := b.read(req, time.Now().Add(time.Minute))
+	q, err := b.read(t.Context(), req, time.Now().Add(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -261,7 +261,7 @@ func TestRequestIdentity(t *testing.T) {
 			"list": structpb.NewListValue(&structpb.ListValue{Values: []*structpb.Value{structpb.NewStringValue("a"), structpb.NewStringValue("b")}}),
 		}}
 		change(req)
-		q, err := b.read(req, time.Unix(0, 0))
+		q, err := b.read(t.Context(), req, time.Unix(0, 0))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -33,12 +33,47 @@ func TestAPrivateFeedWithAFaultStaysClosed(t *testing.T) {
 	defer book.Close()
 	b := &Broker{feeds: book}
 	var e *millrace.Error
-	if _, err := b.feedOf("recent"); !errors.As(err, &e) || e.Reason != millrace.ReasonForbidden {
+	if _, err := b.feedOf(t.Context(), "recent"); !errors.As(err, &e) || e.Reason != millrace.ReasonForbidden {
 		t.Errorf("the built-in feed, beside a private one with a fault: %v", err)
 	}
-	if _, err := b.feedOf("staff"); !errors.As(err, &e) || e.Reason != millrace.ReasonUnavailable {
+	if _, err := b.feedOf(t.Context(), "staff"); !errors.As(err, &e) || e.Reason != millrace.ReasonUnavailable {
 		t.Errorf("the private feed with a fault: %v", err)
 	}
+}
+
+// Who names no feed that there is hears of those that are served, and that it may ask.
+func TestOnlyFeedsThatMayBeAskedAreNamed(t *testing.T) {
+	defs := feedstest.New()
+	defs.Serve("news", 1, "name: news\nmodel: recency\n")
+	serve := func() *Broker {
+		book := feeds.NewBook(feeds.BuiltIn(), defs, func(_ context.Context, f feeds.Feed) (bool, error) {
+			if f.Name == "broken" {
+				return true, errors.New("the schemas disagree")
+			}
+			return true, nil
+		}, slog.New(slog.DiscardHandler))
+		book.Start()
+		t.Cleanup(book.Close)
+		return &Broker{feeds: book}
+	}
+	asks := func(b *Broker, r *permit.Rights, want string) {
+		t.Helper()
+		for _, name := range []string{"", "nosuch"} {
+			_, err := b.feedOf(permit.With(t.Context(), permit.Identity{Name: "app", Rights: r}), name)
+			if e, ok := errors.AsType[*millrace.Error](err); !ok || e.WayOut != want {
+				t.Errorf("feed %q with %+v: %v, want %q", name, r, err, want)
+			}
+		}
+	}
+	open := serve()
+	asks(open, nil, "name one of home, news, recent")
+	asks(open, &permit.Rights{}, "name one of news")
+	defs.Serve("staff", 1, "name: staff\nmodel: recency\nprivate: true\n")
+	defs.Serve("broken", 1, "name: broken\nmodel: recency\n")
+	closed := serve()
+	asks(closed, nil, "name one of news, staff")
+	asks(closed, &permit.Rights{Feeds: []string{"news", "nosuch"}}, "name one of news")
+	asks(closed, &permit.Rights{Feeds: []string{"nosuch"}}, "none is served that you may ask; have one defined")
 }
 
 // A caller's window and instant may only narrow what a private feed shows, or

@@ -57,8 +57,8 @@ type question struct {
 
 // read checks every field of a request and joins it with its feed's
 // definition. With an error it returns nil, or what the feed alone says.
-func (b *Broker) read(req *feedv1.GetFeedRequest, now time.Time) (*question, error) {
-	feed, err := b.feedOf(req.GetFeed())
+func (b *Broker) read(ctx context.Context, req *feedv1.GetFeedRequest, now time.Time) (*question, error) {
+	feed, err := b.feedOf(ctx, req.GetFeed())
 	if err != nil {
 		return nil, err
 	}
@@ -111,21 +111,38 @@ func (b *Broker) readFeed(q *question, req *feedv1.GetFeedRequest) error {
 	return nil
 }
 
-func (b *Broker) feedOf(name string) (feeds.Feed, error) {
+func (b *Broker) feedOf(ctx context.Context, name string) (feeds.Feed, error) {
 	all := b.feeds.Current()
 	if name == "" {
-		return feeds.Feed{}, limits.Invalid("feed", "name one of "+all.Names(), "no feed is named")
+		return feeds.Feed{}, limits.Invalid("feed", b.askable(ctx, all), "no feed is named")
 	}
 	f, ok := all[name]
 	switch {
 	case !ok && b.feeds.Defined(name):
 		return feeds.Feed{}, &millrace.Error{Reason: millrace.ReasonUnavailable, Field: "feed", Detail: fmt.Sprintf("feed %.100q is defined, and this broker could not take it over, or has not yet", name), WayOut: feeds.FaultWayOut}
 	case !ok:
-		return feeds.Feed{}, &millrace.Error{Reason: millrace.ReasonUnknown, Field: "feed", Detail: fmt.Sprintf("there is no feed %.100q", name), WayOut: "name one of " + all.Names()}
+		return feeds.Feed{}, &millrace.Error{Reason: millrace.ReasonUnknown, Field: "feed", Detail: fmt.Sprintf("there is no feed %.100q", name), WayOut: b.askable(ctx, all)}
 	case f.IsRefused():
 		return feeds.Feed{}, &millrace.Error{Reason: millrace.ReasonUnavailable, Field: "feed", Detail: fmt.Sprintf("feed %.100q is defined, and its definition has a fault", name), WayOut: feeds.FaultWayOut}
 	}
 	return f, b.servesBuiltIn(&f, all)
+}
+
+// askable is the way out of who names no feed that there is: those that are served, and that
+// the caller may ask.
+func (b *Broker) askable(ctx context.Context, all feeds.Set) string {
+	who := permit.Who(ctx)
+	var names []string
+	for name, f := range all {
+		if !f.IsRefused() && b.servesBuiltIn(&f, all) == nil && who.Feed(name, f.IsBuiltIn()) == nil {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return "none is served that you may ask; have one defined"
+	}
+	slices.Sort(names)
+	return "name one of " + strings.Join(names, ", ")
 }
 
 func readViewer(q *question, req *feedv1.GetFeedRequest) error {

@@ -156,7 +156,7 @@ func TestNodesAreAsked(t *testing.T) {
 	b.gaps.Every = 0
 	now := time.UnixMilli(1_700_000_000_123)
 	req := &feedv1.GetFeedRequest{Feed: "f", Entities: []string{"a", "a"}, Filter: " record.b "}
-	q, err := b.read(req, now)
+	q, err := b.read(t.Context(), req, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +175,7 @@ func TestNodesAreAsked(t *testing.T) {
 	}
 	req.From, req.To, req.AsOf = &timestamppb.Timestamp{Nanos: 1}, &timestamppb.Timestamp{Nanos: 2_000_001}, &timestamppb.Timestamp{Nanos: 5_999_999}
 	req.Types, req.Model = []string{"post"}, "other"
-	if q, err = b.read(req, now); err != nil {
+	if q, err = b.read(t.Context(), req, now); err != nil {
 		t.Fatal(err)
 	}
 	if got := q.Query; got.FromMs != 1 || got.ToMs != 3 || got.AsOfMs != 5 || got.Model != "other" || len(got.Types) != 1 {

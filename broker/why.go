@@ -51,7 +51,7 @@ func (b *Broker) why(ctx context.Context, req *feedv1.WhyRequest) (*feedv1.WhyRe
 	if err := b.entitled(ctx, req.GetRequest()); err != nil {
 		return nil, limits.Under("request", err)
 	}
-	i, err := b.inquire(req)
+	i, err := b.inquire(ctx, req)
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +91,7 @@ func (b *Broker) why(ctx context.Context, req *feedv1.WhyRequest) (*feedv1.WhyRe
 }
 
 // inquire checks a request.
-func (b *Broker) inquire(req *feedv1.WhyRequest) (*inquiry, error) {
+func (b *Broker) inquire(ctx context.Context, req *feedv1.WhyRequest) (*inquiry, error) {
 	i := &inquiry{b: b, Search: findings.Search{ID: millrace.RecordID(req.GetRecord()), Entity: req.GetEntity(), Asked: true}}
 	if err := limits.CheckText(req.GetRecord(), millrace.MaxIDBytes); err != nil {
 		return nil, limits.Invalid("record", "name the record to look for by its id", "%v", err)
@@ -104,11 +104,11 @@ func (b *Broker) inquire(req *feedv1.WhyRequest) (*inquiry, error) {
 		i.Asked = slices.Contains(feed.GetEntities(), i.Entity)
 	}
 	var err error
-	if i.q, err = b.read(feed, time.Now()); err == nil && !i.Asked {
+	if i.q, err = b.read(ctx, feed, time.Now()); err == nil && !i.Asked {
 		// What the request says holds; but the entity is looked at alone.
 		feed = proto.Clone(feed).(*feedv1.GetFeedRequest)
 		feed.Entities, feed.PageToken = []string{i.Entity}, ""
-		i.q, err = b.read(feed, time.Now())
+		i.q, err = b.read(ctx, feed, time.Now())
 	}
 	if err != nil {
 		return nil, limits.Under("request", err)

@@ -191,7 +191,7 @@ func TestItemsAsProtobuf(t *testing.T) {
 			{Id: "x", Score: -2, Time: timestamp(1500)}, {Entity: "member:2", Type: "share", Time: timestamp(0)}}},
 		{Id: strings.Repeat("é", 500), Time: timestamp(millrace.MaxTime), Score: math.Inf(1), Object: "p", Explain: entries[2].Item.Explain},
 	}}
-	q, err := b.read(recentRequest(1), time.Now())
+	q, err := b.read(t.Context(), recentRequest(1), time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

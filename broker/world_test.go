@@ -541,7 +541,7 @@ func entityNames(n int) (out []string) {
 // want is the one-machine answer to a request for some of its entities.
 func (w *world) want(b *Broker, req *feedv1.GetFeedRequest, keep func(millrace.Partition) bool) []oracle.Item {
 	w.t.Helper()
-	q, err := b.read(req, time.Now())
+	q, err := b.read(w.t.Context(), req, time.Now())
 	if err != nil {
 		w.t.Fatal(err)
 	}

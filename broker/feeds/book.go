@@ -9,7 +9,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -46,9 +45,6 @@ const (
 
 // Set is feed definitions by name.
 type Set map[string]Feed
-
-// Names lists the names of all, for people to read.
-func (s Set) Names() string { return strings.Join(slices.Sorted(maps.Keys(s)), ", ") }
 
 // Book is the feeds that are served: those that came with the broker, and
 // over them those of the cluster. Requests read a set that never changes;

@@ -235,7 +235,15 @@ func (c *Conns) askIfThere(ctx context.Context, n topology.Node) answer {
 // Ask calls a node, and gives its refusals their fields and ways out.
 func Ask[Req, Resp any](ctx context.Context, call func(context.Context, Req, ...grpc.CallOption) (Resp, error), req Req) (Resp, error) {
 	resp, err := call(ctx, req)
-	return resp, rpcerr.FromStatus(err)
+	return resp, refusal(err)
+}
+
+// refusal is what a node's error says to whoever operates it: of one that is late, that it is.
+func refusal(err error) error {
+	if status.Code(err) == codes.DeadlineExceeded {
+		return &millrace.Error{Reason: millrace.ReasonDeadline, Detail: "the node gave no answer in time", WayOut: "millrace doctor says what does not answer"}
+	}
+	return rpcerr.FromStatus(err)
 }
 
 // ActsWithin is how long a node may take to do what does not wait for Kafka.
@@ -315,7 +323,7 @@ func Receive[M any](stream interface{ Recv() (M, error) }, err error, take func(
 	if err == io.EOF {
 		return nil
 	}
-	return rpcerr.FromStatus(err)
+	return refusal(err)
 }
 
 // Concerned returns the nodes that are there, the one named or those that fit.

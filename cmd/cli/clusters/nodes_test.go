@@ -3,6 +3,7 @@ package clusters
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -61,6 +62,24 @@ func TestAnActWithoutAnAnswerIsNotKnown(t *testing.T) {
 				t.Errorf("%s: after %s: %v", name, time.Since(began), err)
 			}
 		})
+	}
+}
+
+// A node that is late is told as that, and its refusals as it says.
+func TestALateNodeIsToldAsThat(t *testing.T) {
+	invalid := millrace.Invalid("id", "it is none", "name another")
+	for _, of := range []error{status.FromContextError(context.DeadlineExceeded).Err(), rpcerr.Status(context.DeadlineExceeded), rpcerr.Status(invalid)} {
+		_, asked := Ask(t.Context(), func(context.Context, *nodev1.ReadStateRequest, ...grpc.CallOption) (*nodev1.ReadStateResponse, error) {
+			return nil, of
+		}, nil)
+		received := Receive[*nodev1.ReadStateResponse](nil, of, nil)
+		want := "the node gave no answer in time; millrace doctor says what does not answer"
+		if status.Code(of) != codes.DeadlineExceeded {
+			want = invalid.Error()
+		}
+		if fmt.Sprint(asked) != want || fmt.Sprint(received) != want {
+			t.Errorf("%v: asked, %v; received, %v", of, asked, received)
+		}
 	}
 }
 

@@ -510,7 +510,7 @@ func (d *deleting) await(waiting context.Context, found *sightings, tombstones [
 		}
 	}
 	for wanted := range slices.Chunk(wanted, maxDeleted) {
-		for {
+		for why := error(nil); ; {
 			seen, err := d.find(waiting, wanted)
 			if err == nil {
 				after = seen
@@ -518,10 +518,13 @@ func (d *deleting) await(waiting context.Context, found *sightings, tombstones [
 					break
 				}
 			}
+			if e, ok := errors.AsType[*millrace.Error](err); why == nil || !ok || e.Reason != millrace.ReasonDeadline { // a look that is cut off says less
+				why = err
+			}
 			select {
 			case <-waiting.Done():
 				return after, &millrace.Error{
-					Reason: millrace.ReasonDeadline, Field: "wait", Detail: fmt.Sprintf("the tombstones are in the log, and after %s %v", d.patience, err),
+					Reason: millrace.ReasonDeadline, Field: "wait", Detail: fmt.Sprintf("the tombstones are in the log, and after %s %v", d.patience, why),
 					WayOut: "run the command again without --apply, which shows what is there; millrace topics show says how far partitioners are",
 				}
 			case <-time.After(50 * time.Millisecond):

@@ -1,12 +1,25 @@
 package operate
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/internal/cluster/topology"
+	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/internal/rpcerr"
 )
 
 // What is kept as a proof names each record that was not found, and says where an earlier
@@ -34,5 +47,49 @@ func TestDeletionNamesWhatIsNowhere(t *testing.T) {
 	}
 	if got := text(deletionShown{NotFound: none}); !strings.Contains(got, "7 of the records") || !strings.Contains(got, "and 2 more, which -o json names") || strings.Contains(got, "more:3") {
 		t.Errorf("of many it prints %s", got)
+	}
+}
+
+// unhurried is a node that shows a record once, and is silent then.
+type unhurried struct {
+	nodev1.UnimplementedAdminServiceServer
+	asked atomic.Int32
+}
+
+func (u *unhurried) FindRecords(_ *nodev1.FindRecordsRequest, stream nodev1.AdminService_FindRecordsServer) error {
+	if u.asked.Add(1) > 1 {
+		<-stream.Context().Done()
+		return rpcerr.Status(stream.Context().Err())
+	}
+	return stream.Send(&nodev1.FindRecordsResponse{
+		Found:      []*nodev1.FoundRecord{{Entity: "member:1", Record: &nodev1.TimelineRecord{Id: "post:1", Type: "post", InStore: true}}},
+		Partitions: []int32{int32(partition.Of("member:1"))},
+	})
+}
+
+// Who waited in vain hears what for, and not that the last look was cut off.
+func TestDeletionSaysWhatItWaitedFor(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer()
+	nodev1.RegisterAdminServiceServer(s, &unhurried{})
+	go s.Serve(l)
+	defer s.Stop()
+	conns := clusters.ConnsBy(grpc.WithTransportCredentials(insecure.NewCredentials()))
+	defer conns.Close()
+	var a topology.Assignment
+	a.Replicas[partition.Of("member:1")] = []millrace.NodeID{"n1"}
+	m := topology.NewMap(a, []topology.Node{{ID: "n1", Addr: l.Addr().String()}}, nil)
+	d := deleting{patience: 500 * time.Millisecond, o: &clusters.Operating{Look: clusters.Look{Map: m}, Conns: conns}}
+	before := &sightings{looked: map[millrace.NodeID]map[millrace.Partition]bool{"n1": {partition.Of("member:1"): true}}}
+	for _, want := range []string{`n1 has not applied that of "post:1" in "member:1"`, "n1: the node gave no answer in time"} {
+		waiting, cancel := context.WithTimeout(t.Context(), d.patience)
+		_, err := d.await(waiting, before, []*nodev1.Tombstone{{Id: "post:1", Type: "post", Entities: []string{"member:1"}, Version: 1}})
+		cancel()
+		if e, ok := errors.AsType[*millrace.Error](err); !ok || e.Field != "wait" || !strings.HasPrefix(e.Detail, "the tombstones are in the log, and after 500ms "+want) || strings.Contains(err.Error(), "entities") {
+			t.Errorf("%v, want %q", err, want)
+		}
 	}
 }

@@ -37,8 +37,10 @@ func topicsShow(l *reach.LogFlags) *cobra.Command {
 		Short: "Show Millrace's own topics and the progress of the partitioners",
 		Long: `Shows Millrace's own topics, the progress of the partitioners, and of each topic
 that they read where it ends and up to where committed reads get (LAST STABLE).
-What lies between waits for a transaction that is open: the oldest is shown by
-its transactional id and how long it has been open, as far as Kafka tells.`,
+What lies between waits for a transaction that is open (WAITING): the oldest is
+shown by its transactional id and how long it has been open, as far as Kafka tells.
+BEHIND is how many records, or offsets, the group that is furthest behind had not
+committed at its last heartbeat, for whatever reason, such as a stuck partition.`,
 		Args: cobra.NoArgs,
 	}, func(c *cobra.Command, output *display.Form, _ []string) error {
 		ctx, cancel := l.Bound(c.Context())
@@ -67,6 +69,7 @@ type inputShown struct {
 	End     int64      `json:"end"`               // the high watermark
 	Stable  int64      `json:"last_stable"`       // up to which committed reads get
 	Waiting int64      `json:"waiting"`           // what lies behind a transaction that is open, and is read once that has ended
+	Behind  *int64     `json:"behind,omitempty"`  // what the group that is furthest behind had not committed at its heartbeat; left out: none says it
 	Open    *openShown `json:"open,omitempty"`    // the transaction that has been open for the longest
 	Unknown string     `json:"unknown,omitempty"` // why something of it is not known
 }
@@ -96,6 +99,7 @@ type groupShown struct {
 	Carries  map[string]progress.TopicKind `json:"carries"`                       // by topic
 	OtherLog string                        `json:"other_log,omitempty"`           // why it writes nothing
 	Stuck    []stuckShown                  `json:"stuck"`
+	behind   map[string]int64              // by topic, what it had not committed
 }
 
 type stuckShown struct {
@@ -128,7 +132,10 @@ func topicsOf(ctx context.Context, l *reach.LogFlags) (*topicsShown, error) {
 	}
 	err = withProgress(ctx, l, func(said *progress.Log) error {
 		for _, p := range said.Groups() {
-			g := groupShown{Group: p.Group, Instance: p.Instance, At: p.At().UTC(), Silent: Silence(p, time.Now()), Carries: p.Kinds, OtherLog: p.OtherLog, Stuck: []stuckShown{}}
+			g := groupShown{Group: p.Group, Instance: p.Instance, At: p.At().UTC(), Silent: Silence(p, time.Now()), Carries: p.Kinds, OtherLog: p.OtherLog, Stuck: []stuckShown{}, behind: map[string]int64{}}
+			for topic, t := range p.Topics {
+				g.behind[topic] = t.Waiting
+			}
 			if p.ThroughMillis != 0 {
 				through := p.Through().UTC()
 				g.Through = &through
@@ -166,9 +173,22 @@ func inputsOf(ctx context.Context, l *reach.LogFlags, of []groupShown) ([]inputS
 	defer look.Close()
 	all := []inputShown{}
 	for _, topic := range slices.Sorted(maps.Keys(names)) {
-		all = append(all, inputOf(ctx, look, topic))
+		in := inputOf(ctx, look, topic)
+		in.Behind = behindIn(of, topic)
+		all = append(all, in)
 	}
 	return all, nil
+}
+
+// behindIn is how much of a topic the group that is furthest behind had not committed; nil
+// where no heartbeat says it.
+func behindIn(of []groupShown, topic string) (most *int64) {
+	for _, g := range of {
+		if n, ok := g.behind[topic]; ok && (most == nil || n > *most) {
+			most = &n
+		}
+	}
+	return most
 }
 
 func inputOf(ctx context.Context, look *kafka.Inspector, topic string) inputShown {
@@ -227,9 +247,13 @@ func (s *topicsShown) writeInputs(w io.Writer) error {
 		return nil
 	}
 	table := display.NewTable(w)
-	table.Printf("INPUT\tEND\tLAST STABLE\tWAITING\n")
+	table.Printf("INPUT\tEND\tLAST STABLE\tWAITING\tBEHIND\n")
 	for _, in := range s.Inputs {
-		table.Printf("%s\t%d\t%d\t%d\n", in.Name, in.End, in.Stable, in.Waiting)
+		behind := "-"
+		if in.Behind != nil {
+			behind = fmt.Sprint(*in.Behind)
+		}
+		table.Printf("%s\t%d\t%d\t%d\t%s\n", in.Name, in.End, in.Stable, in.Waiting, behind)
 	}
 	if err := table.Flush(); err != nil {
 		return err

@@ -38,7 +38,8 @@ func TestALetterIsShownByLines(t *testing.T) {
 func TestOpenTransactionsAreShown(t *testing.T) {
 	since := time.Now().Add(-time.Hour)
 	for want, in := range map[string]inputShown{
-		"posts  12   12           0\n": {Name: "posts", End: 12, Stable: 12},
+		"INPUT  END  LAST STABLE  WAITING  BEHIND\nposts  12   12           0        -\n": {Name: "posts", End: 12, Stable: 12},
+		"posts  12   12           0        7\n":                                           {Name: "posts", End: 12, Stable: 12, Behind: new(int64(7))},
 		"posts: 2 entries wait behind a transaction that is open, and are read once it has ended\n" +
 			"  the oldest is of transactional id \"writer\", open for 1h0m0s, from offset 5 of partition 3\n": {
 			Name: "posts", End: 12, Stable: 10, Waiting: 2, Open: &openShown{ID: "writer", ProducerID: 7, Partition: 3, Offset: 5, Since: &since},
@@ -54,5 +55,16 @@ func TestOpenTransactionsAreShown(t *testing.T) {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("printed %q, which lacks %q", out.String(), want)
 		}
+	}
+}
+
+// Of groups that read a topic the one that is furthest behind counts.
+func TestHowFarGroupsAreBehind(t *testing.T) {
+	says := func(n int64) groupShown { return groupShown{behind: map[string]int64{"posts": n}} }
+	if got := behindIn([]groupShown{says(0), says(7), says(3)}, "posts"); got == nil || *got != 7 {
+		t.Errorf("%v", got)
+	}
+	if got := behindIn([]groupShown{says(7)}, "likes"); got != nil {
+		t.Errorf("of a topic that no heartbeat has: %d", *got)
 	}
 }

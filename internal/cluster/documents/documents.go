@@ -142,7 +142,7 @@ func (d *Kind) Heard() (docs map[string]Document, newest int64, fault error) {
 }
 
 // Unread returns the names of the documents that etcd has and that could not be read,
-// such as one that is too large, and of which Current has nothing from before.
+// such as one that is too large: of these Current has what was before, if there was anything.
 func (d *Kind) Unread() []string { v, _ := d.state.Get(); return v.unread }
 
 // newestOf returns the newest change in a snapshot.

@@ -41,6 +41,15 @@ type port struct {
 	told    *door.Refusals // of what is turned away
 }
 
+// meets reports whether two ports cannot both be taken: they are the same, or one is that
+// of all addresses. Port 0 is another each time.
+func (p port) meets(other port) bool {
+	host, number, err := net.SplitHostPort(p.addr)
+	otherHost, otherNumber, otherErr := net.SplitHostPort(other.addr)
+	everywhere := func(host string) bool { return host == "" || host == "0.0.0.0" || host == "::" }
+	return err == nil && otherErr == nil && number == otherNumber && number != "0" && (host == otherHost || everywhere(host) || everywhere(otherHost))
+}
+
 // listen takes a port: with mutual TLS if there are certificates, else on
 // loopback or as insecure. A role takes its ports before it waits for anything;
 // until it serves one, that hangs up on who calls.

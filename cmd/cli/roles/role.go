@@ -285,10 +285,15 @@ func (c *Common) Validate(role string, ports ...port) error {
 	if c.Admin != "" {
 		ports = append(ports, c.adminPort())
 	}
-	for _, p := range ports {
+	for i, p := range ports {
 		_, err := guard(&c.Security, p)
 		if errs = append(errs, err); p.addr != "" {
 			errs = append(errs, c.known(p))
+		}
+		for _, other := range ports[:i] {
+			if p.meets(other) {
+				errs = append(errs, &millrace.Error{Reason: millrace.ReasonInvalid, Field: p.field, Detail: fmt.Sprintf("%s is the port of %s too (%s)", p.addr, other.field, other.addr), WayOut: "give each a port of its own"})
+			}
 		}
 	}
 	for i, name := range c.Hosts {

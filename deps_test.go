@@ -145,6 +145,7 @@ var homes = []home{
 	{Path: "github.com/go-jose/go-jose/v4", In: []string{"internal/permit"}, Why: "signed tokens of callers"},
 	{Path: "golang.org/x/time", In: []string{"broker/admission", "internal/backup", "partitioner"}, Why: "quotas of callers; the bound on a backup's bytes; what a schema registry is asked in vain"},
 	{Path: "gocloud.dev", In: []string{"internal/backup/objects"}, Tests: []string{"internal/backup"}, Why: "object stores have one home"},
+	{Path: "github.com/aws/aws-sdk-go-v2", In: []string{"internal/backup/objects"}, Why: "bounds what S3 answers, which the library above does not"},
 	{Path: "golang.org/x/sys", In: []string{"indexnode/arena", "indexnode/cache", "indexnode/query", "internal/column", "relevance/trees", "internal/figure", "cmd/millrace/bench"}, Why: "mappings with huge pages; what the processor can; the page cache of benchmarks; when questions are due; the time of a processor"},
 	{Path: "golang.org/x/sync", In: []string{"..."}, Why: "errgroup"},
 	{Path: "github.com/cockroachdb/datadriven", Tests: []string{"..."}, Why: "tests by data files"},

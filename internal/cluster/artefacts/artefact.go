@@ -659,7 +659,10 @@ func (a *Kind) commit(ctx context.Context, name string, l *ledger.Ledger, did ed
 	ctx, cancel := context.WithTimeout(ctx, a.c.AskTime())
 	defer cancel()
 	put, err := a.c.Etcd().Txn(ctx).If(conditions...).Then(changes...).Else(clientv3.OpGet(a.c.SetbackKey())).Commit()
-	if err == nil && !put.Succeeded {
+	if err != nil {
+		return 0, a.c.PerhapsDone(err)
+	}
+	if !put.Succeeded {
 		err = cluster.UnlessSetback(put)
 	}
 	if err == nil && !put.Succeeded && steady != nil {

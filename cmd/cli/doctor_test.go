@@ -228,6 +228,7 @@ func TestDoctorAdvisesRestoreWhereEtcdWasLost(t *testing.T) {
 	c.must(kafka.EnsureTopics(c.ctx, kafka.At(c.kafka), kafka.Topics{}, nil))
 	out := c.says(assign, fails, c.doctor()...)
 	lacks(out, restore)
+	lacks(out, "start a broker") // one that runs cannot answer yet
 	doubtsDocuments(t, out)
 	c.ok()
 	out = c.says("epoch 1, 2 nodes, 2 replicas", fails, c.doctor()...) // there is no broker
@@ -242,6 +243,9 @@ func TestDoctorAdvisesRestoreWhereEtcdWasLost(t *testing.T) {
 	})
 	out = c.says(restore, fails, c.doctor()...)
 	lacks(out, assign)
+	if !strings.Contains(out, "FAIL  a broker answers") { // by what it remembers
+		t.Errorf("the broker is not asked:\n%s", out)
+	}
 	doubtsDocuments(t, out)
 	c.says(`etcd has lost the assignment: ["node-1`, fails, c.show()...)
 	anew := []string{"cluster", "assign", "--etcd", c.addr, "--nodes", "node-1,node-2"}

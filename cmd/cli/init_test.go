@@ -27,6 +27,9 @@ func TestInitMakesABinaryOfOnesOwn(t *testing.T) {
 		c.Dir = dir
 		return c
 	}
+	if err := os.RemoveAll(filepath.Join(dir, "gen")); err != nil { // all of which is generated
+		t.Fatal(err)
+	}
 	for _, target := range []string{"generate", "check"} {
 		if out, err := command("make", target).CombinedOutput(); err != nil {
 			t.Fatalf("make %s: %v\n%s", target, err, out)

@@ -65,7 +65,8 @@ func (d *doctor) assigned(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if d.unassigned = l.Health.Lost || l.Health.Epoch == 0; d.unassigned {
+	d.lost = l.Health.Lost
+	if d.unassigned = d.lost || l.Health.Epoch == 0; d.unassigned {
 		return "", d.advise(ctx, l, l.Health.Faults()[0])
 	}
 	a := l.Map.Assignment()

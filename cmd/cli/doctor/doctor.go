@@ -32,7 +32,7 @@ type doctor struct {
 	exposed     []string      // secrets of its own
 	patience    time.Duration // with roles that may only just hear of a restoration
 
-	kafkaAway, logMissing, logGone, etcdAway, etcdFull, etcdDoubted, unassigned bool // as the checks found
+	kafkaAway, logMissing, logGone, etcdAway, etcdFull, etcdDoubted, unassigned, lost bool // as the checks found
 }
 
 // Command checks a cluster from end to end.
@@ -76,6 +76,7 @@ func (d *doctor) checks() []check {
 	etcdUp := func() bool { return !d.etcdAway }
 	believed := func() bool { return !d.etcdAway && !d.etcdDoubted }
 	assigned := func() bool { return !d.etcdAway && !d.unassigned }
+	served := func() bool { return d.etcdAway || d.lost || !d.unassigned } // brokers go by what they remember
 	checks := []check{
 		{"Kafka answers", d.kafkaAnswers, "start Kafka, or name it with --brokers", nil, 0},
 		{"its topics fit", d.topicsFit, "start any role once: it creates them; a topic with another partition count must be deleted or another --topic-prefix used", kafkaUp, 0},
@@ -89,7 +90,7 @@ func (d *doctor) checks() []check {
 		{"experiments are whole", d.experimentsWhole, "", believed, 0},
 		{"a coordinator leads", d.coordinatorLeads, "", etcdUp, 0},
 		{"brokers hear of changes", d.brokersHear, "mend the way from there to etcd, or what its log says that it cannot take over (experiment list, feed list, model list), or stop the broker", believed, d.patience},
-		{"a broker answers", d.brokerAnswers, "start a broker, or name it with --grpc; of one that runs, look at its log and /readyz", nil, 0},
+		{"a broker answers", d.brokerAnswers, "start a broker, or name it with --grpc; of one that runs, look at its log and /readyz", served, 0},
 	}
 	if len(d.exposed) > 0 {
 		checks = append(checks, check{"secrets are private", d.secretsPrivate, "", nil, 0})

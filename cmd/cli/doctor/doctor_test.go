@@ -90,8 +90,17 @@ func TestDoctorTellsOfNodesThatHostNothing(t *testing.T) {
 		t.Errorf("asked alone: %+v", all)
 	}
 	d := &doctor{Flags: clusters.Flags{Etcd: s.Etcd, Cluster: s.Name}, ports: []string{addr}}
-	if said, err := d.rolesReady(t.Context()); err == nil || !strings.Contains(err.Error(), addr+": "+indexnode.ErrUnassigned.Error()) {
-		t.Errorf("%s, %v", said, err)
+	ready := check{"roles are ready", d.rolesReady, "start the role", nil, 0}
+	if got := d.look(t.Context(), ready); got.Result != "fail" || got.Detail != addr+": "+indexnode.ErrUnassigned.Error() || !strings.Contains(got.WayOut, "millrace node add NODE --apply") {
+		t.Errorf("%+v", got)
+	}
+	d.unassigned = true
+	if got := d.look(t.Context(), ready); got.WayOut != "see to the assignment first, above" {
+		t.Errorf("before any partition is assigned: %+v", got)
+	}
+	d.ports = append(d.ports, "127.0.0.1:1")
+	if got := d.look(t.Context(), ready); got.WayOut != "start the role" {
+		t.Errorf("with one that is not there: %+v", got)
 	}
 }
 

@@ -73,6 +73,9 @@ func (d *doctor) rolesReady(ctx context.Context) (string, error) {
 	for {
 		says, all := d.readyNow(ctx)
 		err := unready(all)
+		if err != nil && !slices.ContainsFunc(all, func(r roleShown) bool { return !r.Ready && !unassigned(r) }) {
+			return says, finding(d.hostWayOut(), "%v", err)
+		}
 		unresponsive := slices.ContainsFunc(all, func(r roleShown) bool { return r.unresponsive })
 		if err == nil || unresponsive {
 			return says, err
@@ -124,6 +127,14 @@ func (d *doctor) readyNow(ctx context.Context) (string, []roleShown) {
 // unassigned reports whether a node says that it hosts nothing; one of an earlier version
 // is not ready then.
 func unassigned(r roleShown) bool { return r.Why == indexnode.ErrUnassigned.Error() }
+
+// hostWayOut is how a node comes to host something.
+func (d *doctor) hostWayOut() string {
+	if d.unassigned {
+		return "see to the assignment first, above"
+	}
+	return "have it host its share by millrace node add NODE --apply (docs/resizing.md), or stop it"
+}
 
 // excused leaves out as many roles that host nothing as nodes were drained.
 func excused(all []roleShown, drained int) []roleShown {

@@ -92,7 +92,7 @@ func (c *brokerConfig) Validate() error {
 	if c.HTTP != "" {
 		ports = append(ports, c.httpPort())
 	}
-	return errors.Join(c.Common.Validate("broker", ports...), err, c.inEtcd("").Validate(), c.checkExposures(), c.checkQuotas(), b.Validate())
+	return errors.Join(c.Common.Validate("broker", ports...), err, c.inEtcd("").Validate(), checkPlace(c.Data), c.checkExposures(), c.checkQuotas(), b.Validate())
 }
 
 // checkQuotas refuses the quota of a name that nobody has, where a token or the

@@ -57,7 +57,7 @@ func (c *coordinatorConfig) Complete() {
 func (c *coordinatorConfig) Validate() error {
 	co, err := c.coordinator()
 	co.Cluster = new(cluster.Client) // of nothing: it stands for what is joined later
-	return errors.Join(c.Common.Validate("coordinator"), err, c.inEtcd("").Validate(), co.Validate())
+	return errors.Join(c.Common.Validate("coordinator"), err, c.inEtcd("").Validate(), checkPlace(c.Data), co.Validate())
 }
 
 func (c *coordinatorConfig) repairs() bool { return c.Repair == nil || *c.Repair }

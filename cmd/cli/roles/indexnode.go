@@ -72,7 +72,7 @@ func (c *indexnodeConfig) Complete() {
 func (c *indexnodeConfig) Validate() error {
 	n, err := c.node()
 	n.Cluster = new(cluster.Client) // of nothing: it stands for what is joined later
-	return errors.Join(c.Common.Validate("indexnode", c.port()), err, c.inEtcd("").Validate(), n.Validate())
+	return errors.Join(c.Common.Validate("indexnode", c.port()), err, c.inEtcd("").Validate(), checkPlace(c.Data), n.Validate())
 }
 
 // maxNodeConns are a node's: a few of each broker and each other node.

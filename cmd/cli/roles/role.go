@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
@@ -343,6 +344,21 @@ func (c *Common) checkDir(data string, id millrace.NodeID) (instance datadir.Ins
 		slog.Warn("others may read what is in the data directory", "data", data, "err", err)
 	}
 	return datadir.CheckDir(data, c.clusterName(), id)
+}
+
+// checkPlace refuses a data directory that can never be there, since it is something else, or
+// what it is below is.
+func checkPlace(data string) error {
+	for at := data; at != ""; at = filepath.Dir(at) {
+		info, err := os.Stat(at)
+		switch {
+		case err == nil && !info.IsDir():
+			return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "data", Detail: fmt.Sprintf("%s cannot be a directory: %s is there, and is none", data, at), WayOut: "name a directory, or a place where one can be made"}
+		case err == nil || at == filepath.Dir(at):
+			return nil
+		}
+	}
+	return nil
 }
 
 // openCluster opens a client of the cluster's etcd. If dir is not empty, the client keeps

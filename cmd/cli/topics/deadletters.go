@@ -270,7 +270,9 @@ func (d letterShown) write(w io.Writer) error {
 		if err != nil {
 			return err
 		}
-		line("record", string(text))
+		for l := range strings.Lines("record: " + string(text)) {
+			display.Printf(w, "%s\n", strings.TrimSuffix(l, "\n"))
+		}
 	case d.Value == nil:
 		line("value", "null")
 	default:

@@ -23,6 +23,17 @@ func TestAGroupThatHasProvenNothing(t *testing.T) {
 	}
 }
 
+// A letter's record is shown field by field, each harmless.
+func TestALetterIsShownByLines(t *testing.T) {
+	var out strings.Builder
+	if err := (letterShown{Record: map[string]any{"id": "post:1", "text": "right\u202eleft"}}).write(&out); err != nil {
+		t.Fatal(err)
+	}
+	if want := "record: {\n  \"id\": \"post:1\",\n  \"text\": \"right\\u202eleft\"\n}\n"; !strings.HasSuffix(out.String(), want) {
+		t.Errorf("printed %q, want %q", out.String(), want)
+	}
+}
+
 // A transaction that is open is named with what waits behind it, as far as Kafka tells.
 func TestOpenTransactionsAreShown(t *testing.T) {
 	since := time.Now().Add(-time.Hour)

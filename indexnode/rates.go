@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/replica"
+	"github.com/millrace/millrace/indexnode/store/tally"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -39,23 +40,32 @@ func (r *rates) look(n *Node, now time.Time) {
 	defer r.mu.Unlock()
 	seconds := now.Sub(r.at).Seconds()
 	r.at = now
-	share := 1 - math.Exp(-seconds/lately.Seconds())
 	for p := range partition.All() {
 		c, err := n.store.Counts(p)
-		if err != nil || !c.Known || n.replicas.Of(p).State() == replica.Absent {
+		if err != nil || !c.Known {
 			r.of[p] = nil
 			continue
 		}
-		was, next := r.of[p], make(map[millrace.ContentType]rate, len(c.Types))
-		for t, k := range c.Types {
-			x := rate{taken: k.Taken, gone: k.Hidden + k.Expired}
-			if was != nil { // a type that is new had nothing before
-				w := was[t]
-				x.in = w.in + share*(float64(max(0, x.taken-w.taken))/seconds-w.in)
-				x.out = w.out + share*(float64(max(0, x.gone-w.gone))/seconds-w.out)
-			}
-			next[t] = x
-		}
-		r.of[p] = next
+		r.of[p] = r.next(r.of[p], n.replicas.Of(p).State(), c.Types, seconds)
 	}
+}
+
+// next returns the rates of a partition, some seconds after others; nil, from which the next
+// look begins anew, where what comes is not new: a replica reads what the log had before.
+func (*rates) next(was map[millrace.ContentType]rate, state replica.State, types map[millrace.ContentType]tally.Counts, seconds float64) map[millrace.ContentType]rate {
+	if state == replica.Absent || state == replica.Restoring || state == replica.CatchingUp {
+		return nil
+	}
+	share := 1 - math.Exp(-seconds/lately.Seconds())
+	next := make(map[millrace.ContentType]rate, len(types))
+	for t, k := range types {
+		x := rate{taken: k.Taken, gone: k.Hidden + k.Expired}
+		if was != nil { // a type that is new had nothing before
+			w := was[t]
+			x.in = w.in + share*(float64(max(0, x.taken-w.taken))/seconds-w.in)
+			x.out = w.out + share*(float64(max(0, x.gone-w.gone))/seconds-w.out)
+		}
+		next[t] = x
+	}
+	return next
 }

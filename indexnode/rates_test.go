@@ -12,7 +12,9 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/nodetest"
+	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/indexnode/store/tally"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/partition"
 )
@@ -47,6 +49,30 @@ func TestRates(t *testing.T) {
 	}
 	if in, out := n.rates.get(p, "post"); in > 0.01 || out > 0.01 {
 		t.Errorf("nothing comes for five minutes; told are %v and %v", in, out)
+	}
+}
+
+// What a replica reads that is made, of what the log had before, does not come.
+func TestAReplicaThatIsMadeHasNoRates(t *testing.T) {
+	var r rates
+	var now map[millrace.ContentType]rate
+	taken := int64(0)
+	look := func(state replica.State, comes int64) float64 {
+		taken += comes
+		now = r.next(now, state, map[millrace.ContentType]tally.Counts{"post": {Taken: taken}}, 15)
+		return now["post"].in
+	}
+	for i, state := range []replica.State{replica.CatchingUp, replica.CatchingUp, replica.Ready, replica.Ready} {
+		comes := int64(15_000)
+		if i == 3 {
+			comes = 0
+		}
+		if in := look(state, comes); in != 0 {
+			t.Errorf("at look %d, while it is %s, %v a second come", i, state, in)
+		}
+	}
+	if in := look(replica.Ready, 15); in < 0.2 || in > 0.25 {
+		t.Errorf("of one a second %v", in)
 	}
 }
 

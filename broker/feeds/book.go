@@ -26,7 +26,7 @@ const Kind = "definitions"
 // [Kind] does.
 type Definitions interface {
 	Serving() map[string]artefacts.Version
-	Unread() []string // the names of which nobody can say what serves
+	Unread() []string // the names of which the cluster has what cannot be read
 	All() map[string][]artefacts.Version
 	Body(ctx context.Context, v artefacts.Version) ([]byte, error)
 	Changed() <-chan struct{}
@@ -216,7 +216,9 @@ func (r *round) closed(serving map[string]artefacts.Version, unread []string, ne
 		}
 	}
 	for _, name := range unread {
-		all = append(all, Feed{Name: name, Private: true, refused: true})
+		if _, known := serving[name]; !known {
+			all = append(all, Feed{Name: name, Private: true, refused: true})
+		}
 	}
 	return all
 }

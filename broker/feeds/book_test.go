@@ -118,6 +118,15 @@ func TestWhatCannotBeReadIsTakenForPrivate(t *testing.T) {
 		}
 	}
 	closed("gone", "later", "malformed")
+	d.SetUnread("good") // the last good one of which serves
+	d.Serve("good", 1, "name: good\nmodel: m")
+	if all := settled(book); all["good"].refused {
+		t.Errorf("what was read before is %+v", all["good"])
+	}
+	if faults := feedstest.FaultsOf(t, book.bad); !slices.Contains(faults, "good") {
+		t.Errorf("%v are told", faults)
+	}
+	d.Drop("good")
 	d.SetUnread()
 	d.Serve("malformed", 2, "name: malformed\nmodel: m")
 	d.Drop("gone")

@@ -33,6 +33,9 @@ func newCounters() counters {
 			Name: "millrace_indexnode_query_seconds", Help: "Time of answered queries by stage: resolve (the cache and the store), scan (filter and score), rank.",
 			Buckets: prometheus.ExponentialBucketsRange(0.00005, 5, 16)}, []string{"stage"}),
 	}
+	for _, outcome := range []string{queryRefused, queryFailed, queryStopped, queryExpired} {
+		c.queries.WithLabelValues(outcome) // at 0, so that the first of them is a rise
+	}
 	c.answered = c.queries.WithLabelValues(queryAnswered)
 	for i, stage := range stageNames {
 		c.stages[i] = c.seconds.WithLabelValues(stage)

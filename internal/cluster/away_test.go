@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -49,4 +50,18 @@ func TestAReturnOfEtcdIsNoticedSoon(t *testing.T) {
 			t.Errorf("after ten minutes etcd is dialled %d times a minute", n)
 		}
 	})
+}
+
+// What is written and not answered may have been done; what is refused was not.
+func TestAWriteThatIsNotAnsweredMayBeDone(t *testing.T) {
+	c, refused := new(cluster.Client), errors.New("refused")
+	if err := c.PerhapsDone(cluster.Away(context.DeadlineExceeded)); !errors.Is(err, cluster.ErrAway) || !strings.Contains(err.Error(), "not known whether it was done") {
+		t.Error(err)
+	}
+	if err := c.PerhapsDone(refused); err != refused {
+		t.Error(err)
+	}
+	if err := c.PerhapsDone(nil); err != nil {
+		t.Error(err)
+	}
 }

@@ -358,6 +358,15 @@ func (c *Client) Unanswered(err error) error {
 	return fmt.Errorf("%w at %v: %v", ErrAway, c.etcd.Endpoints(), err)
 }
 
+// PerhapsDone is [Client.Unanswered] of a call that writes: what nobody answers may have
+// been done.
+func (c *Client) PerhapsDone(err error) error {
+	if err = c.Unanswered(err); errors.Is(err, ErrAway) {
+		return fmt.Errorf("%w; it is not known whether it was done", err)
+	}
+	return err
+}
+
 // patience is ctx, for as long as the client waits for a first answer.
 func (c *Client) patience(ctx context.Context) (context.Context, context.CancelFunc) {
 	if c.wait <= 0 {

@@ -18,9 +18,11 @@ import (
 
 // Heard is which brokers go by what a command has changed.
 type Heard struct {
-	By    []string  `json:"heard_by"` // names
-	Not   []unheard `json:"not_heard_by"`
-	Fault string    `json:"fault,omitempty"` // why it is not known
+	By []string `json:"heard_by"` // names
+	// Silent are those of By that have told nothing since, and may have ended.
+	Silent []string  `json:"silent,omitempty"`
+	Not    []unheard `json:"not_heard_by"`
+	Fault  string    `json:"fault,omitempty"` // why it is not known
 }
 
 // unheard is a broker that does not go by what was changed.
@@ -47,11 +49,14 @@ func heardBy(all []brokers.Hearer, err error) *Heard {
 	if err != nil {
 		h.Fault = err.Error()
 	}
+	now := time.Now()
 	for _, b := range all {
-		if len(b.Behind) == 0 {
-			h.By = append(h.By, b.Name)
-		} else {
-			h.Not = append(h.Not, unheard{b.Name, b.Admin, b.Told, notHeard(&b, time.Now())})
+		if len(b.Behind) > 0 {
+			h.Not = append(h.Not, unheard{b.Name, b.Admin, b.Told, notHeard(&b, now)})
+			continue
+		}
+		if h.By = append(h.By, b.Name); b.Silent(now) > 0 {
+			h.Silent = append(h.Silent, b.Name)
 		}
 	}
 	return h
@@ -102,6 +107,9 @@ func (h *Heard) Write(w io.Writer) error {
 	}
 	if more := len(h.Not) - maxUnheard; more > 0 {
 		lines = append(lines, fmt.Sprintf("NOT HEARD by %d more; see millrace cluster show", more))
+	}
+	if n := len(h.Silent); n > 0 {
+		lines = append(lines, fmt.Sprintf("%s of these told etcd nothing of late, and may have ended: see millrace cluster show", countOf(n)))
 	}
 	_, err := fmt.Fprintln(w, strings.Join(lines, "\n"))
 	return err

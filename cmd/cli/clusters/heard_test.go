@@ -2,6 +2,7 @@ package clusters
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -43,8 +44,9 @@ func TestHeardInLines(t *testing.T) {
 	for want, h := range map[string]*Heard{
 		"no broker is registered: whether one has heard of it is not known\n": {},
 		"whether brokers have heard of it is not known: etcd is away\n":       {Fault: "etcd is away"},
-		"heard by 1 broker\n":              {By: []string{"a"}},
-		"heard by 2 brokers\n":             {By: []string{"a", "b"}},
+		"heard by 1 broker\n":  {By: []string{"a"}},
+		"heard by 2 brokers\n": {By: []string{"a", "b"}},
+		"heard by 2 brokers\n1 broker of these told etcd nothing of late, and may have ended: see millrace cluster show\n": {By: []string{"a", "b"}, Silent: []string{"b"}},
 		"heard by 1 of 2 brokers\nNOT 0\n": {By: []string{"a"}, Not: not(1)},
 		"NOT 0\n":                          {Not: not(1)},
 		"NOT 8\nNOT 9\nNOT HEARD by 2 more; see millrace cluster show\n": {Not: not(12)},
@@ -54,6 +56,15 @@ func TestHeardInLines(t *testing.T) {
 		if err := h.Write(&out); err != nil || !strings.HasSuffix(out.String(), want) {
 			t.Errorf("%q, %v; want %q", out.String(), err, want)
 		}
+	}
+}
+
+// Who goes by a change and then fell silent is told as such.
+func TestWhoHasHeardMayHaveEnded(t *testing.T) {
+	now := time.Now()
+	h := heardBy([]brokers.Hearer{{Broker: brokers.Broker{Name: "a", Told: now}}, {Broker: brokers.Broker{Name: "b", Told: now.Add(-time.Minute)}}}, nil)
+	if !slices.Equal(h.By, []string{"a", "b"}) || !slices.Equal(h.Silent, []string{"b"}) {
+		t.Errorf("%+v", h)
 	}
 }
 

@@ -123,6 +123,22 @@ func TestReadyAsksAllAtOnce(t *testing.T) {
 	}
 }
 
+// What a role says of its own etcd or certificate is no fault of doctor's connections, and
+// brings no way out for others.
+func TestDoctorLeavesToRolesWhatTheySay(t *testing.T) {
+	t.Parallel()
+	const text = "waiting for etcd: cluster: etcd is away: tls: failed to verify certificate: x509: certificate has expired or is not yet valid"
+	role := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, text, http.StatusServiceUnavailable)
+	}))
+	defer role.Close()
+	d := &doctor{Flags: clusters.Flags{Etcd: []string{"127.0.0.1:1"}}, ports: []string{role.Listener.Addr().String()}}
+	got := d.look(t.Context(), check{"roles are ready", d.rolesReady, "see each", nil, 0})
+	if want := d.ports[0] + ": " + text; got.Result != "fail" || got.Detail != want || got.WayOut != "see each" {
+		t.Errorf("%+v\nwant %s", got, want)
+	}
+}
+
 // Roles that are not ready yet are waited for, as long as one says.
 func TestReadyWaits(t *testing.T) {
 	t.Parallel()

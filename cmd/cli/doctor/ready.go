@@ -58,4 +58,3 @@ func awaitRoles(ctx context.Context, ports []string, patience time.Duration) (al
 
 // askEvery is how long roles are left alone that are not ready.
 const askEvery = 500 * time.Millisecond
-

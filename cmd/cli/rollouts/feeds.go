@@ -221,6 +221,11 @@ func listFeeds(ctx context.Context, s *feedStore, _ []string) (any, func(io.Writ
 		f := all[name]
 		shown = append(shown, feedShownOf(&f, name, f.Judge(ctx, checks)))
 	}
+	for _, name := range slices.Sorted(slices.Values(s.Versions.Unread())) {
+		if _, listed := all[name]; !listed {
+			shown = append(shown, feedShown{Name: name, Types: []millrace.ContentType{}, Version: "?", Unread: true, Fault: "what etcd has of it cannot be read: brokers go by what they kept, and one that kept nothing takes it for private; drop it, and define it anew"})
+		}
+	}
 	return shown, func(w io.Writer) error { return writeFeeds(w, shown) }, nil
 }
 

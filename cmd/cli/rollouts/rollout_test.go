@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -49,13 +50,15 @@ func newRolling(t *testing.T, nodes ...millrace.NodeID) *rolling {
 	return s
 }
 
-// run runs a command of models or experiments on the stage.
+// run runs a command of models, feeds or experiments on the stage.
 func (s *rolling) run(args ...string) (string, error) {
 	var out strings.Builder
 	model := &cobra.Command{Use: "model"}
 	model.AddCommand(Models(new([]string))...)
+	feed := &cobra.Command{Use: "feed"}
+	feed.AddCommand(Feeds()...)
 	c := &cobra.Command{Use: "millrace"}
-	c.AddCommand(model, experiments.Command())
+	c.AddCommand(model, feed, experiments.Command())
 	command.Prepare(c)
 	c.SetArgs(append(args, "--etcd", s.Etcd[0], "--cluster", "test"))
 	c.SetOut(&out)
@@ -724,6 +727,13 @@ func TestWhatIsWrittenPastTheCommandsIsDropped(t *testing.T) {
 	}
 	if _, err := s.run("model", "drop", "garb"); err == nil || !strings.Contains(err.Error(), "which version of garb") {
 		t.Errorf("what can be read goes without a version: %v", err)
+	}
+	definitions, err := documents.Watch(t.Context(), s.Client, "definitions")
+	s.Check(err)
+	_, err = definitions.PutIf(t.Context(), "garb", []byte("garbage"))
+	s.Check(err)
+	if out, err := s.run("feed", "list"); err != nil || !regexp.MustCompile(`\ngarb +\? +\? +cluster, version \? +what etcd has of it cannot be read`).MatchString(out) {
+		t.Errorf("feed list: %v\n%s", err, out)
 	}
 }
 

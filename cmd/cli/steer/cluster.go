@@ -117,6 +117,8 @@ func writeLook(w io.Writer, l clusters.Look, brokers []clusters.Broker) error {
 		if way := l.WayOut(); way != "" {
 			t.Printf("  way out: %s\n", way)
 		}
+	} else if slices.ContainsFunc(brokers, func(b clusters.Broker) bool { return b.Silent > 0 }) {
+		t.Printf("\nall is well, but for what is SILENT above and may have ended\n")
 	} else {
 		t.Printf("\nall is well\n")
 	}

@@ -132,6 +132,12 @@ func TestAnUnresponsiveEtcdIsShown(t *testing.T) {
 	if got := shownOf(l, nil).Warnings; len(got) != 1 || !strings.HasPrefix(got[0], says) {
 		t.Errorf("%q", got)
 	}
+	for silent, want := range map[float64]string{0: "\nall is well\n", 60: "\nall is well, but for what is SILENT above"} {
+		out.Reset()
+		if err := writeLook(&out, clusters.Look{Map: &topology.Map{}, Health: topology.Health{Epoch: 1}}, []clusters.Broker{{Name: "b", Silent: silent}}); err != nil || !strings.Contains(out.String(), want) {
+			t.Errorf("with a broker silent for %v s: %s%v", silent, out.String(), err)
+		}
+	}
 	l.Slow = true // there is no other
 	if got := l.UnresponsiveEtcd(); strings.Contains(got, "elsewhere") || !strings.Contains(got, "etcd-2:2379 took longer than") {
 		t.Errorf("of the only one: %q", got)

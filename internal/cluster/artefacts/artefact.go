@@ -162,13 +162,13 @@ func (a *Kind) Serving() map[string]Version {
 }
 
 // Unread returns the names of which etcd has what cannot be read, such as something of a
-// later Millrace or something too large, and of which nothing is known from before: whether a version serves, and
-// which, nobody can say.
+// later Millrace or something too large. Where nothing is known from before, nobody can say
+// whether a version serves, and which.
 func (a *Kind) Unread() []string {
 	names := slices.Clone(a.docs.Unread())
 	ledgers, _ := a.state.Get()
 	for name, l := range ledgers {
-		if l.Bad != nil && l.Serving == "" {
+		if l.Bad != nil {
 			names = append(names, name)
 		}
 	}
@@ -659,7 +659,10 @@ func (a *Kind) commit(ctx context.Context, name string, l *ledger.Ledger, did ed
 	ctx, cancel := context.WithTimeout(ctx, a.c.AskTime())
 	defer cancel()
 	put, err := a.c.Etcd().Txn(ctx).If(conditions...).Then(changes...).Else(clientv3.OpGet(a.c.SetbackKey())).Commit()
-	if err == nil && !put.Succeeded {
+	if err != nil {
+		return 0, a.c.PerhapsDone(err)
+	}
+	if !put.Succeeded {
 		err = cluster.UnlessSetback(put)
 	}
 	if err == nil && !put.Succeeded && steady != nil {

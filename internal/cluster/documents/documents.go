@@ -142,7 +142,7 @@ func (d *Kind) Heard() (docs map[string]Document, newest int64, fault error) {
 }
 
 // Unread returns the names of the documents that etcd has and that could not be read,
-// such as one that is too large, and of which Current has nothing from before.
+// such as one that is too large: of these Current has what was before, if there was anything.
 func (d *Kind) Unread() []string { v, _ := d.state.Get(); return v.unread }
 
 // newestOf returns the newest change in a snapshot.
@@ -251,7 +251,7 @@ func (d *Kind) PutIf(ctx context.Context, name string, body []byte, conditions .
 	ctx, cancel := context.WithTimeout(ctx, d.c.AskTime())
 	defer cancel()
 	put, err := d.c.Etcd().Txn(ctx).If(conditions...).Then(clientv3.OpPut(d.Key(name), string(body)), clientv3.OpDelete(d.partsPrefix(name), clientv3.WithPrefix())).Commit()
-	return err == nil && put.Succeeded, d.c.Unanswered(err)
+	return err == nil && put.Succeeded, d.c.PerhapsDone(err)
 }
 
 // Delete removes a document; one that is not there is no error.
@@ -299,7 +299,7 @@ func (d *Kind) tryChange(ctx context.Context, lead *cluster.Lead, name string, b
 	}
 	put, err := d.c.Etcd().Txn(ctx).If(conditions...).Then(changes...).Else(clientv3.OpGet(d.c.LeaderKey()), clientv3.OpGet(d.c.SetbackKey())).Commit()
 	if err != nil {
-		return false, fmt.Errorf("cluster: %s %s: %w", d.kind, name, cluster.Away(err))
+		return false, fmt.Errorf("cluster: %s %s: %w", d.kind, name, d.c.PerhapsDone(cluster.Away(err)))
 	}
 	if put.Succeeded {
 		return true, nil

@@ -164,9 +164,9 @@ func (d *Kind) join(ctx context.Context, s *keyspace.Snapshot) error {
 			s.Values[name] = keyspace.Value{Data: []byte(before.Body), Version: before.Version}
 		default:
 			delete(s.Values, name)
-			s.Unread = append(s.Unread, name)
 		}
 		if err != nil {
+			s.Unread = append(s.Unread, name)
 			s.Fault = errors.Join(s.Fault, fmt.Errorf("cluster: %s %s: %w", d.kind, name, err))
 		}
 		bytes += len(s.Values[name].Data)

@@ -10,7 +10,7 @@ type Snapshot struct {
 	Forked   bool             // what this process has on disk was never written to this etcd
 	Values   map[string]Value // by key behind the prefix
 	Fault    error            // which values could not be read: they are as in the snapshot before
-	Unread   []string         // keys of those that were not in the snapshot before either
+	Unread   []string         // keys of those
 	Fits     func(int) error  // says why this process cannot hold so many bytes; nil if it can
 	Bytes    int              // that this process holds once the snapshot is applied
 }

@@ -235,7 +235,7 @@ func Rotate(ctx context.Context, c *cluster.Client, name string, g Generation, k
 		err = fmt.Errorf("another was added at the same instant")
 	}
 	if err != nil {
-		return fail(err)
+		return fail(c.PerhapsDone(err))
 	}
 	c.NoteWritten(cluster.SecretsKind, name, resp.Header.Revision)
 	c.TrimHistory(ctx)

@@ -127,7 +127,7 @@ func assign(ctx context.Context, c *cluster.Client, p *Present, a topology.Assig
 	}
 	put, err := c.Etcd().Txn(ctx).If(append(Still(c, p), conditions...)...).Then(append(AssignOps(c, body), noted...)...).Else(clientv3.OpGet(c.SetbackKey())).Commit()
 	if err != nil {
-		return nil, fmt.Errorf("cluster: assign: %w", err)
+		return nil, fmt.Errorf("cluster: assign: %w", c.PerhapsDone(err))
 	}
 	if put.Succeeded {
 		c.TrimHistory(ctx)

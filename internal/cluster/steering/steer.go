@@ -85,7 +85,7 @@ func Change(ctx context.Context, c *cluster.Client, lead *cluster.Lead, change f
 	put, err := c.Etcd().Txn(ctx).If(conditions...).Then(ops...).Else(clientv3.OpGet(c.LeaderKey()), clientv3.OpGet(c.SetbackKey())).Commit()
 	switch {
 	case err != nil:
-		return cluster.Away(err)
+		return c.PerhapsDone(cluster.Away(err))
 	case put.Succeeded && len(noted) == 0:
 		return nil
 	case put.Succeeded:

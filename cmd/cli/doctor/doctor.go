@@ -128,7 +128,9 @@ func (d *doctor) look(ctx context.Context, c check) checkShown {
 	if warns, ok := errors.AsType[warning](err); ok {
 		return checkShown{c.name, "warn", warns.text, ""}
 	}
-	err = command.Told(err)
+	if _, is := errors.AsType[others](err); !is {
+		err = command.Told(err)
+	}
 	what, wayOut := err.Error(), c.wayOut
 	if e := (*millrace.Error)(nil); errors.As(err, &e) && e.WayOut != "" {
 		what, wayOut = e.Detail, e.WayOut

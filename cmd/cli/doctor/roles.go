@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/cmd/cli/reach"
 	"github.com/millrace/millrace/coordinator"
@@ -47,6 +48,9 @@ func askRoles(ctx context.Context, ports []string) []roleShown {
 		asked.Go(func() {
 			note, err := readyAt(ctx, addr)
 			_, answers := errors.AsType[unwell](err)
+			if err != nil && !answers {
+				err = command.Told(err) // of this connection
+			}
 			all[i] = roleShown{addr, err == nil, cmp.Or(note, display.FaultText(err)), err != nil && !answers}
 		})
 	}
@@ -62,10 +66,16 @@ func unready(all []roleShown) error {
 		}
 	}
 	if len(faults) > 0 {
-		return errors.New(strings.Join(faults, "\n"))
+		return others{strings.Join(faults, "\n")}
 	}
 	return nil
 }
+
+// others is what is wrong with several roles, each by its own words: what one says of its
+// certificates or its etcd is nothing of the connections of who asks.
+type others struct{ text string }
+
+func (o others) Error() string { return o.text }
 
 // rolesReady waits for roles that are not ready just after etcd was restored, as all
 // that have to take that over.
@@ -181,7 +191,7 @@ func (d *doctor) rolesHear(ctx context.Context) (string, error) {
 			case <-time.After(time.Second):
 			}
 		case faults != "":
-			return "", errors.New(strings.TrimSpace(faults + "\n" + warned))
+			return "", others{strings.TrimSpace(faults + "\n" + warned)}
 		case warned != "":
 			return "", warning{warned}
 		default:

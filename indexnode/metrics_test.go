@@ -137,7 +137,10 @@ func TestMetrics(t *testing.T) {
 	if size := got["indexnode_type_bytes type=post"]; size < 91*20 || size > 91*200 {
 		t.Errorf("records have %v bytes", size)
 	}
-	for _, none := range []string{"indexnode_type_out_total how=expired type=post", "indexnode_uncounted_partitions"} {
+	for _, none := range []string{
+		"indexnode_type_out_total how=expired type=post", "indexnode_uncounted_partitions",
+		"indexnode_queries_total outcome=failed", "indexnode_queries_total outcome=stopped", "indexnode_queries_total outcome=expired",
+	} {
 		if n, there := got[none]; !there || n != 0 {
 			t.Errorf("%s is %v (there: %t)", none, n, there)
 		}

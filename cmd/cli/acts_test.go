@@ -345,7 +345,7 @@ func (r *rehearsal) fillLog() {
 	r.must(err)
 	defer log.Close()
 	r.must(log.Publish(r.ctx, longer))
-	stuck, err := json.Marshal(progress.Progress{AtMillis: time.Now().UnixMilli(), Stuck: []progress.Stuck{{Topic: "posts", Offset: 5, Next: 6}}})
+	stuck, err := json.Marshal(progress.Progress{AtMillis: time.Now().Add(-time.Hour).UnixMilli(), Stuck: []progress.Stuck{{Topic: "posts", Offset: 5, Next: 6}}})
 	r.must(err)
 	body, err := schemas.Note().EncodeJSON([]byte(`{"id":"z","author":"member:1","kind":"post","at":"2026-01-01T00:00:00Z"}`))
 	r.must(err)

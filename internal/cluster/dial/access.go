@@ -121,27 +121,39 @@ func (r *refusal) after(password string, err error, now time.Time) {
 
 const authenticate = "/etcdserverpb.Auth/Authenticate"
 
-// with returns ctx with a token, and the token. A stale one is replaced.
-func (l *login) with(ctx context.Context, cc *grpc.ClientConn, stale string) (context.Context, string, error) {
+// with returns ctx with a token, and the token. A stale one is replaced; while the password is
+// refused it is still used, unless it has ended. One that has ended says that etcd has
+// another password by now: what was refused before may be the right one.
+func (l *login) with(ctx context.Context, cc *grpc.ClientConn, stale string, ended bool) (context.Context, string, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if ended && l.mu.token == stale {
+		l.mu.token, l.mu.refusal = "", refusal{}
+	}
 	if l.mu.token == "" || l.mu.token == stale {
-		password := l.password.Current()
-		if err := l.mu.refusal.of(password, time.Now()); err != nil {
-			return nil, "", err
-		}
-		var resp etcdserverpb.AuthenticateResponse
-		err := cc.Invoke(ctx, authenticate, &etcdserverpb.AuthenticateRequest{Name: l.user, Password: password}, &resp)
-		l.mu.refusal.after(password, err, time.Now())
-		if errors.Is(rpctypes.Error(err), rpctypes.ErrAuthNotEnabled) {
+		token, err := l.ask(ctx, cc)
+		switch {
+		case errors.Is(rpctypes.Error(err), rpctypes.ErrAuthNotEnabled):
 			return ctx, "", nil
-		}
-		if err != nil {
+		case err == nil:
+			l.mu.token = token
+		case l.mu.token == "" || !errors.Is(rpctypes.Error(err), rpctypes.ErrAuthFailed):
 			return nil, "", err
 		}
-		l.mu.token = resp.Token
 	}
 	return metadata.AppendToOutgoingContext(ctx, rpctypes.TokenFieldNameGRPC, l.mu.token), l.mu.token, nil
+}
+
+// ask asks for a token, unless the password was refused just now. The caller holds mu.
+func (l *login) ask(ctx context.Context, cc *grpc.ClientConn) (string, error) {
+	password := l.password.Current()
+	if err := l.mu.refusal.of(password, time.Now()); err != nil {
+		return "", err
+	}
+	var resp etcdserverpb.AuthenticateResponse
+	err := cc.Invoke(ctx, authenticate, &etcdserverpb.AuthenticateRequest{Name: l.user, Password: password}, &resp)
+	l.mu.refusal.after(password, err, time.Now())
+	return resp.Token, err
 }
 
 // unary calls with a token, and once more with another if it has ended.
@@ -151,7 +163,7 @@ func (l *login) unary(ctx context.Context, method string, req, reply any, cc *gr
 	}
 	stale := ""
 	for {
-		as, token, err := l.with(ctx, cc, stale)
+		as, token, err := l.with(ctx, cc, stale, stale != "")
 		if err != nil {
 			return err
 		}
@@ -169,7 +181,7 @@ func (l *login) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.Clie
 	l.mu.Lock()
 	stale := l.mu.token
 	l.mu.Unlock()
-	as, _, err := l.with(ctx, cc, stale)
+	as, _, err := l.with(ctx, cc, stale, false)
 	if err != nil {
 		return nil, err
 	}

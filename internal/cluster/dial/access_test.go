@@ -21,15 +21,16 @@ import (
 // users is an etcd that knows one password.
 type users struct {
 	etcdserverpb.UnimplementedAuthServer
-	tries int
+	tries    int
+	password string
 }
 
 func (u *users) Authenticate(_ context.Context, r *etcdserverpb.AuthenticateRequest) (*etcdserverpb.AuthenticateResponse, error) {
 	u.tries++
-	if r.Password != "right" {
+	if r.Password != u.password {
 		return nil, rpctypes.ErrGRPCAuthFailed
 	}
-	return &etcdserverpb.AuthenticateResponse{Token: "token"}, nil
+	return &etcdserverpb.AuthenticateResponse{Token: "token of " + u.password}, nil
 }
 
 // A password that etcd refused is not tried with every call; another at once.
@@ -38,7 +39,7 @@ func TestARefusedPasswordRests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	etcd, server := &users{}, grpc.NewServer()
+	etcd, server := &users{password: "right"}, grpc.NewServer()
 	etcdserverpb.RegisterAuthServer(server, etcd)
 	go server.Serve(l)
 	defer server.Stop()
@@ -62,7 +63,7 @@ func TestARefusedPasswordRests(t *testing.T) {
 	}
 	in := &login{user: "millrace", password: source}
 	for range 50 {
-		if _, _, err := in.with(t.Context(), cc, ""); !errors.Is(rpctypes.Error(err), rpctypes.ErrAuthFailed) {
+		if _, _, err := in.with(t.Context(), cc, "", false); !errors.Is(rpctypes.Error(err), rpctypes.ErrAuthFailed) {
 			t.Fatalf("a wrong password: %v", err)
 		}
 	}
@@ -70,11 +71,36 @@ func TestARefusedPasswordRests(t *testing.T) {
 		t.Errorf("etcd was asked %d times", etcd.tries)
 	}
 	write("right")
-	if _, token, err := in.with(t.Context(), cc, ""); err != nil || token != "token" {
+	const old, next = "token of right", "token of next"
+	if _, token, err := in.with(t.Context(), cc, "", false); err != nil || token != old {
 		t.Errorf("the right one: %q, %v", token, err)
 	}
 	if in.mu.refusal.err != nil {
 		t.Errorf("it is still refused: %v", in.mu.refusal.err)
+	}
+
+	// The file has the next before etcd does: the token of before goes on until it ends.
+	write("next")
+	for range 50 {
+		if _, token, err := in.with(t.Context(), cc, old, false); err != nil || token != old {
+			t.Fatalf("with the next password: %q, %v", token, err)
+		}
+	}
+	if etcd.tries != 3 {
+		t.Errorf("etcd was asked %d times", etcd.tries)
+	}
+	etcd.password = "next"
+	if _, token, err := in.with(t.Context(), cc, old, true); err != nil || token != next {
+		t.Errorf("once etcd has it too: %q, %v", token, err)
+	}
+	etcd.password = "another"
+	for range 50 {
+		if _, _, err := in.with(t.Context(), cc, next, true); !errors.Is(rpctypes.Error(err), rpctypes.ErrAuthFailed) {
+			t.Fatalf("of a token that has ended: %v", err)
+		}
+	}
+	if etcd.tries != 5 {
+		t.Errorf("etcd was asked %d times", etcd.tries)
 	}
 }
 

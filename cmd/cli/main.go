@@ -59,7 +59,7 @@ func untilTold() context.Context {
 		<-told
 		cancel()
 		again := <-told
-		slog.Warn("told again to stop: it ends at once, and etcd has it registered until its lease ends")
+		slog.Warn("told again to stop: it ends at once; a role stays registered in etcd until its lease ends")
 		if s, ok := again.(syscall.Signal); ok {
 			os.Exit(128 + int(s)) // as a shell tells it
 		}

@@ -44,7 +44,7 @@ func (all *Replicas) Quarantine(p millrace.Partition, why string) error {
 	if err := all.cfg.Store.Quarantine(p, errors.New(cause)); err != nil {
 		return &millrace.Error{
 			Reason: millrace.ReasonUnavailable, Field: "partition", Detail: fmt.Sprintf("partition %d is quarantined from now on, and that is not on the disk yet: %v", p, err),
-			WayOut: "mend the disk; until half a minute later a restart of the node forgets the quarantine, and then it is to be given again",
+			WayOut: "mend the disk: it is written within half a minute then. A restart of the node before that forgets it; give it again",
 		}
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"unsafe"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/ahead"
 )
 
 // Lookup appends to dst what is known of each type of each entity, entity by
@@ -53,20 +54,22 @@ type batch struct {
 	first        int // place of the first answer in found
 }
 
-// locatePortably makes the keys of a batch, and finds their buckets.
-func (t *table) locatePortably(b *batch, names *[batchKeys]id, typ id) {
+// locate makes the keys of a batch, finds their buckets, and asks for these.
+func (t *table) locate(b *batch, names *[batchKeys]id, typ id) {
 	buckets, mask := unsafe.Pointer(unsafe.SliceData(t.buckets)), t.mask
 	for i := range uint(b.n) {
 		k := join(names[i%batchKeys], typ)
 		b.tags[i%batchKeys], b.checks[i%batchKeys] = k.tag, k.check
-		b.in[i%batchKeys] = (*bucket)(unsafe.Add(buckets, (home(k.tag)&mask)*uint64(bucketBytes)))
+		in := unsafe.Add(buckets, (home(k.tag)&mask)*uint64(bucketBytes))
+		b.in[i%batchKeys] = (*bucket)(in)
+		ahead.Lines(in, 1)
 	}
 }
 
-// matchPortably finds the value of each key whose slot is in its bucket. Odd is 0 for a key
+// match finds the value of each key whose slot is in its bucket. Odd is 0 for a key
 // that is there and was touched before. The processor could not predict in which slot of the
 // bucket a key is, so no branch depends on that.
-func (b *batch) matchPortably(values, odd *[batchKeys]uint64) {
+func (b *batch) match(values, odd *[batchKeys]uint64) {
 	for i, in := range b.in[:b.n] {
 		tag := b.tags[uint(i)%batchKeys]
 		t, v := in[0].tag.Load(), in[0].value.Load()
@@ -142,12 +145,10 @@ func (l *lookup) read(b *batch) {
 
 // readLate answers the keys that read has left. Most are in the bucket after their own.
 func (l *lookup) readLate() {
-	var next [lateKeys]*bucket
 	t, keys := l.table, l.late.keys[:l.late.n]
-	for i, k := range keys {
-		next[i] = &t.buckets[(home(k.tag)+1)&t.mask]
+	for _, k := range keys {
+		ahead.Lines(unsafe.Pointer(&t.buckets[(home(k.tag)+1)&t.mask]), 1)
 	}
-	prefetch(next[:len(keys)])
 	for i, k := range keys {
 		at := l.late.at[i]
 		l.found[at] = nil

@@ -83,10 +83,9 @@ func TestLookupIsPeekOfMany(t *testing.T) {
 	}
 }
 
-// What is written for a processor's own instructions finds what the portable
-// way finds, in a bucket's every slot, in none, under another check, untouched
-// and in batches of any size.
-func TestLookupIsPortable(t *testing.T) {
+// A batch finds what is in its keys' own buckets, in every slot, in none, under
+// another check, untouched and in batches of any size.
+func TestABatchFindsWhatIsInItsBuckets(t *testing.T) {
 	r := rand.New(rand.NewPCG(8, 8))
 	seeds := newSeeds()
 	buckets := make([]bucket, 64)
@@ -119,23 +118,24 @@ func TestLookupIsPortable(t *testing.T) {
 			in[at].tag.Store(tag)
 			in[at].value.Store(value)
 		}
-		got, want := batch{n: n % (batchKeys + 1)}, batch{n: n % (batchKeys + 1)}
+		got := batch{n: n % (batchKeys + 1)}
 		tab.locate(&got, &names, typ)
-		tab.locatePortably(&want, &names, typ)
-		if got != want {
-			t.Fatalf("located %+v, want %+v", got, want)
-		}
-		var values, odd, wantValues, wantOdd [batchKeys]uint64
+		var values, odd [batchKeys]uint64
 		got.match(&values, &odd)
-		want.matchPortably(&wantValues, &wantOdd)
 		for i := range got.n {
-			if (odd[i] == 0) != (wantOdd[i] == 0) || odd[i] == 0 && values[i] != wantValues[i] {
-				t.Fatalf("key %d: value %#x, odd %#x; want %#x, %#x", i, values[i], odd[i], wantValues[i], wantOdd[i])
-			}
-			if odd[i] == 0 {
-				for slot := range got.in[i] {
-					slots[slot] = slots[slot] || got.in[i][slot].tag.Load() == got.tags[i]
+			k := join(names[i], typ)
+			var want uint64
+			there := false
+			for slot := range bucketSlots {
+				s := &buckets[home(k.tag)&tab.mask][slot]
+				if s.tag.Load() != k.tag {
+					continue
 				}
+				want, slots[slot] = s.value.Load(), true
+				there = want&touched != 0 && want&checkBits == k.check&checkBits
+			}
+			if (odd[i] == 0) != there || there && values[i] != want {
+				t.Fatalf("key %d: value %#x, odd %#x; want %#x, there: %t", i, values[i], odd[i], want, there)
 			}
 		}
 	}

@@ -18,7 +18,8 @@ import (
 	"github.com/millrace/millrace/relevance/weights"
 )
 
-// dividing returns what deals the entities of a question; nil for nothing.
+// dividing returns the division by which the entities of a question get variants; nil for
+// none.
 // Later pages deal as the first did.
 func (q *question) dividing(set *experiment.Set, req *feedv1.GetFeedRequest, c *pagetoken.Cursor) (*experiment.Division, error) {
 	if c == nil {
@@ -198,7 +199,7 @@ func (q *question) condemned() string {
 	return each(all)
 }
 
-// together returns a part for each node that answered of groups. It says of each
+// together joins the parts of a node's groups into one for each node, for the receipt. It says of each
 // partition what the answers of all groups include: the least, and the longest
 // lag.
 func together(parts []fanout.Part) (all []fanout.Part) {

@@ -208,12 +208,13 @@ func (c *Coordinator) lead(ctx context.Context, lead *cluster.Lead, watched *wat
 	return yields
 }
 
-// actsEvery is how many looks pass from one reading of outcomes to the next.
+// actsEvery is how many times Config.Every passes from one reading of outcomes to the
+// next, whether or not anything is under way.
 const actsEvery = 15
 
 // watchedExperiments is what is known of experiments. A coordinator watches them
-// also while it does not lead: so it has what was newest when etcd goes back, and
-// finds it.
+// also while it does not lead, so that it knows the newest when etcd is set back to an
+// older state, and notices that.
 type watchedExperiments struct {
 	documents *artefacts.Kind
 	trails    *experiments.Trails
@@ -324,8 +325,8 @@ type fault struct {
 	at    time.Time
 }
 
-// isNews reports whether err is to be logged, and takes it that it is. No err says
-// that all is well only after a look at all.
+// isNews reports whether err is to be logged, and takes it that it is. A nil err
+// means that all is well only if it looked; else nothing was looked at.
 func (f *fault) isNews(err error, looked bool, now time.Time) bool {
 	switch {
 	case err != nil && (err.Error() != f.text || f.again > 0 && now.Sub(f.at) > f.again):
@@ -393,7 +394,7 @@ func (c *Coordinator) step(ctx context.Context, lead *cluster.Lead) error {
 		c.cfg.at(what)
 	}
 	if after.unread != nil {
-		c.cfg.Log.Error("the notes in etcd, steer/notes, were none, and are written anew", "err", after.unread)
+		c.cfg.Log.Error("the document steer/notes in etcd could not be read, and is written anew", "err", after.unread)
 	}
 	c.cfg.at("written")
 	c.busy = len(c.gone) > 0 || after.Plan != nil && !after.Plan.Status.Ended()
@@ -513,7 +514,7 @@ func (c *Coordinator) look(s *Steered, e *evidence) {
 	if len(waits) > 0 && 3*long > len(hosts) {
 		all := slices.Sorted(maps.Keys(gone)) // to give up only some of them is refused
 		names := strings.Trim(fmt.Sprint(all), "[]")
-		c.alarm(s, e.now, "mass_loss", fmt.Sprintf("%d nodes are gone at once, of %d that host something: %q; no more is repaired until they are back, or somebody gives them up: millrace node remove %s --apply", len(all), len(hosts), all, names))
+		c.alarm(s, e.now, "mass_loss", fmt.Sprintf("%d of %d nodes that host something are gone at once; gone are, with those that a plan leads to, %q; no more is repaired until they are back, or somebody gives them up: millrace node remove %s --apply", lost, len(hosts), all, names))
 	}
 }
 
@@ -536,7 +537,8 @@ func (c *Coordinator) forgetAlarms(s *Steered) {
 }
 
 // drop orders nodes to delete what moved away from them long enough ago, and
-// takes orders back that are carried out. What is deleted is served by as many
+// takes orders back that are carried out, and those to nodes that are not alive, for which
+// the time begins anew. What is deleted is served by as many
 // as are wanted.
 func (c *Coordinator) drop(s *Steered, e *evidence) {
 	seen := map[millrace.NodeID]map[millrace.Partition]time.Time{}

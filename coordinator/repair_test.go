@@ -277,7 +277,7 @@ func TestWhoIsGivenUpStaysSo(t *testing.T) {
 		}
 	}
 	w.alive["n2"] = false
-	if givenUp, alarms := look(DefaultGrace - 2*time.Second); givenUp != "[n0]" || !strings.Contains(alarms, "mass_loss: 3 nodes are gone at once, of 5 that host something") || !strings.Contains(alarms, "node remove n0 n1 n2 --apply") {
+	if givenUp, alarms := look(DefaultGrace - 2*time.Second); givenUp != "[n0]" || !strings.Contains(alarms, "mass_loss: 3 of 5 nodes that host something are gone at once") || !strings.Contains(alarms, "node remove n0 n1 n2 --apply") {
 		t.Errorf("n1 is gone for good, and n2 away: given up: %s; %s", givenUp, alarms)
 	}
 	w.alive["n1"], w.alive["n2"] = true, true

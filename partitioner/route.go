@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/millrace/millrace"
@@ -34,9 +35,9 @@ type decision struct {
 	refusal  *schemas.Error    // of a dead letter
 }
 
-// router decides the outcome of each record by itself. Whatever came before a record or is in
-// its transaction, and whenever it is read, its outcome is the same; it depends only on
-// which schemas the schemas topic, or a registry, has by then.
+// router decides the outcome of each record by itself: it follows from its bytes, its topic
+// and its timestamp, whatever came before it and whenever it is read. While a schema that it
+// needs is not known yet it cannot be decided, and waits.
 type router struct {
 	features map[string]bool // which topics carry features
 	resolver *resolver
@@ -98,7 +99,7 @@ const maxDetailBytes = 512
 func newDeadLetter(topic string, in groups.Input, why *schemas.Error) kafka.Outgoing {
 	detail := why.Error()
 	if len(detail) > maxDetailBytes {
-		detail = detail[:maxDetailBytes]
+		detail = strings.ToValidUTF8(detail[:maxDetailBytes], "")
 	}
 	return kafka.Outgoing{
 		Topic: topic,

@@ -31,8 +31,9 @@ type Entry struct {
 	Ranked
 	Also []Ranked
 
-	// In an answer that interleaves two rankings: the number of the ranking that the item
-	// is from, and of the team that has drafted it, which is the same or interleave.Nobody.
+	// In an answer that interleaves two rankings. Ranking is the number of the one that the
+	// item is from; Team is the same where clicks on the item count for it, else
+	// interleave.Nobody.
 	Ranking, Team int
 }
 
@@ -107,15 +108,16 @@ func RankOf(it *nodev1.Item) millrace.Rank {
 	}
 }
 
-// Beside returns the parts as the i-th of the models ranks them that rank beside the
-// question's own, and the version of that model. The error says why some part has no such
+// Beside returns the parts as ranked by the i-th of the further models that the question
+// named (QueryRequest.beside: a shadow, or the second ranking of a draft), and the version
+// of that model. The error says why some part has no such
 // ranking.
 func Beside(parts []Part, i int) (ranked []Part, version string, err error) {
 	for at, pt := range parts {
 		all := pt.Resp.GetBeside()
 		switch {
 		case i >= len(all):
-			return nil, "", fmt.Errorf("node %s is of a version that ranks by one model alone", pt.Node)
+			return nil, "", fmt.Errorf("node %s is of an older version of Millrace, which ranks by one model alone", pt.Node)
 		case all[i].GetError() != "":
 			return nil, "", fmt.Errorf("model %s on node %s: %s", all[i].GetModel(), pt.Node, all[i].GetError())
 		case at > 0 && all[i].GetModelVersion() != version:

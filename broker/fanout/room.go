@@ -13,8 +13,8 @@ import (
 const (
 	requestTimes  = 3       // how often entities are held: as they came, by node, and as they are sent
 	timelineBytes = 32      // of each timeline, in maps and lists
-	mostRoom      = 8 << 20 // of all parts together, before nodes have said that they need more
-	usualItem     = 1 << 10 // of an item of a feed that was not asked yet
+	mostRoom      = 8 << 20 // of all parts together, unless LeastRoom of each is more; before nodes have said that they need more
+	usualItem     = 1 << 10 // of an item, while no answer of the feed was seen
 	usualAccount  = 8 << 10 // besides, of an item that is explained
 	maxSizes      = 10_000  // that are remembered
 	maxAsks       = 3       // of a node whose part is larger than was expected
@@ -61,7 +61,8 @@ func share(room int64, parts int) int64 {
 	return max(questions.LeastRoom, min(room, mostRoom/int64(max(1, parts))))
 }
 
-// learn notes how large the items of a part were. Large ones are forgotten only slowly.
+// learn notes how large the items of a part were. A larger
+// size counts at once; smaller ones lower it by a 64th a part.
 func (s *sizes) learn(q *questions.Question, bytes int64, items int) {
 	if items == 0 {
 		return
@@ -69,7 +70,7 @@ func (s *sizes) learn(q *questions.Question, bytes int64, items int) {
 	key, item := sizeOf{q.FeedName, q.Query.Explain || q.Query.Features, 1 + len(q.Query.Beside)}, bytes/int64(items)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.mu.items) >= maxSizes { // feeds that are gone
+	if len(s.mu.items) >= maxSizes { // mostly feeds that are gone; the others are learnt anew
 		clear(s.mu.items)
 	}
 	old := s.mu.items[key]

@@ -8,7 +8,8 @@ import (
 	"github.com/millrace/millrace/relevance/experiment"
 )
 
-// Set lets variants change a definition.
+// Set changes a definition by what variants set, but for weights, which a definition does
+// not have.
 func (f *Feed) Set(s experiment.Sets) {
 	if s.Interleave != nil {
 		f.interleaves(s.Interleave)
@@ -40,7 +41,7 @@ func (f *Feed) Set(s experiment.Sets) {
 }
 
 // Changes reports whether a variant changes what a definition shows. Which models rank in
-// the shadow is not seen by anybody.
+// the shadow does not count: they are shown only to who asks to explain.
 func (f *Feed) Changes(s experiment.Sets) bool {
 	if s.Interleave != nil || len(s.Weights) > 0 {
 		return true

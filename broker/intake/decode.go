@@ -8,11 +8,10 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/internal/memory"
-	"github.com/millrace/millrace/internal/nodewire"
 )
 
 // ReadMessage reads a request from protobuf, when [Message] has found it
-// bounded; the loan is then for what that takes, too.
+// bounded. The loan becomes what the message and parsing it take at most.
 func ReadMessage(message []byte, req proto.Message, loan *memory.Loan) error {
 	var path []protoreflect.Name
 	for _, name := range entitiesOf(req) {
@@ -29,9 +28,8 @@ func ReadMessage(message []byte, req proto.Message, loan *memory.Loan) error {
 }
 
 // unmarshalProto is proto.Unmarshal, but that the entities of a feed request are
-// pieces of one string instead of hundreds, and its viewer is read by hand as
-// index nodes do. Whether entities are UTF-8 is left to [questions.Question.TakeEntities], which
-// says which one is not.
+// pieces of one string instead of hundreds. Whether they are UTF-8 is left to TakeEntities of
+// questions.Question, which says which one is not.
 func unmarshalProto(message []byte, m proto.Message) (err error) {
 	if req, ok := m.(*feedv1.GetFeedRequest); ok {
 		err = unmarshalRequest(message, req)
@@ -44,15 +42,12 @@ func unmarshalProto(message []byte, m proto.Message) (err error) {
 	return nil
 }
 
-// The tags of GetFeedRequest.viewer and entities.
-const (
-	viewerTag   = 2<<3 | uint64(protowire.BytesType)
-	entitiesTag = 3<<3 | uint64(protowire.BytesType)
-)
+// entitiesTag is the tag of GetFeedRequest.entities.
+const entitiesTag = 3<<3 | uint64(protowire.BytesType)
 
 // unmarshalRequest is as [unmarshalProto] says.
 func unmarshalRequest(message []byte, req *feedv1.GetFeedRequest) error {
-	n, viewers, others := 0, 0, 0 // entities, viewers, and bytes of all else
+	n, others := 0, 0 // how many entities, and the bytes of all else
 	for at := 0; at < len(message); {
 		tag, _, end, err := nextField(message, at)
 		switch {
@@ -60,29 +55,18 @@ func unmarshalRequest(message []byte, req *feedv1.GetFeedRequest) error {
 			return err
 		case tag == entitiesTag:
 			n++
-		case tag == viewerTag:
-			viewers++
-			fallthrough
 		default:
 			others += end - at
 		}
 		at = end
 	}
 	all := string(message)
-	entities, rest, viewer := make([]string, 0, n), make([]byte, 0, others), (*feedv1.Viewer)(nil)
+	entities, rest := make([]string, 0, n), make([]byte, 0, others)
 	for at := 0; at < len(message); {
 		tag, value, end, _ := nextField(message, at)
-		switch {
-		case tag == entitiesTag:
+		if tag == entitiesTag {
 			entities = append(entities, all[value:end])
-		case tag == viewerTag && viewers == 1: // several would be joined
-			viewer = &feedv1.Viewer{}
-			if nodewire.ReadViewer(message[value:end], viewer) {
-				break
-			}
-			viewer = nil
-			fallthrough
-		default:
+		} else {
 			rest = append(rest, message[at:end]...)
 		}
 		at = end
@@ -93,14 +77,11 @@ func unmarshalRequest(message []byte, req *feedv1.GetFeedRequest) error {
 	if n > 0 {
 		req.Entities = entities
 	}
-	if viewer != nil {
-		req.Viewer = viewer
-	}
 	return nil
 }
 
-// nextField returns the tag of the field at a place, and where its value, if
-// it has a length, begins and ends.
+// nextField returns the tag of the field at a place and where the field ends; and where its
+// value begins, if it has a length, else 0.
 func nextField(message []byte, at int) (tag uint64, value, end int, err error) {
 	if at+1 < len(message) && uint64(message[at]) == entitiesTag && message[at+1] < 0x80 { // as most are
 		if value, end = at+2, at+2+int(message[at+1]); end <= len(message) {

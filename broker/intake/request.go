@@ -18,8 +18,8 @@ import (
 	"github.com/millrace/millrace/internal/memory"
 )
 
-// ReadJSON reads a message strictly. The error is a refusal that names
-// the field at fault.
+// ReadJSON reads a message strictly. The error is a refusal, with the
+// field at fault where there is one.
 //
 // [JSON] first checks the bounds, and reads the entities, which are most of a large
 // request.

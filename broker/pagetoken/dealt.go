@@ -21,7 +21,7 @@ type Draft struct {
 type Ranked struct {
 	Names   string // the model that variants set; empty: the question's
 	Version artefacts.Version
-	Plain   bool // it ranked in the place of another
+	Plain   bool // it ranked by its own weights, though variants set others
 }
 
 // The flags of a variant in a page token.

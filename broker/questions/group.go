@@ -24,7 +24,7 @@ type Group struct {
 	Weights   map[string]float64 // in place of the model's own
 	Weighers  []string           // experiments whose variants set the weights
 	InPlaceOf artefacts.Version  // which is condemned: the group's model ranks instead
-	Plain     bool               // as on the page before: the model ranks by its own weights
+	Plain     bool               // the model ranks by its own weights, though variants set others
 
 	Distinct int // entities
 	Want     topology.Set

@@ -98,18 +98,20 @@ func (w *costWatch) judge() {
 		if read := w.read / w.rows; read > 0 {
 			reads = fmt.Sprintf(" and %d more that read texts and lists", read)
 		}
-		w.of.condemn(w.id, causeCost, "a record takes it %s of a processor on %s: more than %s, fifty times what its admission reckoned for %d operations%s", w.took/rows, w.of.node.id, limit/rows, w.model.Cost(), reads)
+		w.of.condemn(w.id, causeCost, "a record takes it %s of a processor on %s: more than %s, which is fifty times what its admission reckoned for %d operations%s, and 5 µs at least", w.took/rows, w.of.node.id, limit/rows, w.model.Cost(), reads)
 	}
 }
 
-// end ends the suspicion of a version that was nowhere slow in a question that it ranked.
+// end ends the suspicion of a version where no portion of a question was too slow. A
+// portion in time ends it at once: see judge.
 func (w *costWatch) end(by query.Measured) {
 	if w.of != nil && by.Took > 0 && !w.slow {
 		w.evidence.acquitCost()
 	}
 }
 
-// suspected reports whether a version took too long, and no question since was ranked in time.
+// suspected reports whether a portion took too long, and neither a portion nor a question
+// has been in time since.
 func (e *evidence) suspected() bool { return e.slow.Load() > 0 }
 
 // acquitCost forgets that a version took too long.

@@ -33,8 +33,8 @@ type examination struct {
 // a read of the store.
 const maxExamined = 100_000
 
-// maxExaminations is how often a question is answered at most because the
-// record to examine changes meanwhile, which gives errMoved.
+// maxExaminations is how many times a question is answered at most until the record to
+// examine does not change meanwhile; after the last the caller gets errMoved.
 const maxExaminations = 5
 
 var errMoved error = &millrace.Error{Reason: millrace.ReasonUnavailable, Detail: "the record changes while it is examined", WayOut: "try again after a pause"}
@@ -91,11 +91,11 @@ func (s *Server) examine(ctx context.Context, r *question, q *query.Query, id mi
 		return nil, err
 	}
 	types, all := s.store.Types()
+	if !all { // the store lists only some types: add those that the question names
+		types = slices.Compact(slices.Sorted(slices.Values(slices.Concat(types, r.types))))
+	}
 	if err := r.Affordable(max(len(types), len(r.types)), maxExamined); err != nil {
 		return nil, err
-	}
-	if !all { // the store knows more than it lists: add the types that the question names
-		types = slices.Compact(slices.Sorted(slices.Values(slices.Concat(types, r.types))))
 	}
 	for p, entities := range r.Answers() {
 		for _, e := range entities {

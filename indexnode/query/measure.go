@@ -7,8 +7,8 @@ import (
 )
 
 // measuredItems is how many items of a ranking are looked at for features that
-// they lack: the question is asked of many answers, and each look evaluates the
-// model anew.
+// they lack. A few are enough, because most answers are measured, and each look evaluates
+// the model anew.
 const measuredItems = 4
 
 // Measured is what is known of how a model ranked.
@@ -18,7 +18,7 @@ type Measured struct {
 	Finite bool          // one of them has a score that is a finite number
 
 	Lacking map[string]int64 // items without a value, by feature, of those looked at; nil unless Spec.Measure
-	Looked  int              // at so many items
+	Looked  int              // how many items were looked at
 }
 
 // Measured returns what is known of how the question's model ranked.
@@ -26,8 +26,8 @@ func (q *Query) Measured() Measured {
 	return q.measured(q.spent.time)
 }
 
-// MeasuredBeside returns the same of the models of j, which ranked beside it at
-// last, in their order. What their scoring took together is divided among them.
+// MeasuredBeside returns the same of each model of j, in j's order. j must be what ranked
+// beside the question last. The time that all took together is divided by j.Shares.
 func (q *Query) MeasuredBeside(j *relevance.Joint) (all []Measured) {
 	upTo, charged := 0.0, time.Duration(0)
 	shares := j.Shares()
@@ -43,18 +43,18 @@ func (q *Query) MeasuredBeside(j *relevance.Joint) (all []Measured) {
 	return all
 }
 
-// measured is what is known of a ranking, of which scoring took so much. What
-// bounds leave out is less than something, and so a number.
+// measured is what is known of a ranking, of which scoring took so much. Rows
+// are left out only once a score above -Inf is known, so that is taken for a finite one.
 func (q *Query) measured(took time.Duration) Measured {
 	return Measured{
 		Took: took, Scored: q.stages.Scored, Finite: q.finite || q.unscored > 0,
-		Lacking: q.lacking, Looked: min(q.looked, measuredItems),
+		Lacking: q.lacking, Looked: q.looked,
 	}
 }
 
 // measure counts which features an item lacks, of the first ones of a ranking.
 func (q *Query) measure(s segment, row int) {
-	if q.looked++; q.looked > measuredItems {
+	if q.looked >= measuredItems {
 		return
 	}
 	w, p := s.widen(row, row+1), q.plans[s.plan]
@@ -62,12 +62,13 @@ func (q *Query) measure(s segment, row int) {
 	if q.measures != nil { // it ranks by another model than the plan's
 		var err error
 		if scorer, err = q.measures.Bind(p.rows, p.entity, q.spec.Viewer, q.spec.AsOf); err != nil {
-			return // as it was when it scored, which told
+			return // scoring met the same error, and reported it
 		}
 	}
 	if q.objectsOf(scorer, &p.columns, w) != nil {
-		return
+		return // the same
 	}
+	q.looked++
 	if q.lacking == nil {
 		q.lacking = map[string]int64{}
 	}

@@ -462,7 +462,7 @@ func (s *Store) Requarantine(n millrace.Partition, cause error) error {
 		if p.bad == nil {
 			return nil
 		}
-		return s.bad(p, cause)
+		return s.setBad(p, cause)
 	})
 }
 

@@ -30,13 +30,14 @@ import (
 // caller's to verify, and so is that the files are those that a store wrote, by
 // their hash: Pebble believes a block whose checksum is right.
 //
-// When ctx is done it gives up what it reads, and the store is as it was.
+// When ctx is done while it reads, it gives up, and the store is as it was; once all is
+// read it goes on.
 //
-// The files stay in dir, and must not be written: the store links them. Every
+// The files stay in dir. Those of the bottom must not be written: the store links them. Every
 // row is read before anything is replaced: files that are not what the
 // checkpoint says are an [ErrRefused], and the store is as it was. A crash or an
-// [ErrFailed] in the last step leaves the partition quarantined, for the next
-// Restore or [Store.DropPartition], for the cause that it had before, too.
+// [ErrFailed] in the last step leaves the partition quarantined until the next
+// Restore or [Store.DropPartition]. A cause that it had before is kept as well.
 func (s *Store) Restore(ctx context.Context, dir string, c Checkpoint) error {
 	p, err := s.part(c.Partition)
 	if err != nil {
@@ -97,8 +98,8 @@ func (r *restore) do() error {
 			return err
 		}
 	}
-	// Restores beside each other share the disk's commits, but for what is done
-	// under the lock of replace.
+	// Synced here, outside of the lock of replace, so that restores at the same time sync
+	// at the same time.
 	if err := r.s.maker().Sync(slices.Concat(r.bottom, r.run)); err != nil {
 		return err
 	}
@@ -245,7 +246,7 @@ func (r *restore) regular(path string, size int64) error {
 	return nil
 }
 
-// take links a file, or copies it from another disk.
+// take links a file, or copies it where it cannot be linked, as from another disk.
 func (r *restore) take(path, own string, size int64) error {
 	fs := r.s.opts.FS
 	if err := fs.Link(path, own); err != nil {
@@ -269,7 +270,7 @@ type replacement struct {
 	p           *part
 	scanned     *checker // of the tables; nil: there are none
 	bottom, run []string // paths of tables on disk, those of run newer; both are used up
-	// Guarded by flushing:
+	// Guarded by Store.flushing:
 	was   error // why it was quarantined before
 	begun bool  // it may not be what it was
 	done  bool
@@ -287,9 +288,9 @@ type replacements struct {
 // takes several steps, and after a crash in between.
 var errRestoring = errors.New("it was being restored")
 
-// restoring is errRestoring of a partition that was quarantined before. What that
-// was for is still so if the replacement breaks off.
-func restoring(was error) error {
+// causeWhileReplaced is errRestoring, and the cause for which a partition was quarantined
+// before: that is still so if the replacement breaks off.
+func causeWhileReplaced(was error) error {
 	switch {
 	case was == nil:
 		return errRestoring
@@ -302,7 +303,8 @@ func restoring(was error) error {
 // DropPartition removes everything of a partition at once, on disk too, and
 // lifts its quarantine: the log can be read again from its beginning. It reads
 // nothing of the partition, so that missing or damaged files do not matter.
-// What [Store.Restore] says of what was read holds here.
+// As with [Store.Restore], a caller that keeps what it read of the partition hides it
+// meanwhile, then forgets it and applies from [Store.Applied] on.
 func (s *Store) DropPartition(n millrace.Partition) error {
 	p, err := s.part(n)
 	if err != nil {
@@ -358,7 +360,7 @@ func (s *Store) replaceSome(some []*replacement) {
 		if r.begun {
 			r.err = s.reload(r.p)
 		} else {
-			err = errors.Join(err, s.bad(r.p, r.was))
+			err = errors.Join(err, s.setBad(r.p, r.was))
 		}
 	}
 	if err == nil {
@@ -373,8 +375,8 @@ func (s *Store) replaceSome(some []*replacement) {
 }
 
 // mark quarantines the partitions that are to be replaced by tables, on disk.
-// What else is in memtables goes there too: then each step is an edit of the
-// manifest.
+// It flushes all memtables, so that the steps that follow find nothing of a partition in
+// memory, and only edit the manifest.
 func (s *Store) mark(some []*replacement) error {
 	if err := s.room(s.opts.MinFreeBytes / 4); err != nil {
 		return err
@@ -383,7 +385,7 @@ func (s *Store) mark(some []*replacement) error {
 		if len(r.bottom)+len(r.run) == 0 {
 			continue
 		}
-		if err := s.bad(r.p, restoring(r.was)); err != nil {
+		if err := s.setBad(r.p, causeWhileReplaced(r.was)); err != nil {
 			return err
 		}
 	}
@@ -440,19 +442,20 @@ func (s *Store) reload(p *part) error {
 	return err
 }
 
-// lift ends the quarantines of those that are replaced, on disk first, and has
-// them counted.
+// lift ends the quarantines of those that are replaced, on disk first, and sets their
+// counts.
 func (s *Store) lift(some []*replacement) error {
 	var errs []error
 	lifted := slices.DeleteFunc(slices.Clone(some), func(r *replacement) bool { return r.err != nil })
-	for _, r := range lifted {
-		r.was = r.p.bad
-		errs = append(errs, s.countReplaced(r), s.bad(r.p, nil))
+	marked := make([]error, len(lifted)) // by mark
+	for i, r := range lifted {
+		marked[i] = r.p.bad
+		errs = append(errs, s.countReplaced(r), s.setBad(r.p, nil))
 	}
 	err := errors.Join(append(errs, s.flushPebble(s.ctx.Done()))...)
 	if err != nil {
-		for _, r := range lifted {
-			r.p.bad = r.was
+		for i, r := range lifted {
+			r.p.bad = marked[i]
 		}
 	}
 	return err
@@ -470,9 +473,9 @@ func (s *Store) countReplaced(r *replacement) error {
 	return s.db.Set(countsKey(r.p.p), r.p.tally.Encode(r.p.row.counted()), pebble.NoSync)
 }
 
-// bad says why a partition is quarantined, or that it is not. It is on disk
-// with the next flush. p.mu is held.
-func (s *Store) bad(p *part, cause error) error {
+// setBad sets why a partition is quarantined; nil: it is not. It is on disk with the
+// next flush. p.mu is held.
+func (s *Store) setBad(p *part, cause error) error {
 	err := error(nil)
 	if cause == nil {
 		err = s.unset(badKey(p.p))

@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// Processor is the name of the processor.
+// Processor returns the model name of the first processor in /proc/cpuinfo; empty where
+// that has none, as on most ARM.
 func Processor() string {
 	text, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {

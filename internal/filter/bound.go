@@ -17,7 +17,7 @@ type Bound struct {
 	terms  []term
 	reads  []int // columns of the record
 	entity bool
-	counts Counts // of errors
+	counts Counts // Null and Error; False and NaN are in state
 	at     batch
 	list   []int32 // the rows a kernel works on
 	watch  watch
@@ -27,8 +27,8 @@ type Bound struct {
 	clauses []clause // where it counts by clause
 }
 
-// term is one term of the outermost &&. fast, if any, does the same; run, if
-// any, does several.
+// term is one term of the outermost &&. fast, if any, does the same in one loop;
+// run, if any, is generated code for this term and those behind it.
 type term struct {
 	kernel
 	fast   tester
@@ -39,7 +39,8 @@ type term struct {
 }
 
 // verdict is what a term says of the rows of a chunk. It is false for those in
-// none of hit, unfit and failed; nan are those that compared a NaN.
+// none of hit, unfit (null, or of another type than the operation takes) and failed; nan
+// are those that compared a NaN.
 type verdict struct {
 	hit, unfit, failed, nan compute.Mask
 }
@@ -59,7 +60,7 @@ type batch struct {
 
 // Select appends to sel the rows of [lo, hi) that the filter keeps, ascending.
 // rows must have the layout that was bound; entity is the row of the entity's
-// features, or nil.
+// features, or nil. After Watch, what it appended counts only if Over returns nil.
 func (b *Bound) Select(rows *column.Slab, lo, hi int, entity *column.Slab, sel []int32) []int32 {
 	b.at.rows, b.at.entity = rows, entity
 	for lo < hi {
@@ -178,7 +179,7 @@ func (b *Bound) Generated() (terms int) {
 	return terms
 }
 
-// Counts returns how many rows were dropped since Bind.
+// Counts returns how many rows were dropped since Bind, or the last Rebind.
 func (b *Bound) Counts() Counts {
 	c := b.counts
 	c.False, c.NaN = b.state.False, b.state.NaN

@@ -224,6 +224,6 @@ func (c *clause) collect(s *compute.State, n int) {
 	c.unfit, c.failed, c.some = compute.Mask{}, compute.Mask{}, false
 }
 
-// ClauseCounts returns how many rows the n-th clause dropped since Bind: rows of
-// which it is the first that is false, or else the first without a value.
+// ClauseCounts returns how many rows the n-th clause dropped since Bind, or the last
+// Rebind: rows of which it is the first that is false, or else the first without a value.
 func (b *Bound) ClauseCounts(n int) Counts { return b.clauses[n].counts }

@@ -145,10 +145,14 @@ func (bd *binder) call(n *expr.Node, args []kernel) kernel {
 		}
 		return &matches{o, a, bd.patterns[n.Args[1].Value.(string)], bd.watch}
 	}
+	test, ok := textTests[n.Name]
+	if !ok {
+		panic("filter: no kernel for the function " + n.Name)
+	}
 	if a.kind() != expr.String || args[1].kind() != expr.String {
 		return misfits(expr.Bool, args...)
 	}
-	return &text{o, a, args[1], textTests[n.Name], bd.watch}
+	return &text{o, a, args[1], test, bd.watch}
 }
 
 func (bd *binder) size(n *expr.Node, a kernel) kernel {

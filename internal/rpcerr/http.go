@@ -38,16 +38,14 @@ const internal millrace.Reason = "INTERNAL"
 
 // Reasons returns every reason that a Problem may have, sorted.
 func Reasons() []millrace.Reason {
-	return slices.Sorted(func(yield func(millrace.Reason) bool) {
-		if !yield(internal) {
-			return
-		}
-		maps.Keys(kinds)(yield)
-	})
+	all := append(slices.Collect(maps.Keys(kinds)), internal)
+	slices.Sort(all)
+	return all
 }
 
 // Problem is an RFC 9457 problem document. Type is "urn:millrace:" and the
-// reason in lower case; Reason is the stable name to switch on.
+// reason in lower case with hyphens for underscores, or "about:blank" for an error that is
+// no refusal; Title is the same in words; Reason is the stable name to switch on.
 type Problem struct {
 	Type   string          `json:"type"`
 	Title  string          `json:"title"`
@@ -64,15 +62,15 @@ func ProblemOf(err error) Problem {
 	if e == nil {
 		return Problem{Type: "about:blank", Title: "internal error", Status: http.StatusInternalServerError, Detail: err.Error(), Reason: internal}
 	}
-	name := strings.ToLower(string(e.Reason))
-	p := Problem{
-		Type: "urn:millrace:" + strings.ReplaceAll(name, "_", "-"), Title: strings.ReplaceAll(name, "_", " "),
-		Status: http.StatusInternalServerError, Detail: e.Detail, Reason: e.Reason, Field: e.Field, WayOut: e.WayOut,
-	}
+	reason, status := internal, http.StatusInternalServerError
 	if k, ok := kinds[e.Reason]; ok {
-		p.Status = k.http
+		reason, status = e.Reason, k.http
 	}
-	return p
+	name := strings.ToLower(string(reason))
+	return Problem{
+		Type: "urn:millrace:" + strings.ReplaceAll(name, "_", "-"), Title: strings.ReplaceAll(name, "_", " "),
+		Status: status, Detail: e.Detail, Reason: reason, Field: e.Field, WayOut: e.WayOut,
+	}
 }
 
 // WriteProblem answers a request with err as application/problem+json. What

@@ -1,12 +1,13 @@
 // Package stats holds the statistics that say whether a new ranking helps or
 // hurts: intervals and tests that may be looked at at any time, and measures of
-// rankings. Every function is pure; every formula names its source.
+// rankings. Nothing reads a clock, and only what takes a source of it draws by chance; every
+// formula names its source.
 //
-// What may be looked at any time (Sequence, SampleRatio) keeps its promise
+// What may be looked at at any time (Sequence, SampleRatio) keeps its promise
 // over all looks together: the chance that an interval ever misses the true
 // value, or that a P ever falls to alpha without cause, is at most alpha,
 // however often one looks and whenever one stops. What is for one look alone
-// (ChiSquareP, OffPolicy) says so.
+// (Split.ChiSquareP, OffPolicy, SignedRank, Mean.Once) says so.
 package stats
 
 import "fmt"
@@ -26,7 +27,7 @@ func refuse(field, wayOut, detail string, args ...any) error {
 }
 
 // Interval is what a value can be, both ends included. The ends are infinite
-// where nothing is known yet, which JSON cannot say.
+// where nothing is known yet; JSON has no infinity, so who writes one says it otherwise.
 type Interval struct{ Low, High float64 }
 
 // Contains reports whether x lies in the interval.

@@ -135,7 +135,7 @@ func TestGuardsThatNeverFireAreRefused(t *testing.T) {
 		"guards: {empty: 1.5, alpha: 0.5}":                                               "guards.alpha: 0.5 is not",
 		"guards: {more: {hide: 1e9}}\n    " + hides:                                      "guards.more.hide: 1e+09 would never",
 		"guards: {fewer: {hide: 1e-9}}\n    " + hides:                                    "guards.fewer.hide: 1e-09 would never",
-		"guards: {empty: 1}\n    " + steps("1ns"):                                        "experiments[0].ramp.least: 1ns is shorter than 1s, in which guards look once; write a time such as 1h, or leave it out",
+		"guards: {empty: 1}\n    " + steps("1ns"):                                        "experiments[0].ramp.least: 1ns is shorter than 1s, the longest that guards wait between two looks; write a time such as 1h, or leave it out",
 		"guards: {empty: 1}\n    " + steps("1s"):                                         "",
 		"guards: {empty: 1}\n    " + steps("0s"):                                         "",
 		"guards: {refused: 1000, p99: 3600000, alpha: 1e-6}":                             "",

@@ -14,10 +14,10 @@ import (
 // Beyond these bounds guards and ramps cannot do what they are for. They hold for
 // documents that are put in place now, and not for those that are there already.
 const (
-	maxMultiple = 1000        // of a rate: a control at 1 in 1000 could not be exceeded by more
+	maxMultiple = 1000        // of a rate: from 1 in 1000, a thousandfold is everything
 	maxLonger   = 3_600_000   // milliseconds: no request lasts an hour
 	minAlpha    = 1e-6        // below it confidence intervals are too wide to tell anything, however many viewers there are
-	minLeast    = time.Second // guards look once a second
+	minLeast    = time.Second // where nothing comes, guards judge once a second
 )
 
 // checkMeant refuses what stands in a document and has no effect, since nobody means that:
@@ -44,7 +44,7 @@ func (d *Document) checkMeant(f *faults) {
 			f.addf(path+".targeting", wayOut, "it is true of nobody")
 		}
 		if r := e.Ramp; r != nil && r.Least > 0 && r.Least < minLeast {
-			f.addf(path+".ramp.least", "write a time such as 1h, or leave it out", "%s is shorter than %s, in which guards look once", r.Least, minLeast)
+			f.addf(path+".ramp.least", "write a time such as 1h, or leave it out", "%s is shorter than %s, the longest that guards wait between two looks", r.Least, minLeast)
 		}
 		if r := e.Ramp; r != nil && r.Viewers == 0 && e.State != Stopped {
 			f.addf(path+".ramp.viewers", "write how many of each variant, such as 1000", "guards would be asked at a step before anybody has seen it")

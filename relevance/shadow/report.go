@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/internal/stats"
 )
 
-// Quantiles are the parts of which scores are told.
+// Quantiles are those of scores that a report has.
 var Quantiles = []float64{0.05, 0.25, 0.5, 0.75, 0.95}
 
 // scoreDigits are those of a quantile of scores: more would be noise ([stats.QuantileError]).
@@ -21,12 +21,12 @@ const topAuthors = 20
 // Report is how one shadow differs.
 type Report struct {
 	Pair
-	Answers     int64     `json:"answers"` // that were compared
-	Failed      int64     `json:"failed"`  // answers beside these, that the shadow failed to rank
-	Overlap10   float64   `json:"overlap_10"`
-	Overlap     float64   `json:"overlap"`
-	RBO         float64   `json:"rbo"`
-	Tau         *float64  `json:"tau"`          // nil: no answer had two items in both
+	Answers     int64     `json:"answers"`      // that were compared
+	Failed      int64     `json:"failed"`       // answers beside these, that the shadow failed to rank
+	Overlap10   float64   `json:"overlap_10"`   // part of the first ten items that are in both
+	Overlap     float64   `json:"overlap"`      // and of all items
+	RBO         float64   `json:"rbo"`          // rank-biased overlap: see [stats.RankBiasedOverlap]
+	Tau         *float64  `json:"tau"`          // Kendall's, of items in both; nil: in no answer did both rankings order two of them
 	AuthorShift float64   `json:"author_shift"` // mean part of an answer's items that would be of other authors
 	Scores      []Score   `json:"scores"`
 	Types       []Type    `json:"types"`
@@ -39,7 +39,7 @@ type Report struct {
 // Score is a quantile of scores, within 1 % of its value, in as many digits as that is worth.
 type Score struct {
 	Quantile float64  `json:"quantile"`
-	Served   *float64 `json:"served"` // of items served, by their model; nil: none is a number
+	Served   *float64 `json:"served"` // of items served, by their model; nil: none is a finite number
 	Shadow   *float64 `json:"shadow"` // of the shadow's items, by the shadow
 	// Shift is of items served: what the shadow gives more than their model.
 	Shift *float64 `json:"shift"`
@@ -61,7 +61,7 @@ type Cost struct {
 // Feature is the part of items that lack a feature.
 type Feature struct {
 	Feature string   `json:"feature"`
-	Served  *float64 `json:"served"` // nil: the model has no such feature
+	Served  *float64 `json:"served"` // nil: not known to be a feature of the model, or no item was looked at
 	Shadow  *float64 `json:"shadow"`
 }
 

@@ -19,7 +19,7 @@ func (f *Forest) compile() {
 	for i := range f.trees {
 		t := &f.trees[i]
 		t.fast = -1
-		if nodes := f.nodes[t.start:t.end]; !t.folded && comparable(nodes) {
+		if nodes := f.nodes[t.start:t.end]; !t.folded && onlyComparisons(nodes) {
 			t.fast = int32(len(f.splits))
 			f.lay(nodes, seen)
 			t.fastEnd = int32(len(f.splits))
@@ -54,9 +54,9 @@ func (f *Forest) plus(sum, leaf float64) float64 {
 	return sum + leaf
 }
 
-// comparable reports whether every split is one comparison that an infinity
-// decides.
-func comparable(nodes []node) bool {
+// onlyComparisons reports whether every split is one comparison with a finite threshold, so
+// that the tree can be walked by keys.
+func onlyComparisons(nodes []node) bool {
 	for i := range nodes {
 		n := &nodes[i]
 		if n.kind == inSet || n.kind == notInSet || n.kind == numeric && math.IsInf(n.threshold, 0) {

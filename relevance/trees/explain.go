@@ -1,10 +1,10 @@
 package trees
 
-// Explain splits the sum of a row's leaves: base is what the trees would give
-// before their first split, and each split's step belongs to the column it
-// reads. Where a file does not say what its inner nodes would give, they count
-// as 0, and a linear leaf's model counts for the last split. Sums are in
-// float64.
+// Explain splits the sum of a row's leaves: base is the base score, a linear
+// booster's bias, and what the trees would give before their first split; each
+// split's step belongs to the column it reads. Where a file does not say what
+// its inner nodes would give, they count as 0, and a linear leaf's model counts
+// for the last split. Sums are in float64.
 func (f *Forest) Explain(row []float64) (base float64, columns []float64) {
 	columns = make([]float64, f.Inputs)
 	block := f.row(row)

@@ -42,13 +42,13 @@ type Model struct {
 	setBytes int         // what they take
 	leaves   []leafModel // of linear leaves
 	base     []float64   // of each class
-	baseLast bool        // base is added to the sum of the leaves, and they not to it
+	baseLast bool        // base is added after all leaves (XGBoost before 1.3, dart before 1.4); else the sum begins with it
 	weights  []float64   // of a linear booster: by column and class; nil for trees
 	link     link
 	scale    float64 // of the sigmoid in the link
 	average  float64 // what sums are divided by; 1 for boosting
 	single   bool    // float32 arithmetic
-	class    int     // whose score is the model's
+	class    int     // the one whose score Score returns
 }
 
 // Forest is a model laid out for scoring. It is immutable.
@@ -73,7 +73,7 @@ type tree struct {
 	class      int32
 	depth      int32 // of the deepest leaf
 	sure       int32 // of the nearest
-	fast       int32 // where its splits start; -1 if it must be walked plainly
+	fast       int32 // where its splits start; -1 if it is walked plainly, or folded
 	fastEnd    int32
 	linear     bool // its leaves are linear models
 	folded     bool // it is one leaf, which Forest.begins has
@@ -88,7 +88,7 @@ type node struct {
 	child     [2]int32 // left and right, within the tree
 	feature   int32
 	missing   uint8 // the child of NaN
-	stray     uint8 // of a categorical split: the child of what is below or above its set's bits
+	stray     uint8 // of a categorical split: the child of a category below 0, or at or above set.end
 	zero      bool  // zeros are missing
 	kind      uint8
 	model     int32   // of a linear leaf: its index in Forest.leaves
@@ -146,8 +146,8 @@ func (m *Model) Class(class int) (*Model, error) {
 	return &g, nil
 }
 
-// Raw returns the model without its link: the score is the sum of the leaves,
-// of a random forest of LightGBM too.
+// Raw returns the model without its link and without averaging: the score is the base plus
+// the sum of the leaves.
 func (m *Model) Raw() *Model {
 	g := *m
 	g.link, g.average = identity, 1
@@ -176,7 +176,7 @@ func Import(src []byte) (*Model, error) {
 		return XGBoost(src)
 	case bytes.HasPrefix(src, []byte("[")):
 		return nil, errors.New("trees: a list of trees, as XGBoost's dump_model writes for people; save the model with save_model")
-	case bytes.HasPrefix(src, []byte("binf")), bytes.HasPrefix(src, []byte("\x00\x00\x00?")):
+	case bytes.HasPrefix(src, []byte("binf")), bytes.HasPrefix(src, []byte("\x00\x00\x00?")): // base_score 0.5 as a float32, of files without a magic
 		return nil, errors.New("trees: XGBoost's old binary format; load it and save it as model.json")
 	}
 	return nil, errors.New("trees: neither a LightGBM text model or dump nor an XGBoost JSON or UBJSON model")

@@ -12,8 +12,8 @@ import (
 )
 
 // decodeJSON reads a JSON document into what ubjson gives, with the words that
-// XGBoost writes and JSON does not have: NaN, as conditions of categorical splits
-// are, which is null, and Infinity. Integers come as int64, other numbers rounded
+// XGBoost writes and JSON does not have: NaN (the condition of a categorical
+// split), which comes as nil, and Infinity. Integers come as int64, other numbers rounded
 // to a float32 as the library reads them. encoding/json would take ten times the
 // room for the lists of numbers that a model is.
 func decodeJSON(src []byte) (any, error) {
@@ -179,8 +179,8 @@ func (d *jsonReader) word() (any, error) {
 	return x, nil
 }
 
-// room is how many values a document may still have that take far more memory
-// than they take bytes of the file: all but numbers in lists. A model has few of them for
+// room is how many values a document may still have besides numbers in lists: these others
+// take far more memory than bytes of the file. A model has few of them for
 // each of its trees, and of its features.
 type room int
 
@@ -242,8 +242,8 @@ func (l *list) number(n int64, x float64, whole bool) error {
 	return nil
 }
 
-// capacity is for how many numbers memory is allocated at once: as append grows a
-// slice, it would be twice as much for a while.
+// capacity is for how many numbers memory is allocated at first: where append has to grow a
+// slice, there is the old one and the new for a while.
 func (l *list) capacity() int {
 	if l.most == nil {
 		return 0

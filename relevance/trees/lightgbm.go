@@ -291,7 +291,8 @@ func (r *lightgbm) split(t *lgbTree, i int) (node, error) {
 	return n, nil
 }
 
-// numericSplit sets where what is missing goes.
+// numericSplit moves a threshold off zero, as LightGBM reads zero, and sets where what is
+// missing goes; missing is the missing type of the file, left its default_left.
 func (n *node) numericSplit(missing int32, left bool) {
 	n.threshold = besideZero(n.threshold)
 	if left {

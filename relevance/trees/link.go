@@ -15,9 +15,9 @@ const (
 	exponent      // exp(x)
 	softmax       // over the classes
 	argmax        // the class with the greatest sum, the first of equals
-	log1pExp      // log(1 + exp(x))
-	square        // sign(x) * x*x
-	step          // 1 above 0, else 0
+	log1pExp      // log(1 + exp(x)), LightGBM's alone
+	square        // sign(x) * x*x, LightGBM's alone
+	step          // 1 above 0, else 0, XGBoost's alone
 )
 
 // needsAllClasses reports whether a score needs the sums of all classes.
@@ -44,7 +44,7 @@ func (f *Forest) linked(x float64) float64 {
 func (f *Forest) linked32(x float32) float32 {
 	switch f.link {
 	case sigmoid:
-		const eps = 1e-16
+		const eps = 1e-16 // as in XGBoost; exp overflows above 88.7
 		return 1 / (exp32(min(-x, 88.7)) + 1 + eps)
 	case exponent:
 		return exp32(x)

@@ -5,14 +5,15 @@ import (
 	"slices"
 )
 
-// maxCategory is what a category stays below: LightGBM's and XGBoost's are
-// codes, counted from 0.
+// maxCategory is what a category stays below that a file names as a number, counted from 0:
+// XGBoost's, and those of LightGBM's dump. LightGBM's text form has the bits themselves,
+// which the length of the file bounds.
 const maxCategory = 1 << 24
 
 // The memory of sets. Bits are looked up in one step, and take as much room as
 // the largest category says: a file of a few bytes may name one in the millions.
 const (
-	freeWords   = 128 // of bits that any set may take: categories below 4096
+	freeWords   = 128 // of bits that any set of newSet may take: categories below 4096
 	wordsACode  = 8   // more of them that it may take for each category
 	maxSetBytes = 128 << 20
 )
@@ -21,10 +22,10 @@ const (
 type set struct {
 	bits  []uint32 // by category, unless that would take far more room than codes
 	codes []uint32 // ascending
-	end   float64  // what is stray begins here
+	end   float64  // a multiple of 32; categories from here on are not looked up: node.stray says where they go
 }
 
-// newSet returns the set of codes, whose order it changes.
+// newSet returns the set of codes, which it sorts and compacts in place.
 func newSet(codes []uint32) set {
 	if len(codes) == 0 {
 		return set{}
@@ -44,7 +45,7 @@ func newSet(codes []uint32) set {
 	return s
 }
 
-// has returns 1 for a category below end that is in the set, and else 0.
+// has returns 1 if a category is in the set, and else 0. It must be below end.
 func (s *set) has(c uint32) uint8 {
 	if s.bits != nil {
 		return uint8(s.bits[c/32] >> (c % 32) & 1)
@@ -52,7 +53,7 @@ func (s *set) has(c uint32) uint8 {
 	return s.find(c)
 }
 
-// find is has of codes. It is a call, so that has is none.
+// find is has of codes. It is kept out of line, so that has is inlined.
 //
 //go:noinline
 func (s *set) find(c uint32) uint8 {

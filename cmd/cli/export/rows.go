@@ -34,9 +34,10 @@ type Item struct {
 	Experiments       []Variant `parquet:"experiments,list" json:"experiments"`
 	HeldOut           []string  `parquet:"held_out,list" json:"held_out"`
 	DraftSeed         *int64    `parquet:"draft_seed,optional" json:"draft_seed"`
-	Items             *int64    `parquet:"items,optional" json:"items"` // that were shown, each in a row; null in files of before
+	Items             *int64    `parquet:"items,optional" json:"items"` // that were shown, each in a row; null in files of versions that did not write it
 
-	// Of the item; null where nothing was shown.
+	// Of the item; all null where nothing was shown. Score is null for NaN, Team where no
+	// ranking drafted the item, CopyOf for the first copy of a record.
 	Place         *int64    `parquet:"place,optional" json:"place"` // in the feed, from 1
 	ID            *string   `parquet:"id,optional" json:"id"`
 	Entity        *string   `parquet:"entity,optional,dict" json:"entity"`
@@ -108,7 +109,7 @@ func appendShown(rows []Item, r *exposure.Record, done map[outcome.Place][]outco
 		if it.Team >= 0 {
 			row.Team = &r.Interleaving.Teams[it.Team]
 		}
-		at, again := first[it.ID] // who acted on a record acted on what each copy of it shows
+		at, again := first[it.ID] // each copy's row has the outcomes of the record: count those where CopyOf is nil
 		if again {
 			above := int64(r.ServedBefore + at)
 			row.CopyOf = &above
@@ -142,10 +143,10 @@ type RowWriter interface {
 	Close() error
 }
 
-// itemSchema is that of Item, by the name that it has had in files from the first.
+// itemSchema is that of Item. Its name in files must not change.
 var itemSchema = parquet.NewSchema("shownItem", parquet.SchemaOf(Item{}))
 
-// RowsTo writes rows as parquet or ndjson.
+// RowsTo writes rows as ndjson if form says so, else as parquet.
 func RowsTo(w io.Writer, form string) RowWriter {
 	if form == "ndjson" {
 		buffered := bufio.NewWriter(w)
@@ -170,7 +171,7 @@ func (p parquetRows) Write(rows []Item) error {
 }
 
 func (p parquetRows) Close() error {
-	if err := p.Flush(); err != nil { // so that the last part, which is kept in memory, has no rows
+	if err := p.Flush(); err != nil { // what comes after is the footer alone, which sealing keeps in memory to put the checksum in
 		return err
 	}
 	p.to.last = &bytes.Buffer{}

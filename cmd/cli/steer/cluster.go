@@ -52,13 +52,13 @@ func clusterShow(cm *clusters.Flags) *cobra.Command {
 		Short: "Nodes, what they host, what is ready, and what is wrong; fails unless all is well",
 		Long: `Shows the index nodes, what they host and what of it is ready, which brokers are
 registered and whether they go by all that etcd has, and what is wrong. It fails
-unless all is well; a broker that is only silent may have ended, is told, and is no
-fault. One that has not heard of something is given 12 s, in which all processes read etcd
+unless all is well; a broker that is only silent is shown, and is no fault, since
+it may have ended. One that has not heard of something is given 12 s, in which all processes read etcd
 anew, and one that has heard of it and does not go by it 3 s, before that is a fault.
 
 A broker that stops takes its registration back. One that ends otherwise, or has
-lost etcd, is named as silent for ten minutes at most. Brokers of a version
-before this register nowhere.`,
+lost etcd, is named as silent for ten minutes at most. Brokers older
+than registration are not shown.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			l, err := cm.Look(c.Context())

@@ -22,14 +22,14 @@ type identity struct {
 	Cluster  string          `json:"cluster"`
 	Node     millrace.NodeID `json:"node,omitempty"`  // none: a broker
 	Instance string          `json:"instance"`        // see Instance of topology.Node
-	Start    int64           `json:"start,omitempty"` // of the last process that registered from here
+	Start    int64           `json:"start,omitempty"` // how many processes have registered from here
 }
 
 // Instance is what a data directory says of the process that has it.
 type Instance struct {
-	Word  string // that the directory was given when it was new
-	Place string // that the directory has, on which running machine; empty: not known
-	Start int64  // of the last process that registered from it; 0: none did
+	Word  string // random, written when the identity was made
+	Place string // boot, device and inode of the directory, by which a copy of it is told; empty: not known
+	Start int64  // how many processes have registered from here
 	dir   string
 }
 
@@ -51,7 +51,7 @@ func placeOf(dir string) string {
 	return fmt.Sprintf("%.8s/%d/%d", boot, at.Dev, at.Ino)
 }
 
-// Registered keeps that a process registers from the directory.
+// Registered writes down that one more process, the start-th, registers from the directory.
 func (i Instance) Registered(start int64) error {
 	if i.dir == "" {
 		return nil
@@ -94,7 +94,7 @@ func CheckDir(dir, name string, id millrace.NodeID) (instance Instance, err erro
 		return Instance{}, &millrace.Error{
 			Reason: millrace.ReasonInvalid, Field: "data",
 			Detail: fmt.Sprintf("%s belongs to %s, not to %s", dir, have, identity{Cluster: name, Node: id}),
-			WayOut: "name a directory of its own, or the right cluster and id; to give this one away for good, remove it",
+			WayOut: "name a directory of its own, or the right cluster and id; to give its data away for good, remove the directory",
 		}
 	default:
 		return Instance{have.Instance, placeOf(dir), have.Start, dir}, nil

@@ -13,16 +13,16 @@ import (
 	"github.com/millrace/millrace/internal/kafka/follow"
 )
 
-// HistoryKey begins the keys, in the topic progress, of what people had done to
-// groups of partitioners. No group's name does.
+// HistoryKey begins the keys, in the topic progress, of the commands that people
+// gave for groups of partitioners. No group's name begins so.
 const HistoryKey = "history:"
 
-// NoteAct writes down, in the topic progress, what is about to be done to a group:
-// what cannot be written down must not be done.
+// NoteAct writes down, in the topic progress, what is about to be done to a group.
+// Where it returns an error, that must not be done.
 func NoteAct(ctx context.Context, brokers kafka.Brokers, topic string, e audit.Entry) error {
 	e.Time = time.Now().UTC()
-	// A list: a reader that knows no acts refuses it, and does not take it for the
-	// heartbeat of a group from long ago.
+	// A list: versions from before there was a history would read an object as a group's
+	// heartbeat; a list they refuse.
 	value, err := json.Marshal([]audit.Entry{e})
 	if err != nil {
 		return err
@@ -30,7 +30,7 @@ func NoteAct(ctx context.Context, brokers kafka.Brokers, topic string, e audit.E
 	return follow.Put(ctx, brokers, topic, fmt.Sprintf("%s%020d %s", HistoryKey, e.Time.UnixNano(), e.Who), value)
 }
 
-// History returns what people had done to groups, the oldest first.
+// History returns the commands that people gave for groups, the oldest first.
 func (l *Log) History() []audit.Entry {
 	l.known.Lock()
 	defer l.known.Unlock()

@@ -293,7 +293,7 @@ func (l *Log) take(r *kgo.Record) error {
 		}
 	}
 	if err != nil && l.cfg.Log != nil {
-		l.cfg.Log.Warn("kafka: heartbeat refused", "topic", r.Topic, "offset", r.Offset, "key", fmt.Sprintf("%.64q", key), "error", err)
+		l.cfg.Log.Warn("kafka: record of progress refused", "topic", r.Topic, "offset", r.Offset, "key", fmt.Sprintf("%.64q", key), "error", err)
 	}
 	return nil
 }

@@ -350,7 +350,7 @@ func (n *fakeNode) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1
 	for _, it := range req.Above {
 		resp.Above = append(resp.Above, n.w.above(fanout.RankOf(it), q))
 	}
-	if size := int64(proto.Size(resp)); !n.old && req.MaxBytes > 0 && size > req.MaxBytes {
+	if size := nodewire.Size(resp); !n.old && req.MaxBytes > 0 && size > req.MaxBytes {
 		resp.Items, resp.WithheldBytes = nil, size
 	}
 	if n.claims > 0 && req.Limit > 1 {

@@ -18,7 +18,6 @@ import (
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
@@ -28,6 +27,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/memory"
+	"github.com/millrace/millrace/internal/nodewire"
 	"github.com/millrace/millrace/internal/rpcerr"
 	"github.com/millrace/millrace/internal/tracing"
 )
@@ -568,7 +568,7 @@ func (a *Asking) queryPart(ctx context.Context, r shardRequest, g *questions.Gro
 		}
 		needs := resp.GetWithheldBytes()
 		if needs == 0 {
-			size = int64(proto.Size(resp))
+			size = nodewire.Size(resp)
 			a.fan.sizes.learn(a.q, size, len(resp.GetItems()))
 			return resp, nil
 		}

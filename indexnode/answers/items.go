@@ -9,6 +9,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/indexnode/query"
+	"github.com/millrace/millrace/internal/nodewire"
 	"github.com/millrace/millrace/relevance"
 )
 
@@ -79,12 +80,9 @@ func (r *itemRoom) measure(from []query.Item) {
 	}
 }
 
-// itemBytes is what an item takes at most beside its texts, its body and its account.
-const itemBytes = 64
-
 // bytes returns about what the items take on the wire, rather more than less.
 func (r *itemRoom) bytes() int64 {
-	return int64(itemBytes*r.count + r.textBytes + r.bodyBytes + r.nameBytes)
+	return int64(nodewire.ItemBytes*r.count + r.textBytes + r.bodyBytes + r.nameBytes)
 }
 
 // of returns items as messages, in the memory that was made for them.

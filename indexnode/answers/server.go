@@ -15,7 +15,6 @@ import (
 
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
@@ -291,7 +290,7 @@ func (s *Server) scan(ctx context.Context, r *question, q *query.Query, req *nod
 	room := itemRoom{}
 	room.measure(answer.Items)
 	s.rankBeside(ctx, r, q, &room)
-	if err := r.fits(req, resp, int64(proto.Size(resp))+room.bytes()); err != nil || resp.WithheldBytes > 0 {
+	if err := r.fits(req, resp, nodewire.Size(resp)+room.bytes()); err != nil || resp.WithheldBytes > 0 {
 		return resp, err
 	}
 	resp.Items = s.items(answer.Items, &room, spec.Shadow)
@@ -307,7 +306,7 @@ func (s *Server) scan(ctx context.Context, r *question, q *query.Query, req *nod
 		s.describe(span, resp, resolved, scanned, ranked)
 	}
 	if req.Features {
-		if err := r.fits(req, resp, int64(proto.Size(resp))); err != nil || resp.WithheldBytes > 0 {
+		if err := r.fits(req, resp, nodewire.Size(resp)); err != nil || resp.WithheldBytes > 0 {
 			return resp, err
 		}
 	}
@@ -316,7 +315,7 @@ func (s *Server) scan(ctx context.Context, r *question, q *query.Query, req *nod
 		if err := s.explain(ctx, r, q, req, resp); err != nil {
 			return nil, err
 		}
-		return resp, r.fits(req, resp, int64(proto.Size(resp)))
+		return resp, r.fits(req, resp, nodewire.Size(resp))
 	}
 	return resp, nil
 }

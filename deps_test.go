@@ -214,6 +214,7 @@ var unsafeIn = map[string]string{
 	"internal/ahead":      "addresses for the processor",
 	"indexnode/arena":     "memory of the system, not of the Go heap",
 	"indexnode/store":     "strings that share a blob while it is read",
+	"internal/nodewire":   "strings that share an answer's bytes",
 	"internal/simulation": "linkname: etcd's client waits for a channel that is made before the bubble",
 	"internal/grpctune":   "bytes handed to the kernel without the scheduler in between",
 }

@@ -8,6 +8,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/internal/memory"
+	"github.com/millrace/millrace/internal/nodewire"
 )
 
 // ReadMessage reads a request from protobuf, when [Message] has found it
@@ -28,7 +29,8 @@ func ReadMessage(message []byte, req proto.Message, loan *memory.Loan) error {
 }
 
 // unmarshalProto is proto.Unmarshal, but that the entities of a feed request are
-// pieces of one string instead of hundreds. Whether they are UTF-8 is left to TakeEntities of
+// pieces of one string instead of hundreds, and its viewer is read by hand as
+// index nodes do. Whether entities are UTF-8 is left to TakeEntities of
 // questions.Question, which says which one is not.
 func unmarshalProto(message []byte, m proto.Message) (err error) {
 	if req, ok := m.(*feedv1.GetFeedRequest); ok {
@@ -42,12 +44,15 @@ func unmarshalProto(message []byte, m proto.Message) (err error) {
 	return nil
 }
 
-// entitiesTag is the tag of GetFeedRequest.entities.
-const entitiesTag = 3<<3 | uint64(protowire.BytesType)
+// The tags of GetFeedRequest.viewer and entities.
+const (
+	viewerTag   = 2<<3 | uint64(protowire.BytesType)
+	entitiesTag = 3<<3 | uint64(protowire.BytesType)
+)
 
 // unmarshalRequest is as [unmarshalProto] says.
 func unmarshalRequest(message []byte, req *feedv1.GetFeedRequest) error {
-	n, others := 0, 0 // how many entities, and the bytes of all else
+	n, viewers, others := 0, 0, 0 // how many entities and viewers, and the bytes of all that is no entity
 	for at := 0; at < len(message); {
 		tag, _, end, err := nextField(message, at)
 		switch {
@@ -55,18 +60,29 @@ func unmarshalRequest(message []byte, req *feedv1.GetFeedRequest) error {
 			return err
 		case tag == entitiesTag:
 			n++
+		case tag == viewerTag:
+			viewers++
+			fallthrough
 		default:
 			others += end - at
 		}
 		at = end
 	}
 	all := string(message)
-	entities, rest := make([]string, 0, n), make([]byte, 0, others)
+	entities, rest, viewer := make([]string, 0, n), make([]byte, 0, others), (*feedv1.Viewer)(nil)
 	for at := 0; at < len(message); {
 		tag, value, end, _ := nextField(message, at)
-		if tag == entitiesTag {
+		switch {
+		case tag == entitiesTag:
 			entities = append(entities, all[value:end])
-		} else {
+		case tag == viewerTag && viewers == 1: // several would be joined
+			viewer = &feedv1.Viewer{}
+			if nodewire.ReadViewer(message[value:end], viewer) {
+				break
+			}
+			viewer = nil
+			fallthrough
+		default:
 			rest = append(rest, message[at:end]...)
 		}
 		at = end
@@ -76,6 +92,9 @@ func unmarshalRequest(message []byte, req *feedv1.GetFeedRequest) error {
 	}
 	if n > 0 {
 		req.Entities = entities
+	}
+	if viewer != nil {
+		req.Viewer = viewer
 	}
 	return nil
 }

@@ -80,7 +80,7 @@ func (r *itemRoom) measure(from []query.Item) {
 	}
 }
 
-// bytes returns about what the items take on the wire, rather more than less.
+// bytes returns about what the items take on the wire.
 func (r *itemRoom) bytes() int64 {
 	return int64(nodewire.ItemBytes*r.count + r.textBytes + r.bodyBytes + r.nameBytes)
 }

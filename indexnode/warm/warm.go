@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/grpctune"
+	"github.com/millrace/millrace/internal/nodewire"
 	"github.com/millrace/millrace/internal/wait"
 )
 
@@ -87,7 +88,7 @@ func (p *grpcPeer) Hot(ctx context.Context, req *nodev1.HotRequest) (*nodev1.Hot
 
 func (s *Server) dialPeer(to topology.Node) (hotPeer, error) {
 	conn, err := grpc.NewClient(to.Addr, append(append(grpctune.Client(), s.cfg.Peers...),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(2*maxHotBytes)))...)
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(nodewire.Codec()), grpc.MaxCallRecvMsgSize(2*maxHotBytes)))...)
 	if err != nil {
 		return nil, fmt.Errorf("node %s at %s: %w", to.ID, to.Addr, err)
 	}

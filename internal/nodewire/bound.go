@@ -11,9 +11,8 @@ const (
 	// maxValues is how many fields and elements a request may have, those in its
 	// messages included. Brokers send half of that at most: a parsed one takes
 	// some hundred bytes, of two that it takes on the wire.
-	maxValues  = 500_000
-	leastBytes = 2   // of a value
-	maxDepth   = 100 // of messages in messages
+	maxValues = 500_000
+	maxDepth  = 100 // of messages in messages
 )
 
 var errTooMany = errors.New("nodewire: the request has too many values")

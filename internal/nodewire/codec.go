@@ -1,6 +1,6 @@
-// Package nodewire is what index nodes and those who ask them agree on beside
-// the protocol: which version of it a node understands, how much a question may
-// be, and what a viewer is.
+// Package nodewire has what index nodes and their callers agree on beside the messages of the
+// protocol: which version of the protocol a node understands, how large a question may be, and
+// what the attributes of a viewer may be.
 package nodewire
 
 import (
@@ -11,15 +11,16 @@ import (
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 )
 
-// Protocol is what this version's index nodes understand, and say in every
-// answer. It rises with what a node must heed for its answer to be right:
+// Protocol is the version of the protocol that index nodes of this binary understand. They send
+// it in every answer. It rises with each field that a node must understand for its answer to be
+// right:
 //
 //  1. QueryRequest.served_key
 //  2. QueryRequest.weights
 const Protocol = 2
 
-// Codec returns the codec of index nodes: gRPC's own, but that it refuses a
-// question, before it is parsed, which would take far more memory than bytes.
+// Codec returns the codec of index nodes. It is gRPC's own, and also refuses a question, before
+// it is parsed, that would take far more memory than it has bytes.
 func Codec() encoding.CodecV2 { return codec{encoding.GetCodecV2("proto")} }
 
 type codec struct{ encoding.CodecV2 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Rank is a candidate's place in an answer.
+// Rank is what decides a candidate's place in an answer.
 type Rank struct {
 	Score float64
 	Time  Time
@@ -14,10 +14,11 @@ type Rank struct {
 	Timeline
 }
 
-// Compare orders the better rank first: score descending with NaN last, time
-// descending, id ascending by bytes. A record that reached two of the asked
-// timelines is two candidates; the timeline's entity and type, ascending,
-// decide between them, so that the order is total and every topology agrees.
+// Compare returns a negative number if a is better than b, positive if worse, 0 if equal: by
+// score descending with NaN last, time descending, id ascending by bytes. A record that is
+// in two of the timelines asked for is two candidates; the timeline's entity and type,
+// ascending, decide between them. So the order is total, and the same however partitions
+// are spread over nodes.
 func (a Rank) Compare(b Rank) int {
 	if c := CompareScores(a.Score, b.Score); c != 0 {
 		return c
@@ -34,8 +35,8 @@ func (a Rank) Compare(b Rank) int {
 	return strings.Compare(string(a.Type), string(b.Type))
 }
 
-// CompareScores orders the higher score first and NaN last. Zeros of either
-// sign are equal.
+// CompareScores returns -1 if a is the higher score, 1 if b is, 0 if they are equal. NaN comes
+// last. Zeros of either sign are equal.
 func CompareScores(a, b float64) int {
 	switch {
 	case a > b:

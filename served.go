@@ -8,21 +8,22 @@ import (
 )
 
 // ServedKey is the key of [ServedHash], a secret of the cluster's brokers and
-// index nodes. Who knew it could make an object that pages take for one that
-// they have shown, which then is shown to nobody.
+// index nodes. With it, somebody could make an object whose hash is that of another one. To
+// a viewer who has seen the one, pages would not show the other.
 type ServedKey [16]byte
 
-// ServedHash identifies what a page served, so that the next one leaves it
-// out: SipHash-2-4 of the object when a feed deduplicates by object, else of
-// the record within its timeline. Broker and index nodes share it.
+// ServedHash returns the hash of what a page served, so that the next page leaves it
+// out. It is SipHash-2-4 of the object if distinctObjects is true, as for a feed that
+// deduplicates by object, else of the record's timeline and id. Brokers and index nodes
+// must compute the same hash.
 //
-// The zero key stands for none: brokers that know of no key hash otherwise, and
-// index nodes of this version answer them too, while a cluster is upgraded.
+// The zero key stands for no key, and gives the hash of older brokers, which know of none.
+// Index nodes need it while a cluster is upgraded.
 func ServedHash(key ServedKey, distinctObjects bool, object Object, t Timeline, id RecordID) uint64 {
 	if key == (ServedKey{}) {
 		return unkeyed(distinctObjects, object, t, id)
 	}
-	var room [256]byte // most fit into it
+	var room [256]byte // most inputs fit
 	b := room[:0]
 	if distinctObjects {
 		b = append(b, object...)
@@ -34,7 +35,7 @@ func ServedHash(key ServedKey, distinctObjects bool, object Object, t Timeline, 
 	return siphash.Hash(binary.LittleEndian.Uint64(key[:8]), binary.LittleEndian.Uint64(key[8:]), b)
 }
 
-// unkeyed is the hash of protocol 0: xxHash64.
+// unkeyed returns the hash that protocol 0, without a key, has: xxHash64.
 func unkeyed(distinctObjects bool, object Object, t Timeline, id RecordID) uint64 {
 	if distinctObjects {
 		return xxhash.Sum64String(string(object))

@@ -1,17 +1,17 @@
 package millrace
 
-// Viewer is who a feed is for, as the caller describes it.
+// Viewer is the person or thing that a feed is for, as the caller describes it.
 type Viewer struct {
 	ID string
-	// Attributes are bool, float64, string, []float64 or []string, reached
-	// in filters and models as viewer.NAME.
+	// Attributes are bool, float64, string, []float64 or []string. Filters and models
+	// read them as viewer.NAME.
 	Attributes map[string]any
-	// Features are numbers, reached as viewer.NAME as well. No name is in
-	// both.
+	// Features are numbers, read as viewer.NAME as well. No name is in both maps.
 	Features map[string]float64
 }
 
-// Value returns viewer.name: the id, an attribute or a feature.
+// Value returns what viewer.NAME stands for: the id, an attribute or a feature. It is false
+// if there is none of that name.
 func (v *Viewer) Value(name string) (any, bool) {
 	if name == "id" {
 		return v.ID, true

@@ -1,3 +1,3 @@
-// Package api holds the protocol definitions; the Go generated from them is
-// in the folders below. `make proto` writes it again.
+// Package api holds the protocol definitions. The folders below it hold the Go that
+// `make proto` generates from them.
 package api

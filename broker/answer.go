@@ -50,7 +50,7 @@ func (b *Broker) answer(ctx context.Context, q *question, f *fanout.Asking, o fa
 	if len(entries) == 0 {
 		resp.Hints = hints(q, o)
 		if no := b.forbid.Or(q.feed.Forbids()); no.Explain || no.Why {
-			// What was dropped, and that there was anything, is nobody's to know.
+			// The caller may not learn what was dropped, nor that anything was.
 			resp.Hints, resp.Receipt.Execution = nil, ""
 		}
 	}
@@ -69,14 +69,15 @@ func (b *Broker) answer(ctx context.Context, q *question, f *fanout.Asking, o fa
 // scratch is memory for the items of an answer, until they are copied.
 var scratch = sync.Pool{New: func() any { return new([]byte) }}
 
-// maxScratch is the largest piece that is kept for the next request.
+// maxScratch is the largest scratch memory, in bytes, that is kept for the next request.
 const maxScratch = 1 << 20
 
-// holdStep is by how many bytes the loan of items grows.
+// holdStep is by how many bytes of items, at least, the loan of a request grows at a
+// time. A loan is the memory that a request may use, counted in [admission.Control].
 const holdStep = 64 << 10
 
-// items returns the items of an answer as [items.Records.Append] writes them. The loan of
-// the request is then for these and a copy, and no more for the nodes' parts.
+// items returns the items of an answer as [items.Records.Append] writes them. From then on
+// the request's loan counts these bytes and one copy of them, and not the nodes' parts.
 func (b *Broker) items(ctx context.Context, q *question, f *fanout.Asking, entries []fanout.Entry) ([]byte, error) {
 	room := scratch.Get().(*[]byte)
 	all := (*room)[:0]
@@ -162,7 +163,8 @@ func (b *Broker) receipt(q *question, f *fanout.Asking, o fanout.Outcome, entrie
 		r.Applied = append(r.Applied, applied(&parts[i], q.fullReceipt, &digest))
 	}
 	if r.AppliedDigest = digest.String(); q.feed.Private {
-		// Where nothing new is shown and the log has gone on, something was dropped.
+		// From offsets that rise while nothing new is shown, a caller would learn that
+		// something was dropped.
 		r.Applied, r.AppliedDigest = nil, ""
 	}
 	r.Schemas = schemasOf(entries)
@@ -188,7 +190,7 @@ func applied(pt *fanout.Part, full bool, digest *offsets.Digest) *feedv1.Applied
 			a.LagSeconds = append(a.LagSeconds, of.Lag.Seconds())
 		}
 	}
-	if !full && slices.IsSortedFunc(parts, offsets.Part.Compare) { // as nodes send them
+	if !full && slices.IsSortedFunc(parts, offsets.Part.Compare) { // nodes send them sorted
 		a.Packed = offsets.Pack(parts)
 		return a
 	}
@@ -213,7 +215,7 @@ func schemasOf(entries []fanout.Entry) (names []string) {
 	return names
 }
 
-// each joins the distinct values.
+// each returns the distinct values, sorted and joined by commas. It sorts values in place.
 func each(values []string) string {
 	slices.Sort(values)
 	return strings.Join(slices.Compact(values), ",")
@@ -251,7 +253,7 @@ func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisec
 // filter.
 func addClauses(sum, more []*feedv1.ClauseCounts) []*feedv1.ClauseCounts {
 	if len(sum) != len(more) {
-		return more // sum is that of none yet
+		return more // this is the first node's
 	}
 	for i, c := range more {
 		s := sum[i]
@@ -261,8 +263,8 @@ func addClauses(sum, more []*feedv1.ClauseCounts) []*feedv1.ClauseCounts {
 }
 
 // nextToken returns the token of the page behind these entries; "" when there
-// is none. A page that is short because partitions are missing may have a
-// sequel: what they hold. So has a drafted one that is short for the cap.
+// is none. A short page is the last, with two exceptions: missing partitions may
+// hold more items, and so may a drafted page that the cap on an entity shortened.
 func (b *Broker) nextToken(q *question, entries []fanout.Entry, complete bool) string {
 	complete = complete && !(q.draft != nil && q.draft.left)
 	if len(entries) == 0 || complete && len(entries) < int(q.Query.Limit) {

@@ -54,12 +54,13 @@ type Config struct {
 	// Experiments are documents of experiments; [artefacts.Kind] of
 	// [experiments.Kind] gives them. nil: none.
 	Experiments experiments.Source
-	// Exposures take what answers of experiments showed. nil: nobody does.
+	// Exposures records what answers showed in which an experiment had a part. nil: it is
+	// not recorded.
 	Exposures Exposures
-	// Permit is who may ask what; nil: whoever reaches the broker everything. The
-	// quota of a caller that it knows goes by its name.
+	// Permit is who may ask what. nil: every caller may ask everything. A caller
+	// whom it names has the quota of that name.
 	Permit *permit.Policy
-	// Name is this broker's, in exposures.
+	// Name is the name of this broker in exposures.
 	Name string
 	// Models says which version of a model answers. nil: only models that every
 	// node has are asked for.
@@ -67,33 +68,32 @@ type Config struct {
 	// Condemned says which versions are not to be asked for. nil: none but those
 	// that nodes refuse to rank by.
 	Condemned Condemned
-	// Timeout bounds a request that comes without a deadline, and any other.
+	// Timeout bounds every request, also one with a later deadline of its own.
 	// 0: 10 s.
 	Timeout time.Duration
 	// Quotas are by caller, that of [admission.DefaultCaller] for all others together.
 	// A caller without one has no limit but the broker's.
 	Quotas map[string]admission.Quota
-	// RequestMemory bounds what all requests take together, in bytes: a quarter
-	// what has arrived by gRPC; a quarter all other bodies and what parsing
-	// takes; a half answers, from before nodes are asked until the caller has
-	// taken them. 0: 256 MiB, the least.
+	// RequestMemory bounds what all requests take together, in bytes. A quarter is
+	// for what has arrived by gRPC, and a quarter for all other bodies and for
+	// parsing. Half is for answers, from before nodes are asked until the caller has
+	// taken them. 0: 256 MiB, which is also the least.
 	RequestMemory int64
 	// Forbid is what callers may not ask of any feed.
 	Forbid feeds.Forbid
 	// PageKeys are the secrets that page tokens are signed with, the newest
-	// first, which all brokers of a cluster share: those of
-	// [secrets.Watch]. nil: a random one, so that pages continue
-	// only where they began.
+	// first. All brokers of a cluster share them, by [secrets.Watch]. nil: a
+	// random one, so that only this broker, until it ends, continues its pages.
 	PageKeys func() []secrets.Generation
-	// Traced says whose requests are traced and logged; [brokers.Traced] does.
+	// Traced says whose requests are traced and logged. [brokers.Traced] implements it.
 	// nil: nobody's.
 	Traced  interface{ Has(viewer string) bool }
 	Metrics prometheus.Registerer // nil: none
 	Log     *slog.Logger          // nil: slog.Default()
 }
 
-// The memory for requests. One of the largest takes 62 MiB to be parsed, and
-// what package questions lets it hold to be answered.
+// The memory for all requests, in bytes. Parsing one of the largest requests takes
+// 62 MiB; package questions bounds what answering it takes.
 const (
 	DefaultRequestMemory = 256 << 20
 	minRequestMemory     = 256 << 20
@@ -148,8 +148,8 @@ type Broker struct {
 	traced interface{ Has(viewer string) bool } // may be nil
 }
 
-// New returns a broker that serves the feeds that are defined. Nodes are dialled
-// when first asked.
+// New returns a broker that serves the built-in feeds and those of cfg. Nodes are
+// dialled when first asked. The caller must call Close.
 func New(cfg Config) (*Broker, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -182,7 +182,7 @@ func New(cfg Config) (*Broker, error) {
 	b.shadows = shadows.New(b.open, admitted, b.timeout, cfg.Log)
 	b.feeds = feeds.NewBook(append(feeds.BuiltIn(), cfg.Feeds...), cfg.Definitions, b.tryFeed, cfg.Log)
 	b.feeds.Start()
-	if cfg.Experiments != nil { // which refer to feeds
+	if cfg.Experiments != nil { // after b.feeds, since experiments refer to feeds
 		b.experiments = experiments.Follow(cfg.Experiments, newReferred(b), cfg.Log)
 	}
 	var err error
@@ -192,7 +192,8 @@ func New(cfg Config) (*Broker, error) {
 	return b, nil
 }
 
-// Close ends the connections to the nodes, once.
+// Close stops what the broker follows, and closes the connections to the nodes. It
+// must be called once, after the last request.
 func (b *Broker) Close() error {
 	b.feeds.Close()
 	if b.experiments != nil {
@@ -297,11 +298,13 @@ func (b *Broker) getFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*ques
 	return q, resp, err
 }
 
-// overtakes is how far ahead of a deadline its caller may give up at it: the word
-// that it does can be here before the deadline is.
+// overtakes is how long before a request's deadline a cancellation still counts as the
+// deadline. A caller gives up at the deadline by its own clock and cancels, and the
+// cancellation can arrive before the broker's own timer fires.
 const overtakes = 20 * time.Millisecond
 
-// late is the refusal of a request whose context has ended.
+// late returns the error of a request whose context has ended: a refusal if it
+// reached the deadline, else the context's error, since the caller went away.
 func late(ctx context.Context) error {
 	at, bounded := ctx.Deadline()
 	if err := ctx.Err(); !errors.Is(err, context.DeadlineExceeded) && (!bounded || time.Until(at) > overtakes) {

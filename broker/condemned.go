@@ -18,26 +18,26 @@ import (
 	"github.com/millrace/millrace/internal/cluster/artefacts"
 )
 
-// Condemned says which versions of models are not to be asked for, and why;
-// [artefacts.Condemned] does.
+// Condemned says which versions of models are condemned, that is, must not rank, and
+// why. [artefacts.Condemned] implements it.
 type Condemned interface {
 	// Why returns "" of a version that may be asked for.
 	Why(v artefacts.Version) string
 }
 
-// lastResort ranks where no version of a model is left that may: the newest
-// records first, by a model that every node has.
+// lastResort is the model that ranks if every version of another is condemned. Every
+// node has it, and it puts the newest records first.
 const lastResort = "recency"
 
-// condemned is which versions the broker does not ask for: those of the cluster,
-// and those that a node just now refused to rank by, of which the cluster may
-// not have heard.
+// condemned is which versions the broker does not ask for: those that the cluster
+// lists, and those that a node has just refused to rank by, which the cluster's list
+// may not have yet.
 type condemned struct {
 	cluster Condemned // nil: none
 	mu      struct {
 		sync.Mutex
 		heard map[artefacts.Version]heard
-		lacks map[questions.Weighted]struct{} // versions that have no such parameters
+		lacks map[questions.Weighted]struct{} // versions, each with weights that it has no parameters for
 	}
 }
 
@@ -47,11 +47,12 @@ type heard struct {
 	until time.Time
 }
 
-// heardFor is how long a node's word counts before the cluster's is there. While
-// etcd is away it is asked for again each time: the answer takes one more turn.
+// heardFor is how long the broker goes by a node's refusal. By then the cluster's list
+// should name the version. While etcd is away it does not, so the broker asks for the
+// version again after each heardFor, and that question is asked once more.
 const heardFor = 2 * time.Second
 
-// maxHeard bounds the versions of which nodes have told.
+// maxHeard bounds each map of what nodes have told. A full map is emptied.
 const maxHeard = 1000
 
 func (c *condemned) note(v artefacts.Version, why string) {
@@ -83,8 +84,10 @@ func (c *condemned) why(v artefacts.Version) string {
 	return h.why
 }
 
-// takes reports whether a version scores by weights that variants set: of no name,
-// of is what it ranks in the place of. Which lack some of them, nodes tell.
+// takes reports whether version v may score by weights that a variant sets; sum is
+// their checksum, "" for none. of is the condemned version that v replaces. If of has
+// no name, v replaces none and takes any weights. A replacement takes weights only if it
+// is of the same model and no node has said that it lacks some of them.
 func (c *condemned) takes(of, v artefacts.Version, sum string) bool {
 	if of.Name == "" || sum == "" {
 		return true
@@ -95,7 +98,8 @@ func (c *condemned) takes(of, v artefacts.Version, sum string) bool {
 	return v.Name == of.Name && !lacks
 }
 
-// noteLack notes that a version lacks some of the weights, which never changes.
+// noteLack notes that a version lacks some of the weights. A version never changes, so
+// this holds for good.
 func (c *condemned) noteLack(w questions.Weighted) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -105,12 +109,12 @@ func (c *condemned) noteLack(w questions.Weighted) {
 	c.mu.lacks[w] = struct{}{}
 }
 
-// choose lets the version that serves rank, or in the place of one that is
-// condemned the last good one. Who asked for the model by its name is refused
-// instead: they want to see just that.
+// choose makes the version that serves rank or, if that is condemned, the last good
+// one in its place. If the request itself names the model, choose refuses it instead:
+// its caller wants to see that model and no other.
 func (b *Broker) choose(q *question) error {
 	v, _ := b.models.Served(cmp.Or(q.inPlaceOf.Name, q.Query.Model))
-	if v.Name == "" { // no pointer knows it: every binary has it
+	if v.Name == "" { // the cluster has no version of it: it is a model of every binary
 		v.Name = cmp.Or(q.inPlaceOf.Name, q.Query.Model)
 	}
 	q.inPlaceOf = artefacts.Version{}
@@ -132,8 +136,8 @@ type refused struct {
 	why string
 }
 
-// unfit returns why a version does not rank for a question; "" if it may. What a
-// node has refused is not asked again, however long the asking takes.
+// unfit returns why a version must not rank for a question; "" if it may. A version
+// that a node refused for this question stays unfit for it, even beyond heardFor.
 func (b *Broker) unfit(q *question, v artefacts.Version) string {
 	for _, r := range q.refused {
 		if r.Version == v {
@@ -143,10 +147,10 @@ func (b *Broker) unfit(q *question, v artefacts.Version) string {
 	return b.condemned.why(v)
 }
 
-// maxTurns is how many versions of a model a question is asked by: nodes may
-// condemn the last good one too. The last is lastResort, which none can condemn.
-// Each model of a question has its own turns, so that one with many bad versions
-// takes no good one from another; and a question has few models.
+// maxTurns is how many times a question is asked for one model, each time by another
+// version: nodes may condemn the last good one too. The last turn is that of lastResort,
+// which none can condemn. Each model of a question has its own turns, so that one with
+// many bad versions takes none from another. A question has few models.
 const maxTurns = 4
 
 // lastGood returns the version that ranks in the place of one that is condemned:
@@ -172,15 +176,15 @@ func condemnedModel(field, wayOut string, v artefacts.Version, why string) error
 	return &millrace.Error{Reason: millrace.ReasonCondemned, Field: field, Detail: fmt.Sprintf("model %s is condemned: %s", v, why), WayOut: wayOut}
 }
 
-// lapsed is the refusal of a page whose first one was ranked by a version that
-// has been condemned since. Its order would go on in another's, and it is the
-// caller who knows whether what has been shown may be shown again.
+// lapsed is the refusal of a later page if the version that ranked the first one has
+// been condemned since. Another version would continue in another order. Only the
+// caller knows whether it may begin again and show some items twice.
 func lapsed(v artefacts.Version, why string) error {
 	return pagetoken.Refuse("model %s, which ranked the first page, is condemned since: %s", v, why)
 }
 
-// leaveOut returns those of the models beside a question's that may be asked
-// for.
+// leaveOut returns models without the condemned ones. They are shadow models, which
+// score beside the model that ranks.
 func (b *Broker) leaveOut(models []*nodev1.Model) (kept []*nodev1.Model) {
 	for _, m := range models {
 		if b.condemned.why(artefacts.Version{Name: m.Name, Version: m.Version, Sum: m.Sum}) == "" {
@@ -190,7 +194,8 @@ func (b *Broker) leaveOut(models []*nodev1.Model) (kept []*nodev1.Model) {
 	return kept
 }
 
-// reasonOf returns why a node refused to rank by a version.
+// reasonOf returns why a node refused to rank by a version, from the error with which
+// it refused.
 func reasonOf(err error) string {
 	var e *millrace.Error
 	if !errors.As(err, &e) {
@@ -202,8 +207,9 @@ func reasonOf(err error) string {
 	return e.Detail
 }
 
-// unweigh has a version rank by its own weights that ranks in the place of another,
-// or may have on the first page, and reports whether it did not before.
+// unweigh makes w's version rank by its own weights instead of w's, in each group of the
+// question where it replaces a condemned version, or on a later page may have replaced
+// one on the first. It reports whether it changed any group.
 func (q *question) unweigh(w questions.Weighted) (did bool) {
 	for i, g := range q.Groups {
 		of := g.InPlaceOf.Name
@@ -218,7 +224,7 @@ func (q *question) unweigh(w questions.Weighted) (did bool) {
 	return did
 }
 
-// saysCondemned stands before the reason in what nodes say.
+// saysCondemned stands before the reason in a node's refusal.
 const saysCondemned = "is condemned: "
 
 // ask gets the question answered as far as ctx, the time until end and the
@@ -236,9 +242,9 @@ func (b *Broker) ask(ctx context.Context, q *question, end time.Time) (o fanout.
 	}
 }
 
-// unblamed returns a refusal for a model that does not serve as a fault of the cluster
-// where the request names none: the feed does, or a variant, and the caller can change
-// nothing about that.
+// unblamed turns a refusal for an unknown model into a fault of the feed, unless the
+// request itself names the model. The feed or a variant names it then, and the caller
+// cannot change that. It returns any other error as it is.
 func (q *question) unblamed(err error) error {
 	var e *millrace.Error
 	if q.named || !errors.As(err, &e) || e.Reason != millrace.ReasonUnknown || e.Field != "model" {
@@ -247,10 +253,11 @@ func (q *question) unblamed(err error) error {
 	return &millrace.Error{Reason: millrace.ReasonUnavailable, Field: "feed", Detail: fmt.Sprintf("feed %.100q cannot be ranked: %s", q.feed.Name, e.Detail), WayOut: feeds.FaultWayOut}
 }
 
-// givesWay lets another version rank where a node refused to by one, w, or the
-// same without the weights where it lacks them, and reports whether the question is
-// to be asked again. One answer has one version: nothing of what other nodes
-// answered is kept.
+// givesWay changes a question after a node refused to rank by w, with err. If w's version
+// lacks some of the weights, it ranks without them from now on; if it is condemned,
+// another version ranks. again reports whether to ask the question again; if not, the
+// error is what to refuse the request with, nil if nothing was refused. One answer has
+// one version, so what other nodes answered is not kept.
 func (b *Broker) givesWay(q *question, w questions.Weighted, err error) (again bool, _ error) {
 	v := w.Version
 	if fanout.LacksWeights(err) && q.unweigh(w) {

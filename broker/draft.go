@@ -28,8 +28,9 @@ type draft struct {
 	left            bool              // the cap on an entity kept items off this page
 }
 
-// draftOf begins the draft that a variant wants, or goes on with that of the first page. If
-// the second model has been dropped since, the page is the first model's alone.
+// draftOf begins the draft that a variant wants, or on a later page (c is not nil) goes on
+// with that of the first. If the second model has been dropped or condemned since, the page is
+// the first model's alone.
 func (b *Broker) draftOf(q *question, c *pagetoken.Cursor) {
 	switch {
 	case c == nil && q.feed.Beside() != "":
@@ -58,9 +59,9 @@ func (b *Broker) draftOf(q *question, c *pagetoken.Cursor) {
 	q.draft.Next = q.draft.at
 }
 
-// askDraft asks a question. Where a node lacks the second model of a draft, it asks once
-// more, and other nodes before that one. If that fails, the first answer is good but for the
-// draft.
+// askDraft asks a question. If a node lacks the second model of a draft, it asks once more,
+// with that node last. If the second attempt fails or covers less, it returns the first
+// outcome, whose page then cannot be drafted.
 func (b *Broker) askDraft(ctx context.Context, q *question, end time.Time) (fanout.Outcome, *fanout.Asking, error) {
 	o, f, err := b.ask(ctx, q, end)
 	if err != nil || q.draft == nil || !b.lacksBeside(q, o) {
@@ -74,8 +75,8 @@ func (b *Broker) askDraft(ctx context.Context, q *question, end time.Time) (fano
 	return again, g, nil
 }
 
-// lacksBeside reports whether a node lacks the second model, and has others
-// asked before it for a moment.
+// lacksBeside reports whether a node lacks the second model. For a while other nodes are
+// asked before such a node.
 func (b *Broker) lacksBeside(q *question, o fanout.Outcome) (lacks bool) {
 	for _, pt := range o.Parts {
 		for _, r := range pt.Resp.GetBeside() {
@@ -91,7 +92,9 @@ func (b *Broker) lacksBeside(q *question, o fanout.Outcome) (lacks bool) {
 // teams is how many rankings a draft takes.
 const teams = 2
 
-// ranking returns the entries of an answer in their order, before rules of spacing move any.
+// ranking returns the entries of an answer in their order, before rules of spacing move
+// any. If a draft cannot be made, it notes why in q.draft.fault and ranks by the
+// question's model alone.
 func (q *question) ranking(o fanout.Outcome) []fanout.Entry {
 	limit, distinct := int(q.Query.Limit), q.Query.DistinctObjects
 	if q.draft == nil {
@@ -106,7 +109,9 @@ func (q *question) ranking(o fanout.Outcome) []fanout.Entry {
 	return own[:min(limit, len(own))]
 }
 
-// draftPage drafts a page.
+// draftPage drafts a page from own, the ranking by the question's model, and the ranking by
+// the second model, which o has. With an error, or if the draft has a fault, it returns no
+// entries.
 func (q *question) draftPage(own []fanout.Entry, o fanout.Outcome) ([]fanout.Entry, error) {
 	d := q.draft
 	if d.fault != nil {
@@ -117,8 +122,8 @@ func (q *question) draftPage(own []fanout.Entry, o fanout.Outcome) ([]fanout.Ent
 		return nil, err
 	}
 	rankings := [teams][]fanout.Entry{own, fanout.Merge(parts, q.Deep(), q.Query.DistinctObjects)}
-	var names [teams][]candidateName // of the entries of each ranking that are left
-	var places [teams][]int          // and the places of these in the ranking
+	var names [teams][]candidateName // for each ranking, the names of the entries that are left
+	var places [teams][]int          // and their places in the whole ranking
 	for i, r := range rankings {
 		names[i], places[i] = q.names(r), make([]int, len(r))
 		for at := range r {

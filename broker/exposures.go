@@ -24,22 +24,23 @@ import (
 	"github.com/millrace/millrace/relevance/experiment"
 )
 
-// Exposures takes what answers showed, and waits for nothing; [exposure.Log]
-// does.
+// Exposures takes records of what answers showed. Add must not wait for anything.
+// [exposure.Log] implements it.
 type Exposures interface {
 	Add(r *exposure.Record)
 }
 
-// newAnswerID returns what an answer is known by to who acts on it: 128 random
-// bits, in hexadecimal digits.
+// newAnswerID returns the ID of an answer, by which callers can report what viewers did
+// with it: 128 random bits as 32 hexadecimal digits.
 func newAnswerID() string {
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // never fails
 	return hex.EncodeToString(id[:])
 }
 
-// expose hands over what an answer showed, if an experiment or a holdout had a part
-// in it, or, if shadows rank it again, once they have.
+// expose hands a record of what an answer showed to b.exposures, if an experiment or a
+// holdout had a part in it. If shadow models rank the answer again, they hand the record
+// over afterwards, with how their rankings differ.
 func (b *Broker) expose(q *question, o fanout.Outcome, resp *feedv1.GetFeedResponse, entries []fanout.Entry) {
 	again := b.sample(q, o)
 	if again == nil && !b.exposes(q) {
@@ -54,10 +55,10 @@ func (b *Broker) expose(q *question, o fanout.Outcome, resp *feedv1.GetFeedRespo
 	}
 }
 
-// sample returns an answer's question as its shadow models are to rank it again,
-// if it is one of the sample; or nil. Later pages are none of it: what they may
-// not show any more depends on the model that ranked the first. Nor are answers
-// whose entities are divided, or whose page is drafted, which no one model ranked.
+// sample returns the question for shadow models to rank again, or nil if the answer is
+// not in the random sample. Later pages are never in it: what they must leave out
+// depends on the model that ranked the first. Nor are answers with missing partitions,
+// and those that no single model ranked: drafted pages, and entities divided into groups.
 func (b *Broker) sample(q *question, o fanout.Outcome) *question {
 	if len(q.Query.Shadow) == 0 || len(q.Query.Exclude) > 0 || len(q.Groups) > 1 || q.draft != nil || len(o.Missing) > 0 || mathrand.Float64() >= q.feed.ShadowShare {
 		return nil
@@ -70,7 +71,7 @@ func (b *Broker) sample(q *question, o fanout.Outcome) *question {
 	again.Groups[0].Query = again.Query
 	again.Query.Explain, again.Query.Features, again.Query.Shadow, again.Query.Beside, again.Query.Measure = false, false, nil, nil, true
 	for _, m := range q.Query.Shadow {
-		if m.Name != q.Query.Model || q.Query.Weights != "" { // which a request may name, or a variant set
+		if m.Name != q.Query.Model || q.Query.Weights != "" { // the model that ranks, with its own weights, has nothing to differ in
 			again.Query.Beside = append(again.Query.Beside, proto.CloneOf(m))
 		}
 	}
@@ -80,7 +81,7 @@ func (b *Broker) sample(q *question, o fanout.Outcome) *question {
 	return &again
 }
 
-// sampled is a question that sample returned, as shadows ask it.
+// sampled wraps a question that sample returned in what [shadows.Shadows] needs to ask it.
 func (b *Broker) sampled(again *question) shadows.Sample {
 	ask := func(ctx context.Context, end time.Time) (fanout.Outcome, error) {
 		o, _, err := b.ask(ctx, again, end)
@@ -89,11 +90,11 @@ func (b *Broker) sampled(again *question) shadows.Sample {
 	return shadows.Sample{Question: &again.Question, Share: again.feed.ShadowShare, Ask: ask, Told: b.exposures}
 }
 
-// concerns reports whether an experiment or a holdout had a part in what was
-// shown. Where entities are divided, perhaps none of the items is of an entity with a variant.
+// concerns reports whether an experiment or a holdout had a part in what was shown.
+// Where entities are divided among variants, it may be that no item's entity has one.
 func concerns(r *exposure.Record) bool { return len(r.Experiments)+len(r.HeldOut) > 0 }
 
-// shown is what an answer showed.
+// shown returns the record of what an answer showed.
 func (b *Broker) shown(q *question, o fanout.Outcome, resp *feedv1.GetFeedResponse, entries []fanout.Entry) *exposure.Record {
 	r := b.exposed(q)
 	var at map[*questions.Group]int
@@ -117,15 +118,16 @@ func (b *Broker) shown(q *question, o fanout.Outcome, resp *feedv1.GetFeedRespon
 	return r
 }
 
-// askFeaturesOf asks for features in so many of 10,000 answers.
+// askFeaturesOf asks for features with a chance of answers in 10,000 ([slot.Count]).
 func (q *question) askFeaturesOf(answers int) {
 	if answers > 0 && mathrand.IntN(slot.Count) < answers {
 		q.exposesFeatures = true
 	}
 }
 
-// modelsOf returns the models that ranked entries, and which is of which group.
-// Where nothing is shown it is the question's.
+// modelsOf returns the models that ranked entries, and for each group the index of its
+// model in all. With one group or no entries all has the question's model alone, and at
+// is nil, so that every index reads 0.
 func modelsOf(q *question, answered string, entries []fanout.Entry) (all []exposure.Model, at map[*questions.Group]int) {
 	if len(entries) == 0 || len(q.Groups) == 1 {
 		return []exposure.Model{modelOf(q.Groups[0].Model(), answered, q.Query.WeightsSum)}, nil
@@ -161,9 +163,9 @@ func (b *Broker) exposeEntities(q *question, r *exposure.Record) {
 	r.Experiments = appendExposed(r.Experiments, inForce(dealt, b.unapplied(q)))
 }
 
-// askFeatures asks for the features of items where an experiment wants exposures
-// to have them, or what they lack is counted. Two models that draft a page have
-// features of their own each: there are none then.
+// askFeatures asks nodes for the features of items if an experiment wants them in
+// exposures, or if missing features are to be counted ([gaps.Gaps]). It asks for none
+// if two models draft the page, since each has features of its own.
 func (b *Broker) askFeatures(q *question) {
 	if q.draft != nil {
 		return
@@ -180,8 +182,8 @@ func (b *Broker) askFeatures(q *question) {
 	q.Query.Features = q.exposesFeatures || q.counted
 }
 
-// exposeFeatures adds the features of items, as nodes told them: one of an older
-// version tells none.
+// exposeFeatures adds the features of items, as nodes told them. A node of an older
+// release tells none.
 func exposeFeatures(r *exposure.Record, entries []fanout.Entry) {
 	for i := range entries {
 		told := entries[i].From.Resp
@@ -205,9 +207,10 @@ func exposeFeatures(r *exposure.Record, entries []fanout.Entry) {
 	}
 }
 
-// exposeRefusal hands over that a request was refused, unless its caller went
-// away, or is itself to blame, whatever the variant. How long the caller waits is not
-// looked at: a variant may fail at once, or take longer than the control does.
+// exposeRefusal hands over a record that a request was refused. It does not if the
+// caller went away, or if the caller's own fault would be refused in every variant.
+// It does not look at how much time the caller allowed: a variant may fail at once, or
+// take longer than the control does.
 func (b *Broker) exposeRefusal(ctx context.Context, q *question, err error) {
 	var refused *millrace.Error
 	if q == nil || !errors.As(err, &refused) || !b.exposes(q) || b.callersFault(ctx, q, refused) {
@@ -220,10 +223,10 @@ func (b *Broker) exposeRefusal(ctx context.Context, q *question, err error) {
 }
 
 // callersFault reports whether a refusal is for what the caller asked, so that every
-// variant is refused alike. Else one caller could refuse a variant to death, by
-// asking wrongly under the names of its viewers. What is wrong with a request alone
-// is refused before variants are dealt. All else counts, unless it has nothing to do
-// with what the viewer's experiments set.
+// variant is refused alike. If such refusals counted, one caller could make a variant
+// look bad by asking wrongly in the names of its viewers. (Requests that are wrong
+// whatever the feed are refused before variants are dealt, and never come here.) A
+// refusal counts if what the viewer's experiments set may have caused it.
 func (b *Broker) callersFault(ctx context.Context, q *question, refused *millrace.Error) bool {
 	switch field := refused.Field; refused.Reason {
 	case millrace.ReasonForbidden, millrace.ReasonPageToken, millrace.ReasonQuota:
@@ -232,19 +235,19 @@ func (b *Broker) callersFault(ctx context.Context, q *question, refused *millrac
 		return b.ownFilter(ctx, q)
 	case millrace.ReasonCondemned:
 		return q.named
-	case millrace.ReasonUnknown: // an experiment on what the request names itself has no part in it
+	case millrace.ReasonUnknown: // fields, types and models that the request itself names: no experiment sets those
 		return strings.HasPrefix(field, "fields[") || strings.HasPrefix(field, "types[") || field == "model" && q.named
-	case millrace.ReasonInvalid: // a value of the viewer's, for a model that ranks records which there are
+	case millrace.ReasonInvalid: // a value of the viewer's that the model cannot take, if no variant chose the model or its records
 		return strings.HasPrefix(field, "viewer.") && !q.variants.set(experiment.OfModel, experiment.OfTypes, experiment.OfWindow)
-	case millrace.ReasonTooLarge: // to be read, where it is not the page that is, or is by the caller's own limit
+	case millrace.ReasonTooLarge: // the caller's limit is above the feed's, the pages are used up, or too much is to be read and no variant chose what
 		return field == "limit" && q.Query.GetLimit() > int32(q.feed.Limit) || field == "page_token" || (field == "entities" || field == "types") && !q.variants.set(experiment.OfModel, experiment.OfTypes, experiment.OfWindow)
 	}
 	return false
 }
 
-// ownFilter reports whether index nodes refused another filter than one by which the
-// variants of the viewer's experiments differ. Where there is one of the caller's
-// beside it, they are asked which it is.
+// ownFilter reports whether the filter that index nodes refused is not one that a variant
+// sets. If the viewer's variants set a filter and the request has one of its own, nodes
+// are asked about the request's filter alone.
 func (b *Broker) ownFilter(ctx context.Context, q *question) bool {
 	own := q.Query.GetRequestFilter()
 	if !q.variants.set(experiment.OfFilter) || own == "" {
@@ -255,12 +258,12 @@ func (b *Broker) ownFilter(ctx context.Context, q *question) bool {
 }
 
 // exposes reports whether an experiment or a holdout has a part in a request, and
-// somebody takes that.
+// exposures are recorded.
 func (b *Broker) exposes(q *question) bool {
 	return b.exposures != nil && (len(q.variants.dealt)+len(q.variants.heldOut) > 0 || q.variants.division != nil)
 }
 
-// exposed is what a record says of a request.
+// exposed returns a record with what is known of any request, answered or refused.
 func (b *Broker) exposed(q *question) *exposure.Record {
 	now := time.Now()
 	r := &exposure.Record{
@@ -288,8 +291,9 @@ func appendExposed(all []exposure.Experiment, dealt []experiment.Assigned) []exp
 	return all
 }
 
-// modelOf is a model as it answered. One that every binary has has a version
-// only there, and no checksum. Weights that it scored by have theirs behind it.
+// modelOf returns a model as an exposure names it. answered is the version that nodes
+// say they ranked by: a model that is in every binary has one only there, and no
+// checksum. weights is the checksum of weights that a variant sets; see sumOf.
 func modelOf(asked artefacts.Version, answered, weights string) exposure.Model {
 	return exposure.Model{Name: asked.Name, Version: answered, Checksum: sumOf(asked.Sum, weights)}
 }

@@ -18,9 +18,8 @@ import (
 	"github.com/millrace/millrace/relevance/weights"
 )
 
-// dividing returns the division by which the entities of a question get variants; nil for
-// none.
-// Later pages deal as the first did.
+// dividing returns the division by which the entities of a question get variants; nil if
+// no experiment divides them. Later pages (c is not nil) deal as the first did.
 func (q *question) dividing(set *experiment.Set, req *feedv1.GetFeedRequest, c *pagetoken.Cursor) (*experiment.Division, error) {
 	if c == nil {
 		d := set.Division(q.feed.Name)
@@ -29,7 +28,7 @@ func (q *question) dividing(set *experiment.Set, req *feedv1.GetFeedRequest, c *
 		}
 		return d.Without(func(name string, all []experiment.Parameter) bool {
 			if q.feed.Private && slices.ContainsFunc(all, experiment.Parameter.Opens) {
-				return true // it was defined before the feed was private
+				return true // such an experiment could show what a private feed drops; it was defined before the feed was private
 			}
 			overridden := slices.ContainsFunc(all, func(p experiment.Parameter) bool { return sets(req, p) })
 			if overridden {
@@ -56,8 +55,8 @@ func (q *question) dividing(set *experiment.Set, req *feedv1.GetFeedRequest, c *
 	return d, nil
 }
 
-// divide makes groups of a question's entities, by the variants that they have.
-// Those that have none, or one that sets nothing, are the first.
+// divide makes groups of a question's entities, by the variants that they have. The first
+// group is the entities without a variant, or with one that sets nothing.
 func (b *Broker) divide(q *question, c *pagetoken.Cursor) error {
 	all := q.Groups[0]
 	all.Query = q.Query
@@ -109,7 +108,7 @@ func weighedBy(g *questions.Group, dealt []experiment.Assigned) {
 	}
 }
 
-// groupOf returns a group without entities, of those who have some variants.
+// groupOf returns a group, yet without entities, for those whose variants are dealt.
 func (b *Broker) groupOf(q *question, c *pagetoken.Cursor, dealt []experiment.Assigned) (*questions.Group, error) {
 	own := q.Query
 	r := &nodev1.QueryRequest{
@@ -138,9 +137,10 @@ func (b *Broker) groupOf(q *question, c *pagetoken.Cursor, dealt []experiment.As
 	return g, b.rank(q, g, c)
 }
 
-// rank chooses the version that ranks for a group which a layer made: the
-// question's, the one that serves of the model that variants set, or in its place
-// the last good one. Later pages keep that of the first.
+// rank chooses the version that ranks for a group other than the first. If its variants
+// set no model, that is the question's. Else it is the serving version of the model that
+// they set or, if that is condemned, the last good one in its place. Later pages (c is
+// not nil) keep the version of the first.
 func (b *Broker) rank(q *question, g *questions.Group, c *pagetoken.Cursor) error {
 	v := artefacts.Version{Name: g.Names}
 	g.InPlaceOf = artefacts.Version{}
@@ -150,7 +150,8 @@ func (b *Broker) rank(q *question, g *questions.Group, c *pagetoken.Cursor) erro
 		if i < 0 {
 			return pagetoken.Refuse("the first page has no entities that are ranked by %s", cmp.Or(g.Names, q.feed.Model))
 		}
-		// Groups of one model may differ in it: what still lacks weights, nodes tell.
+		// Groups of one model may differ in Plain. A group that is wrongly not plain is
+		// mended by unweigh, once a node says that its version lacks the weights.
 		v = c.Models[i].Version
 		g.Plain = g.Names != "" && g.Names != v.Name || !slices.ContainsFunc(c.Models, func(r pagetoken.Ranked) bool { return r.Names == g.Names && !r.Plain })
 		if g.Names != "" {
@@ -184,7 +185,7 @@ func (q *question) asks(v artefacts.Version) bool {
 	return slices.ContainsFunc(q.Groups, func(g *questions.Group) bool { return g.Model() == v })
 }
 
-// condemned names the versions in whose place others rank.
+// condemned returns the names of the versions that others replace, joined by commas.
 func (q *question) condemned() string {
 	var all []string
 	for i, g := range q.Groups {
@@ -199,9 +200,9 @@ func (q *question) condemned() string {
 	return each(all)
 }
 
-// together joins the parts of a node's groups into one for each node, for the receipt. It says of each
-// partition what the answers of all groups include: the least, and the longest
-// lag.
+// together joins the parts of all groups into one for each node, for the receipt. For each
+// partition it has the offsets that the answers of all groups include, which are the
+// least of them, and the longest lag.
 func together(parts []fanout.Part) (all []fanout.Part) {
 	least := map[millrace.NodeID]map[millrace.Partition]fanout.Answered{}
 	for i := range parts {
@@ -262,7 +263,8 @@ func (q *question) variantsOf(e millrace.Entity) (of map[string]string) {
 	return of
 }
 
-// models are those of the groups that layers made.
+// models returns the models that rank the groups other than the first, each once, as a page
+// token keeps them.
 func (q *question) models() (all []pagetoken.Ranked) {
 	for _, g := range q.Groups[1:] {
 		if r := (pagetoken.Ranked{Names: g.Names, Version: g.Model(), Plain: g.Plain}); !slices.Contains(all, r) {

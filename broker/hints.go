@@ -9,7 +9,8 @@ import (
 	"github.com/millrace/millrace/broker/fanout"
 )
 
-// hints says why a first page is empty, from what the nodes counted anyway.
+// hints says why a first page is empty, by the counts that nodes sent with their answers.
+// A later page has no hints.
 func hints(q *question, o fanout.Outcome) (all []string) {
 	if len(q.Query.Exclude) > 0 {
 		return nil // an empty later page is the end

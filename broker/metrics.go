@@ -18,7 +18,7 @@ import (
 
 // metrics is what a broker counts. Labels are bounded: defined feeds, reasons,
 // nodes and callers with a quota, never viewers or entities. Series of feeds and versions
-// that are no more go (see [series.Fading]).
+// that no longer exist are removed (see [series.Fading]).
 type metrics struct {
 	requests   *prometheus.CounterVec   // feed, outcome
 	seconds    *prometheus.HistogramVec // feed
@@ -76,7 +76,7 @@ func newMetrics(b *Broker, r prometheus.Registerer) (*metrics, error) {
 	return m, errors.Join(errs...)
 }
 
-// shed counts requests that were refused before they were read.
+// shed counts n requests that were refused as overloaded before they were read.
 func (m *metrics) shed(n int) {
 	m.requests.WithLabelValues("", strings.ToLower(string(millrace.ReasonOverloaded))).Add(float64(n))
 }

@@ -14,9 +14,11 @@ import (
 	"github.com/millrace/millrace/relevance/weights"
 )
 
-// Models says which version of each model serves; [artefacts.Kind] does.
+// Models says which version of each model serves. [artefacts.Kind] implements it.
 type Models interface {
+	// Served returns the version of a name that serves, and false if none does.
 	Served(name string) (artefacts.Version, bool)
+	// Has reports whether the cluster has a version, serving or not.
 	Has(v artefacts.Version) bool
 	// Before returns the versions of a name that served before the present one,
 	// the last one first.
@@ -26,9 +28,10 @@ type Models interface {
 }
 
 // pushed are the models of the cluster without those under built-in names. The commands push
-// nothing there, and no node has what somebody wrote there otherwise.
+// none under such a name, and nodes load none that was written into etcd in another way.
 type pushed struct{ Models }
 
+// unshadowed returns m as pushed; nil for nil. It has nothing to do with shadow models.
 func unshadowed(m Models) Models {
 	if m == nil {
 		return nil

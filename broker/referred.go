@@ -17,31 +17,32 @@ import (
 	"github.com/millrace/millrace/relevance/weights"
 )
 
-// referred is what definitions of experiments refer to, as a broker knows it: an
-// experiment that does not fit gives nobody a variant, so that nobody is refused
-// for it. What index nodes know they are asked. One goroutine uses it at a time.
+// referred checks what definitions of experiments refer to: feeds, models, filters and
+// weights. An experiment that does not pass gives nobody a variant, so that no request
+// is refused for it. What only index nodes know, it asks them. One goroutine uses it at
+// a time.
 type referred struct {
 	b     *Broker
-	asked map[string]asked // by what it was about
-	deaf  time.Time        // until then nobody is asked, since nobody answered
+	asked map[string]asked // by a text that names the filter, or the model and weights
+	deaf  time.Time        // no node is asked before then, since none answered
 }
 
 // asked is what index nodes have said.
 type asked struct {
-	refused error
-	until   time.Time // they are asked again
+	refused error     // nil: they accepted it
+	until   time.Time // when to ask them again
 }
 
 const (
-	takenFor   = 30 * time.Second // what index nodes took is not asked again
-	refusedFor = 2 * time.Second  // nor is what they refused
-	deafFor    = 30 * time.Second
+	takenFor   = 30 * time.Second // how long nodes are not asked again about what they accepted
+	refusedFor = 2 * time.Second  // the same, about what they refused
+	deafFor    = 30 * time.Second // how long no node is asked anything after none has answered
 )
 
 func newReferred(b *Broker) *referred { return &referred{b: b, asked: map[string]asked{}} }
 
-// HasFeed finds a feed that is defined and not taken over, too: it may be yet, and
-// deals nothing until then.
+// HasFeed reports whether a feed is defined. A definition counts though the broker has not
+// taken it over: it may yet do so, and until then the feed has no requests to deal to.
 func (r *referred) HasFeed(name string) bool {
 	return r.b.feeds.Defined(name)
 }
@@ -65,8 +66,9 @@ func (r *referred) CheckFilter(src string) error {
 	return r.ask("filter "+src, &nodev1.QueryRequest{Filter: src, Model: "recency", Types: []string{"any"}})
 }
 
-// CheckWeights asks nothing of a version that is condemned: the one that ranks in
-// its place scores by its own.
+// CheckWeights checks the weights that a variant of a feed sets for a model, "" for the
+// feed's own. A condemned version is not checked: the one that replaces it may score by
+// its own weights.
 func (r *referred) CheckWeights(feed, model string, set map[string]float64) error {
 	v := artefacts.Version{Name: model}
 	if model == "" {
@@ -88,8 +90,8 @@ func (r *referred) CheckWeights(feed, model string, set map[string]float64) erro
 	})
 }
 
-// ask returns what index nodes have against a question. If none answers, it is what
-// they had.
+// ask returns why index nodes refuse a question; nil: they do not. It remembers their
+// answer by what. If none answers now, it returns what they said last.
 func (r *referred) ask(what string, q *nodev1.QueryRequest) error {
 	now := time.Now()
 	old := r.asked[what]
@@ -101,7 +103,7 @@ func (r *referred) ask(what string, q *nodev1.QueryRequest) error {
 		r.deaf = time.Now().Add(deafFor)
 		return old.refused
 	}
-	for what, a := range r.asked { // nobody asks about what is gone
+	for what, a := range r.asked { // forget what no experiment refers to any more
 		if now.Sub(a.until) > takenFor {
 			delete(r.asked, what)
 		}
@@ -121,13 +123,13 @@ func (r *referred) Changed() <-chan struct{} {
 	return r.b.models.Changed()
 }
 
-// tryFeed reports what index nodes have against a definition that is about to
-// serve, which may not have been stored by [feeds.Define]. If none can be asked
-// nothing is known against it.
+// tryFeed returns why index nodes refuse a definition that is about to serve: it may
+// have been stored without the checks of [feeds.Define]. heard is false if no node could
+// be asked; then nothing is known against it.
 func (b *Broker) tryFeed(ctx context.Context, f feeds.Feed) (heard bool, err error) {
 	q := &question{Question: questions.Question{Query: &nodev1.QueryRequest{Filter: f.Filter, Model: f.Model, Shadow: namesOf(f.Shadow), Explain: len(f.Shadow) > 0}}}
 	if err := b.chooseModel(q, true); err != nil {
-		return false, err // no request is refused that names no model
+		return false, err // never: only a request that names a model is refused here
 	}
 	return b.fanout.Try(ctx, q.Query)
 }

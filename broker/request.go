@@ -22,29 +22,30 @@ import (
 	"github.com/millrace/millrace/internal/permit"
 )
 
-// question is a request that has been found good, and what becomes of it.
+// question is a request that has been read and checked, and what is found out while it
+// is answered.
 type question struct {
 	questions.Question
 	feed feeds.Feed // with what variants set
-	// narrows says that the caller's window may only narrow the feed's.
+	// narrows says that the request's window may only narrow the feed's.
 	narrows  bool
 	asOf     millrace.Time // the instant that all of its pages are as of
 	from, to millrace.Time // the window that the request asks for
 
 	named     bool              // the request names the model
-	later     bool              // it is of a later page, which the first one's model ranks
+	later     bool              // it asks for a later page, which the first one's model ranks
 	inPlaceOf artefacts.Version // a condemned version that the model ranks instead of; zero: none
 	plain     bool              // the model ranks by its own weights, though variants set others
-	refused   []refused         // by nodes, while they are asked
+	refused   []refused         // the versions that nodes refused to rank by, for this question
 
 	minCoverage float64
-	fullReceipt bool         // it has the offsets as lists
-	fields      items.Fields // of records
+	fullReceipt bool         // the receipt has the offsets as lists, not packed
+	fields      items.Fields // the fields of records that items show
 
 	began   time.Time
-	keys    *pagetoken.Keys    // that sign the tokens, since the first page
+	keys    *pagetoken.Keys    // the keys that sign the page tokens, the same for all pages
 	issued  millrace.Time      // when the first page was asked for
-	request pagetoken.Identity // of what every page must ask alike
+	request pagetoken.Identity // a hash of what every page must ask alike
 
 	variants variants
 	draft    *draft // nil unless a variant interleaves
@@ -55,8 +56,9 @@ type question struct {
 	shown int // items in the answer
 }
 
-// read checks every field of a request and joins it with its feed's
-// definition. With an error it returns nil, or what the feed alone says.
+// read checks every field of a request and joins it with its feed's definition. c is the
+// page that it continues; with an error the question is nil if the feed is not known or
+// not permitted, else as far as it was read.
 func (b *Broker) read(ctx context.Context, req *feedv1.GetFeedRequest, now time.Time) (*question, error) {
 	feed, err := b.feedOf(ctx, req.GetFeed())
 	if err != nil {
@@ -70,7 +72,7 @@ func (b *Broker) read(ctx context.Context, req *feedv1.GetFeedRequest, now time.
 		if feed, err = b.feeds.Edition(feed, c); err != nil {
 			return nil, err
 		}
-		if err := b.servesBuiltIn(&feed, b.feeds.Current()); err != nil { // the feed of the first page, though another may serve by its name now
+		if err := b.servesBuiltIn(&feed, b.feeds.Current()); err != nil { // feed is now that of the first page, which may be a built-in one that another has replaced since
 			return nil, err
 		}
 	}
@@ -101,7 +103,7 @@ func (b *Broker) read(ctx context.Context, req *feedv1.GetFeedRequest, now time.
 	return q, nil
 }
 
-// readFeed begins a query with what the feed says.
+// readFeed begins the query to nodes with what the feed, as variants have changed it, says.
 func (b *Broker) readFeed(q *question, req *feedv1.GetFeedRequest) error {
 	q.Query = &nodev1.QueryRequest{
 		Viewer: req.GetViewer(), Explain: req.GetExplain(), Model: q.feed.Model, Filter: q.feed.Filter, Shadow: namesOf(q.feed.Shadow),
@@ -128,8 +130,8 @@ func (b *Broker) feedOf(ctx context.Context, name string) (feeds.Feed, error) {
 	return f, b.servesBuiltIn(&f, all)
 }
 
-// askable is the way out of who names no feed that there is: those that are served, and that
-// the caller may ask.
+// askable returns the way out for a caller who names no feed, or one that is not there: the
+// names of the feeds that are served and that this caller may ask.
 func (b *Broker) askable(ctx context.Context, all feeds.Set) string {
 	who := permit.Who(ctx)
 	var names []string
@@ -166,7 +168,8 @@ func (b *Broker) servesBuiltIn(feed *feeds.Feed, all feeds.Set) error {
 	return feeds.BuiltInRefused(feed.Name)
 }
 
-// entitled refuses what the caller has no right to ask.
+// entitled refuses a request if its caller has no right to ask its feed, or to use a filter,
+// explain or a model of its own.
 func (b *Broker) entitled(ctx context.Context, req *feedv1.GetFeedRequest) (err error) {
 	who := permit.Who(ctx)
 	if who.Rights == nil {
@@ -214,7 +217,7 @@ func readEntities(q *question, req *feedv1.GetFeedRequest) error {
 	return q.TakeEntities(req.GetEntities())
 }
 
-// checkTypes refuses types that no feed has.
+// checkTypes refuses types that no feed can have: too many, or no names of content types.
 func checkTypes(_ *question, req *feedv1.GetFeedRequest) error {
 	types := req.GetTypes()
 	if len(types) > limits.MaxTypes {
@@ -258,7 +261,7 @@ func sortedTypes[T ~string](types []T) []string {
 // readCost bounds what a request costs index nodes before they are asked.
 func readCost(q *question, _ *feedv1.GetFeedRequest) error { return q.Affordable(limits.MaxTimelines) }
 
-// checkFilter refuses what is no filter, whatever fields the schemas have.
+// checkFilter refuses what cannot be a filter, whatever fields the schemas have.
 func checkFilter(_ *question, req *feedv1.GetFeedRequest) error {
 	if err := limits.CheckFilter(req.GetFilter()); err != nil {
 		return &millrace.Error{Reason: millrace.ReasonFilter, Field: "filter", Detail: err.Error(), WayOut: `write a CEL expression such as record.language == "en"`}
@@ -297,7 +300,7 @@ func checkLimit(_ *question, req *feedv1.GetFeedRequest) error {
 func readLimit(q *question, req *feedv1.GetFeedRequest) error {
 	limit := int64(q.feed.Limit)
 	if req.Limit != nil {
-		limit = req.GetLimit() // which checkLimit has passed
+		limit = req.GetLimit() // checkLimit has checked it
 	}
 	q.Query.Limit = int32(limit)
 	return nil
@@ -334,9 +337,9 @@ func readMinCoverage(q *question, req *feedv1.GetFeedRequest) error {
 	return nil
 }
 
-// readTimes reads the instant, which later pages have of the first, and the window
-// that the request asks for. Record times are whole milliseconds, so both ends of the
-// window are rounded up to one.
+// readTimes reads the instant (as_of) and the window that the request asks for. A later
+// page (c is not nil) has the first one's instant unless it gives one. Record times are
+// whole milliseconds, so both ends of the window are rounded up to one.
 func readTimes(q *question, req *feedv1.GetFeedRequest, c *pagetoken.Cursor, now time.Time) (err error) {
 	absent := millrace.TimeOf(now)
 	if c != nil {
@@ -363,14 +366,14 @@ func readWindow(q *question, req *feedv1.GetFeedRequest) error {
 	if req.GetFrom() == nil {
 		from = begin
 	}
-	if q.narrows { // to what both windows have in common, which may be nothing
+	if q.narrows { // only what both windows have in common, which may be nothing
 		from = max(from, begin)
 	}
 	q.Query.AsOfMs, q.Query.FromMs, q.Query.ToMs = int64(q.asOf), int64(from), int64(q.to)
 	return nil
 }
 
-// earliest is where a window of a feed begins.
+// earliest returns where a window of a feed begins; a window of 0 has no beginning.
 func earliest(asOf millrace.Time, window time.Duration) millrace.Time {
 	if window > 0 {
 		return max(millrace.MinTime, asOf-millrace.Time(window.Milliseconds()))
@@ -424,7 +427,7 @@ func (b *Broker) readPage(q *question, req *feedv1.GetFeedRequest, c *pagetoken.
 	case len(c.Served) >= pagetoken.MaxServed:
 		return &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "page_token", Detail: fmt.Sprintf("%d items have been served", len(c.Served)), WayOut: "begin anew with a window further back (to)"}
 	}
-	q.Query.Exclude, q.Query.ServedKey = c.Served, q.keys.Served[:] // before anything is refused: that a page is a later one is told by these
+	q.Query.Exclude, q.Query.ServedKey = c.Served, q.keys.Served[:] // before keepModel may refuse: the record of a refusal tells by Exclude that it is of a later page
 	if err := b.keepModel(q, c); err != nil {
 		return err
 	}

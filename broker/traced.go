@@ -13,7 +13,8 @@ import (
 	"github.com/millrace/millrace/internal/tracing"
 )
 
-// trace has the request traced if its viewer is.
+// trace returns a context by which the request is traced, if its viewer is one whose requests
+// are; else ctx.
 func (b *Broker) trace(ctx context.Context, viewer string) context.Context {
 	if b.traced == nil || viewer == "" || !b.traced.Has(viewer) {
 		return ctx
@@ -48,8 +49,7 @@ func jsonAttr(name string, m proto.Message) slog.Attr {
 	return slog.String(name, string(text))
 }
 
-// unexplained takes the account out of an answer whose request did not ask for
-// it.
+// unexplained removes the explanation from an answer whose request did not ask for it.
 func unexplained(req *feedv1.GetFeedRequest, resp *feedv1.GetFeedResponse) {
 	if req.GetExplain() || resp == nil {
 		return

@@ -14,10 +14,10 @@ import (
 
 // typesKnown refuses a request for a content type that no record in the
 // cluster has: an empty answer that covers everything would hide the mistake.
-// Nodes that answered say which types they do not know. If all of them say it,
-// the others are asked, which is seldom. Where a node cannot say, or there are no
-// records at all, nothing is refused; and what the feed's definition names is
-// known.
+// Nodes that answered say which types they do not know. If none of them knows a
+// type, which is seldom, all other nodes are asked. If a node cannot say, or there are
+// no records at all, nothing is refused. Types that the feed's definition names are
+// not checked.
 func (b *Broker) typesKnown(ctx context.Context, q *question, f *fanout.Asking, o fanout.Outcome, req *feedv1.GetFeedRequest) error {
 	if len(req.GetTypes()) == 0 || len(o.Missing) > 0 {
 		return nil
@@ -46,7 +46,7 @@ func (b *Broker) typesKnown(ctx context.Context, q *question, f *fanout.Asking, 
 		return nil
 	}
 	wayOut := "records have " + unseen.Known()
-	if q.feed.Private { // which may show none of these
+	if q.feed.Private { // its callers may not learn which types other records have
 		wayOut = "leave types out for all that the feed has"
 	}
 	return &millrace.Error{
@@ -55,11 +55,12 @@ func (b *Broker) typesKnown(ctx context.Context, q *question, f *fanout.Asking, 
 	}
 }
 
-// typesWithin is how long a node is asked about types at most: the answer is there.
+// typesWithin bounds how long a node is asked about types. It is short, since the answer
+// to the request is ready and waits for this.
 const typesWithin = time.Second
 
-// typesOf asks a node about types alone, of no entity. One that answers nobody is not
-// waited for.
+// typesOf asks a node about types alone, for no entity. It returns an error at once for a
+// node that is gone or unresponsive.
 func (b *Broker) typesOf(ctx context.Context, q *question, f *fanout.Asking, id millrace.NodeID) (*nodev1.QueryResponse, error) {
 	at, ok := f.Map.Node(id)
 	if !ok || !f.Map.Alive(id) || b.fanout.Unresponsive(id) {

@@ -14,20 +14,20 @@ import (
 
 // variants are what experiments make of an answer.
 type variants struct {
-	dealt []experiment.Assigned // of experiments that have a part in it
-	// overridden are experiments, by name, that have none, since the request
-	// itself sets what they are about.
+	dealt []experiment.Assigned // the viewer's variants that change the answer
+	// overridden are the names of experiments that have no part in the answer, since
+	// the request itself sets what they vary.
 	overridden []string
 	heldOut    []string           // layers in whose holdout the viewer is
 	weights    map[string]float64 // of the model, in place of its own
 	own        string             // the feed's model, as it is defined
-	unapplied  []string           // experiments that the first page counted for no variant of; of a later one
+	unapplied  []string           // on a later page: experiments for which the first page did not count
 
-	division *experiment.Division // of the entities; nil: none
-	entities []dealtEntities      // by variant
+	division *experiment.Division // deals variants to entities; nil: no experiment does
+	entities []dealtEntities      // how many entities have each variant
 }
 
-// noExperiments are those of a broker without.
+// noExperiments are the experiments of a broker that is configured without any.
 var noExperiments experiment.Set
 
 // deal gives a viewer the variants of the feed that experiments deal, and lets
@@ -70,7 +70,7 @@ func (q *question) dealAnew(set *experiment.Set, req *feedv1.GetFeedRequest) err
 	q.variants.heldOut = a.HeldOut
 	for _, x := range a.Experiments {
 		if q.feed.Private && slices.ContainsFunc(x.Parameters, experiment.Parameter.Opens) {
-			continue // it was defined before the feed was private
+			continue // such an experiment could show what a private feed drops; it was defined before the feed was private
 		}
 		if slices.ContainsFunc(x.Parameters, func(p experiment.Parameter) bool { return sets(req, p) }) {
 			q.variants.overridden = append(q.variants.overridden, x.Experiment)
@@ -81,8 +81,8 @@ func (q *question) dealAnew(set *experiment.Set, req *feedv1.GetFeedRequest) err
 	return nil
 }
 
-// sets reports whether a request itself sets a parameter of its feed. A viewer
-// then is in none of its variants, control neither, and is not compared.
+// sets reports whether a request itself sets a parameter of its feed. For that request
+// the viewer then is in no variant of an experiment on p, not in its control either.
 func sets(req *feedv1.GetFeedRequest, p experiment.Parameter) bool {
 	switch p {
 	case experiment.OfModel:
@@ -97,8 +97,8 @@ func sets(req *feedv1.GetFeedRequest, p experiment.Parameter) bool {
 	return false // a filter is joined with the feed's
 }
 
-// set reports whether the variants of a dealt experiment, this or another of it, set
-// one of some parameters.
+// set reports whether an experiment of which the viewer has a variant varies one of some
+// parameters, be it in this variant or in another.
 func (v *variants) set(some ...experiment.Parameter) bool {
 	return slices.ContainsFunc(v.dealt, func(x experiment.Assigned) bool {
 		return slices.ContainsFunc(some, func(p experiment.Parameter) bool { return slices.Contains(x.Parameters, p) })
@@ -120,8 +120,8 @@ func (v *variants) receipt(r *feedv1.Receipt) {
 	}
 }
 
-// dealtBefore returns the variants of the first page, as long as they are of the
-// experiments that they were of then, and not of others that have their names now.
+// dealtBefore returns the variants of the first page. It refuses the page if one of them
+// is gone, or if its name now is that of another experiment or a changed one.
 func dealtBefore(set *experiment.Set, c *pagetoken.Cursor, private bool) ([]experiment.Assigned, error) {
 	if len(c.Variants) == 0 {
 		return nil, nil
@@ -138,7 +138,7 @@ func dealtBefore(set *experiment.Set, c *pagetoken.Cursor, private bool) ([]expe
 	return dealt, nil
 }
 
-// experimentFaults is a metric: what has a fault.
+// experimentFaults is a metric: which documents of experiments have a fault.
 type experimentFaults struct{ live *experiments.Live }
 
 var descExperimentFault = prometheus.NewDesc("millrace_broker_experiment_fault",

@@ -26,7 +26,7 @@ func (b *Broker) Why(ctx context.Context, req *feedv1.WhyRequest) (*feedv1.WhyRe
 	if err != nil {
 		return nil, err
 	}
-	defer inFlight.Leave() // with no Ending: an inquiry takes longer than answers do, which the limiter learns from
+	defer inFlight.Leave() // with no Ending: admission control learns from how long answers take, and an inquiry takes longer
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
 	ctx = b.trace(ctx, req.GetRequest().GetViewer().GetId())
@@ -90,7 +90,7 @@ func (b *Broker) why(ctx context.Context, req *feedv1.WhyRequest) (*feedv1.WhyRe
 	return resp, nil
 }
 
-// inquire checks a request.
+// inquire checks a request, and returns the inquiry that it asks for.
 func (b *Broker) inquire(ctx context.Context, req *feedv1.WhyRequest) (*inquiry, error) {
 	i := &inquiry{b: b, Search: findings.Search{ID: millrace.RecordID(req.GetRecord()), Entity: req.GetEntity(), Asked: true}}
 	if err := limits.CheckText(req.GetRecord(), millrace.MaxIDBytes); err != nil {
@@ -105,7 +105,7 @@ func (b *Broker) inquire(ctx context.Context, req *feedv1.WhyRequest) (*inquiry,
 	}
 	var err error
 	if i.q, err = b.read(ctx, feed, time.Now()); err == nil && !i.Asked {
-		// What the request says holds; but the entity is looked at alone.
+		// The request does not name this entity: ask all that it asks, of this entity alone.
 		feed = proto.Clone(feed).(*feedv1.GetFeedRequest)
 		feed.Entities, feed.PageToken = []string{i.Entity}, ""
 		i.q, err = b.read(ctx, feed, time.Now())
@@ -119,7 +119,7 @@ func (b *Broker) inquire(ctx context.Context, req *feedv1.WhyRequest) (*inquiry,
 	if b.forbid.Why || i.q.feed.Forbids().Why {
 		return nil, &millrace.Error{Reason: millrace.ReasonForbidden, Field: "request.feed", Detail: fmt.Sprintf("what became of records of feed %s may not be asked", i.q.feed.Name), WayOut: "ask another feed, or who runs this one"}
 	}
-	if d := i.q.draft; d != nil { // it accounts for the ranking by one model
+	if d := i.q.draft; d != nil { // an inquiry explains the ranking by one model
 		d.fault = fmt.Errorf("this is of the ranking by %s alone, which %s drafts the pages with", i.q.Query.Model, d.Beside.Name)
 		i.q.Query.Beside, i.q.Depth = nil, 0
 	}
@@ -128,7 +128,8 @@ func (b *Broker) inquire(ctx context.Context, req *feedv1.WhyRequest) (*inquiry,
 	return i, nil
 }
 
-// rank asks again, for how many rank above what was scored.
+// rank asks the nodes again, how many candidates rank above each finding with a score, and
+// sets the findings' Rank: 1 is the best.
 func (i *inquiry) rank(ctx context.Context, findings []*feedv1.Finding) error {
 	q := *i.q
 	q.Query = proto.Clone(i.q.Query).(*nodev1.QueryRequest)

@@ -36,37 +36,38 @@ import (
 // Timeout is the deadline of a call whose context has none.
 const Timeout = 5 * time.Second
 
-// A call is tried three times at most, and retries are a tenth of all calls
-// and a few at once, so that clients do not keep an overload alive.
+// The bounds of retries, so that clients do not keep an overload alive: a call is tried
+// three times at most, each call allows a tenth of a retry, and the client saves up ten
+// retries at most.
 const (
 	maxTries   = 3
 	retryShare = 0.1
 	retryBurst = 10
 )
 
-// lostPause is the pause after which a call is tried again whose connection was
-// lost, or that no broker could be reached for.
+// lostPause is the pause before a call is tried again whose connection was lost, or for
+// which no broker could be reached.
 const lostPause = 50 * time.Millisecond
 
-// maxResponseBytes bounds a page: 1,000 large records.
+// maxResponseBytes bounds an answer, in bytes: a page may have 1,000 large records.
 const maxResponseBytes = 64 << 20
 
-// Client calls brokers. It may be used by many goroutines at once.
+// Client calls brokers. Its methods may be called concurrently.
 type Client struct {
 	conn *grpc.ClientConn
 	feed feedv1.FeedServiceClient
 
 	mu struct {
 		sync.Mutex
-		retries float64 // that may be made now
+		retries float64 // how many retries may be made now
 	}
 }
 
-// Dial returns a client of the broker at addr, host:port of its gRPC, or of
-// several: separated by commas, or of all that a name stands for. They are asked
-// in turn, and one that stops or cannot be reached is left out until it is back.
-// The client connects when first used. Without options connections are not
-// encrypted.
+// Dial returns a client of one broker or of several. addr is the host:port of a broker's
+// gRPC, several of them separated by commas, or a name that DNS resolves to several
+// brokers. Calls go to the brokers in turn, and one that stops or cannot be reached is left
+// out until it is back. The client connects when it is first used. Without opts connections
+// are not encrypted.
 func Dial(addr string, opts ...grpc.DialOption) (*Client, error) {
 	if len(opts) == 0 {
 		opts = []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}
@@ -92,18 +93,18 @@ func newClient(conn *grpc.ClientConn, feed feedv1.FeedServiceClient) *Client {
 // Close ends the connections.
 func (c *Client) Close() error { return c.conn.Close() }
 
-// GetFeed returns one page of a feed. Look at its Coverage: an answer that
-// could not reach everything says so there, unless the request's MinCoverage
-// refuses it. Where the broker says that a refusal will pass, GetFeed tries
-// again after the pause that it names, as far as the deadline allows; and where
-// the connection is lost, at another broker if there is one. It changes nothing
-// in the cluster, so a request that a broker had begun may be made again.
+// GetFeed returns one page of a feed. Its Coverage says whether every partition answered;
+// with MinCoverage in the request, GetFeed returns an error in place of a page that has less.
+// GetFeed makes a request again, at another broker if there is one, if the connection is
+// lost, or if the broker refuses it and names a pause after which it may be made again. The
+// deadline and a budget of retries bound this. A request changes nothing in the cluster, so
+// it does no harm to make it twice.
 func (c *Client) GetFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
 	return call(ctx, c, req, c.feed.GetFeed)
 }
 
-// Why tells what became of a record in the answer to a request: the stage that
-// dropped it, or its place. It tries again as GetFeed does.
+// Why tells what became of a record in the answer to a request: the stage that dropped it,
+// or its place. It makes a request again as GetFeed does.
 func (c *Client) Why(ctx context.Context, req *feedv1.WhyRequest) (*feedv1.WhyResponse, error) {
 	return call(ctx, c, req, c.feed.Why)
 }
@@ -127,10 +128,10 @@ func call[Req, Resp any](ctx context.Context, c *Client, req Req, method func(co
 	}
 }
 
-// pauseAfter returns the pause after which a call that failed may be tried
-// again; false if it may not. Unavailable without details is not a broker's word
-// but gRPC's, on a connection that was lost or could not be made: a broker says
-// when to come back.
+// pauseAfter returns the pause after which a call that failed with err may be tried again;
+// false if it may not. A broker that refuses a call as Unavailable gives details, with a
+// pause. Unavailable without details comes from gRPC itself: a connection was lost or could
+// not be made.
 func pauseAfter(err error) (time.Duration, bool) {
 	if pause, ok := rpcerr.RetryAfter(err); ok {
 		return pause, true
@@ -139,8 +140,8 @@ func pauseAfter(err error) (time.Duration, bool) {
 	return lostPause, s.Code() == codes.Unavailable && len(s.Details()) == 0
 }
 
-// Pages yields the pages of a feed, one after the other, until there is none
-// or an error. req is not changed.
+// Pages yields the pages of a feed, one after the other, up to the last one or to the first
+// error. req is not changed.
 //
 //	for page, err := range c.Pages(ctx, req) {
 //		if err != nil {
@@ -161,24 +162,26 @@ func (c *Client) Pages(ctx context.Context, req *feedv1.GetFeedRequest) iter.Seq
 	}
 }
 
-// FromCaller returns a context whose calls name the service that asks, whose
-// quota counts.
+// FromCaller returns a context whose calls name caller as the service that asks. They count
+// against its quota.
 func FromCaller(ctx context.Context, caller string) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "millrace-caller", caller)
 }
 
-// ForPrefetch returns a context whose calls prepare what nobody waits for yet:
-// a busy broker refuses them first.
+// ForPrefetch returns a context for calls that prepare answers nobody waits for yet. A busy
+// broker refuses these first.
 func ForPrefetch(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "millrace-priority", "prefetch")
 }
 
+// earn adds the share of a retry that a call allows.
 func (c *Client) earn() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.retries = min(retryBurst, c.mu.retries+retryShare)
 }
 
+// spend takes one retry, and reports whether there was one.
 func (c *Client) spend() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -189,13 +192,13 @@ func (c *Client) spend() bool {
 	return true
 }
 
-// longestPause bounds what a server may ask for.
+// longestPause bounds the pause that a broker may ask for.
 const longestPause = time.Minute
 
-// sleep pauses for about d, differently for each caller, unless the deadline
-// comes first.
+// sleep pauses for d and up to half of d more, by chance, so that clients do not all come
+// back at once. It returns false if ctx ends before that, at once if its deadline would.
 func sleep(ctx context.Context, d time.Duration) bool {
-	d = min(max(d, 0), longestPause) // whatever a server says
+	d = min(max(d, 0), longestPause) // a broker may ask for any pause
 	d += rand.N(d/2 + 1)
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= d {
 		return false

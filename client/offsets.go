@@ -6,10 +6,10 @@ import (
 	"github.com/millrace/millrace/internal/offsets"
 )
 
-// Offsets are those of a partition from which on an answer includes nothing, in
-// the topics timeline and features.
+// Offsets are, of one partition, the first offset that an answer does not include yet: in
+// the topic of timelines (Content) and in the topic of features (Features).
 type Offsets = offsets.Next
 
-// OffsetsOf returns what an answer includes of each partition, whether its
-// receipt is compact or full.
+// OffsetsOf returns the offsets of each partition that the receipt of an answer gives,
+// whether the receipt is compact or full.
 func OffsetsOf(r *feedv1.Receipt) (map[millrace.Partition]Offsets, error) { return offsets.Read(r) }

@@ -2,23 +2,25 @@ package client
 
 import "github.com/millrace/millrace/internal/slot"
 
-// Rule is what tells the variant of a viewer, an attribute's value or an entity
-// without asking a broker, and as a broker deals it: the caller's own part of an
-// experiment then follows the feed's. Whom the experiment's targeting takes is the
-// caller's to judge; whom it names has their variant whatever that says.
+// Rule computes the variant of an experiment that a viewer, the value of an attribute, or an
+// entity has, as a broker does and without asking one. With it a caller gives its own part of
+// a page the same variant as the feed. A Rule does not evaluate the targeting of the
+// experiment: the caller does, and says the result in [Whom]. Viewers and entities that the
+// experiment names have the variant that it gives them, whatever the targeting says.
 //
-// It holds until the experiment changes. What a feed was served with is in the
-// receipt of the answer.
+// A Rule holds until the experiment changes. The receipt of an answer tells the variants that
+// the feed was served with.
 type Rule = slot.Rule
 
-// Whom says whom [Rule.AssignTo] is asked about.
+// Whom is the viewer or entity that [Rule.AssignTo] is asked about.
 type Whom = slot.Whom
 
-// ReadRule reads a rule in JSON, as Rule is written in it. The error
-// is a [millrace.Error] that names the field.
+// ReadRule reads a Rule in the JSON that json.Marshal writes of one. The error is a
+// [millrace.Error] that names the field.
 func ReadRule(src []byte) (Rule, error) { return slot.ReadRule(src) }
 
-// UnitOf returns the unit of a viewer whose attribute has a value, in a layer of that
-// attribute: a text, a boolean, or a float64 that is whole and within ±2^53; "" for
-// anything else, which is in no layer.
+// UnitOf returns the unit of a viewer, which is what falls into a slot, in a layer that
+// deals by an attribute. value is the viewer's value of that attribute: a string of 512 bytes
+// at most, a bool, or a float64 that is whole and within ±2^53. UnitOf returns "" for
+// anything else: such a viewer is in no slot of the layer.
 func UnitOf(value any) string { return slot.UnitOf(value) }

@@ -1,7 +1,13 @@
-// Package codegen writes Go for model specs: spec, plan, text. What it writes
-// has no maps, no interface calls and no allocation, and gives the same bits
-// as the interpreter in package relevance. It also writes decoders of Avro
-// records, from the steps of package schemas.
+// Package codegen writes Go for model specs. A spec becomes a plan, which has the model's
+// operations in an order, and the plan becomes text. The code has no maps, no interface
+// calls and no allocation, and gives the same bits as the interpreter in package relevance.
+// The package also writes the filters of feeds, and decoders of Avro records from the steps
+// of package schemas.
+//
+// A generated function for a model scores the selected rows of a slab, columns in memory. Its
+// head runs once a call, and then a loop runs over the rows. What the request alone decides
+// (weights, values of the viewer) is computed by the interpreter before the call: the
+// function reads it from slots of compute.ModelArgs.
 package codegen
 
 import (
@@ -25,7 +31,7 @@ type File struct {
 type Spec struct {
 	Name string // for messages and the file's header: "home.yaml"
 	Text []byte
-	Dir  fs.FS // where Name is, for the model file that a spec of trees names; nil without
+	Dir  fs.FS // where Name is, for a spec that names a file of trees; nil: Text is the spec
 }
 
 // Generate writes the Go of specs into package pkg: one file for each spec, in their order,
@@ -80,15 +86,17 @@ func fileName(model string) string {
 	return name + ".go"
 }
 
-// target is a layout that a function is written for.
+// target is a pair of layouts, of records and of the entity's features, that a function is
+// written for.
 type target struct {
-	suffix       string // of the function's name
-	what         string // for its comment
-	rows, entity *column.Layout
+	suffix       string         // of the function's name
+	what         string         // for its comment
+	rows, entity *column.Layout // entity: nil without features
 }
 
-// targets are the layouts that a spec names: each record schema, with the
-// entity's features and without.
+// targets returns what functions are written for: each record schema that a spec names, with
+// the entity's features and without. A spec that names no schema reads only the roles that
+// records of every schema have.
 func targets(s *relevance.Spec, schemas relevance.Schemas) []target {
 	var out []target
 	if len(s.Schemas) == 0 {

@@ -11,8 +11,8 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// GenerateDecoder writes the decoder of a schema's bodies into its columns, in
-// package pkg. Source is the schema's file, for the header.
+// GenerateDecoder writes, into package pkg, the decoder that reads a record's Avro body into
+// the columns of the schema's layout. Source is the schema's file, for the header.
 func GenerateDecoder(pkg, source string, s *schemas.Schema) (File, error) {
 	steps, err := s.Steps()
 	if err != nil {
@@ -46,15 +46,15 @@ func GenerateDecoder(pkg, source string, s *schemas.Schema) (File, error) {
 
 // decoder writes the function of one schema.
 type decoder struct {
-	function  string
-	nullWords int
-	index     bool // an index is read
-	enums     int
-	tables    bytes.Buffer // symbols
-	body      bytes.Buffer
+	function  string       // its name
+	nullWords int          // words of null bits, before the words of columns
+	index     bool         // the function reads an index, of an enum's symbol or a union's branch
+	enums     int          // how many tables of symbols there are
+	tables    bytes.Buffer // variables with the symbols of enums
+	body      bytes.Buffer // of the function
 }
 
-// word returns the word of a column, or _ of none.
+// word returns the text for the word of a column; "_" for -1, no column.
 func (d *decoder) word(c int) string {
 	if c < 0 {
 		return "_"
@@ -68,7 +68,7 @@ var reads = map[string]string{
 	"float": "Float(body, at)", "double": "Double(body, at)", "string": "String(body, at, base)",
 }
 
-// lists are the reads of arrays, by their items.
+// lists are the reads of arrays, by the operation that reads an item.
 var lists = map[string]string{"int": "Ints", "long": "Longs", "float": "Floats", "double": "Doubles", "string": "Strings"}
 
 func (d *decoder) steps(steps []schemas.Step) {
@@ -83,8 +83,8 @@ func (d *decoder) steps(steps []schemas.Step) {
 	}
 }
 
-// run returns how many of the steps are one read: longs of columns side by
-// side, or one step.
+// run returns how many of the first steps become one read: as many longs as have columns side
+// by side, else 1.
 func run(steps []schemas.Step) int {
 	n := 0
 	for n < len(steps) && steps[n].Op == "long" && steps[n].Column >= 0 && steps[n].Column == steps[0].Column+n {
@@ -167,7 +167,7 @@ func (d *decoder) union(s schemas.Step) {
 	fmt.Fprintf(&d.body, "\nx, at = compute.ReadIndex(body, at, %d) // %s\nswitch x {\n", len(s.Subs), s.Field)
 	for i, branch := range s.Subs {
 		if len(branch) == 0 {
-			continue // a null without a column
+			continue // a null, of a field without a column
 		}
 		fmt.Fprintf(&d.body, "case %d:\n", i)
 		d.steps(branch)

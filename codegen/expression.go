@@ -19,7 +19,7 @@ var goTypes = map[plan.Kind]string{
 	plan.Number: "float64", plan.Bool: "bool", plan.String: "string", plan.Numbers: "[]float64", plan.Strings: "[]string",
 }
 
-// expr writes a value: its variable, its slot, or its operation.
+// expr returns the text of value i of the plan: its variable, its slot, or its operation.
 func (f *function) expr(i int) string {
 	v := &f.p.Values[i]
 	switch {
@@ -84,8 +84,8 @@ func (f *function) expr(i int) string {
 	return f.operand(v.Args[0]) + " " + operators[v.Op] + " " + f.operand(v.Args[1])
 }
 
-// operand writes a value as an operand of a binary operation, in parentheses where Go's
-// precedence would take it apart.
+// operand returns the text of a value as an operand of a binary operation, in parentheses
+// where Go's precedence requires them.
 func (f *function) operand(i int) string {
 	text := f.expr(i)
 	v := &f.p.Values[i]
@@ -111,8 +111,8 @@ func tableKind(k plan.Kind) string {
 	return "Number"
 }
 
-// direct writes an operation on a record's string by the word that stands for the string in
-// its column, without reading the text.
+// direct returns the text of an operation on a record's string that compares the word which
+// stands for the string in its column, mostly without reading the string's text.
 func (f *function) direct(v *plan.Value) string {
 	word := f.column(f.p.Values[v.Args[0]].Index) + "[r]"
 	switch v.Op {
@@ -171,8 +171,8 @@ func (f *function) call(v *plan.Value) string {
 	return name + "(" + strings.Join(args, ", ") + ")"
 }
 
-// buckets writes a bucketize of a number that is never missing as the sum of
-// its comparisons.
+// buckets returns the text of a bucketize of a number that is never missing: a sum of
+// comparisons, each 0 or 1.
 func (f *function) buckets(v *plan.Value) string {
 	x := f.expr(v.Args[0])
 	bounds, _ := f.p.Values[v.Args[1]].Const.([]float64)
@@ -183,7 +183,7 @@ func (f *function) buckets(v *plan.Value) string {
 	return "float64(" + strings.Join(parts, " + ") + ")"
 }
 
-// literal writes a constant. A list becomes a variable of the package.
+// literal returns the text of a constant. For a list, that is the name of a package variable.
 func (f *function) literal(v *plan.Value) string {
 	switch c := v.Const.(type) {
 	case bool:
@@ -208,8 +208,7 @@ func (f *function) literal(v *plan.Value) string {
 	return "nil"
 }
 
-// float writes a number so that Go reads the same bits, whatever it stands
-// beside.
+// float returns the text of a number from which Go makes the same bits, in any expression.
 func (f *function) float(x float64) string {
 	switch {
 	case math.IsNaN(x):
@@ -224,8 +223,8 @@ func (f *function) float(x float64) string {
 	return strconv.FormatFloat(x, 'g', -1, 64)
 }
 
-// list returns the name of the package's variable that has a literal list, and declares it
-// if there is none yet.
+// list returns the name of the package variable that is initialised with text, and declares
+// it if there is none yet.
 func (w *writer) list(text string) string {
 	if name, ok := w.literals[text]; ok {
 		return name

@@ -11,21 +11,22 @@ import (
 	"github.com/millrace/millrace/relevance"
 )
 
-// Feed is what Go is written of for a feed definition.
+// Feed is the part of a feed definition that Go is written for.
 type Feed struct {
 	Name    string
 	File    string             // for messages and the file's header: "jobs.yaml"
 	Models  []*relevance.Model // its model and those that score beside it, in the feed's order
-	Filter  *filter.Filter     // its own; nil without
-	Records []*column.Layout   // that the filter is for
+	Filter  *filter.Filter     // the feed's own; nil: none
+	Records []*column.Layout   // of the records that the filter is for
 }
 
-// ErrNothing is of a feed that all of is interpreted.
+// ErrNothing says that no Go can be written for a feed: the interpreter does everything.
 var ErrNothing = errors.New("nothing to write: no filter that compares columns with constants, and no second model")
 
-// GenerateFeed writes, into package pkg, the Go of a feed: its filter as far as
-// that is made of loops over columns, and one function for several models that
-// score the same records, in which what they have in common is computed once.
+// GenerateFeed writes, into package pkg, the Go of a feed: the terms of its filter that are
+// loops over columns, and, if it has several models, one function that scores by all of
+// them and computes what they have in common once. It returns [ErrNothing] if there is
+// neither.
 func GenerateFeed(pkg string, schemas relevance.Schemas, f Feed) (File, error) {
 	w := newWriter(pkg, f.File, f.Name)
 	w.listName = "Feed"
@@ -64,8 +65,9 @@ func (w *writer) joint(schemas relevance.Schemas, models []*relevance.Model) err
 	return nil
 }
 
-// jointTargets are the layouts that any of several specs names. Functions of
-// equal shape are written once.
+// jointTargets returns the layouts that any of several specs names, those of records with
+// those of each spec's entity. Targets may repeat a pair; the caller writes functions of
+// equal shape once.
 func jointTargets(specs []*relevance.Spec, schemas relevance.Schemas) (out []target) {
 	var all relevance.Spec
 	var entities []string

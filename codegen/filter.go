@@ -12,8 +12,9 @@ import (
 	"github.com/millrace/millrace/internal/filter"
 )
 
-// filter writes the terms of a feed's filter that are loops over columns: a
-// function for those that stand one after the other.
+// filter writes the terms of a feed's filter that are loops over columns. A filter's terms
+// are the operands of its outermost &&. Each run of such terms, without another in between,
+// becomes one function.
 func (w *writer) filter(f *filter.Filter, layouts []*column.Layout) {
 	written := map[string]bool{}
 	for _, l := range layouts {
@@ -31,7 +32,7 @@ func (w *writer) filter(f *filter.Filter, layouts []*column.Layout) {
 	}
 }
 
-// keep writes the function of terms, unless it is written.
+// keep writes the function of terms, unless one with the same terms and columns is written.
 func (w *writer) keep(terms []filter.Term, written map[string]bool) {
 	f := &keeper{w: w, names: newNames(), columns: map[int]int{}, words: map[int]string{}, nulls: map[int]masked{}}
 	f.terms(terms)
@@ -49,20 +50,21 @@ func (w *writer) keep(terms []filter.Term, written map[string]bool) {
 		name, count(len(terms), "term"), name, f.head.String(), f.loop.String())
 }
 
-// keeper writes one function: a head that runs once a chunk, and a loop over
-// its blocks.
+// keeper writes one function: a head that runs once for a chunk of rows, and a loop over the
+// chunk's blocks of 64 rows.
 type keeper struct {
 	w          *writer
 	names      names
-	fields     []column.Field
-	columns    map[int]int    // in the layout, to the place in fields
-	words      map[int]string // of a column: the slice of its words in the chunk
-	nulls      map[int]masked // of its null bits
-	ranges     int
+	fields     []column.Field // that the function reads
+	columns    map[int]int    // by column of the layout, its index in fields
+	words      map[int]string // by column, the variable with its words in the chunk
+	nulls      map[int]masked // by column, the variables with its null bits
+	ranges     int            // how many ranges depend on the request's as_of
 	head, loop bytes.Buffer
 }
 
-// register writes what finds the function again.
+// register returns the text by which the engine finds the function: the normalised terms, and
+// the columns that it reads.
 func (f *keeper) register(terms []filter.Term) string {
 	var b strings.Builder
 	b.WriteString("Terms: []string{\n")
@@ -82,8 +84,8 @@ var columnKinds = [...]string{
 	column.Doubles: "Doubles", column.Strings: "Strings",
 }
 
-// terms writes the body of the loop. Terms that meet no error and no NaN are
-// one verdict: which of them drops a row makes no difference.
+// terms writes the body of the loop. Neighbouring terms that meet no error and no NaN become
+// one verdict, since it makes no difference which of them drops a row.
 func (f *keeper) terms(terms []filter.Term) {
 	plain := ""
 	for i, t := range terms {
@@ -108,14 +110,15 @@ func (f *keeper) terms(terms []filter.Term) {
 	}
 }
 
-// isPlain reports whether a loop meets no error and no NaN.
+// isPlain reports whether a loop can meet no error, such as by a null, and no NaN.
 func isPlain(l *filter.Loop) bool {
 	return !slices.ContainsFunc(filter.Leaves([]filter.Term{{Loop: l}}), func(l *filter.Loop) bool {
 		return l.Op == filter.Doubles || l.Op == filter.Since || l.Field.Nullable && l.Op != filter.NotNull
 	})
 }
 
-// keep takes a verdict over.
+// keep writes code that drops the block's rows of which a verdict is not true. Unless it is
+// the last one, the code goes on with the next block if no row is left.
 func (f *keeper) keep(verdict string, last bool) {
 	if last {
 		fmt.Fprintf(&f.loop, "k.Keep(i, %s)\n", verdict)
@@ -124,8 +127,8 @@ func (f *keeper) keep(verdict string, last bool) {
 	fmt.Fprintf(&f.loop, "if k.Keep(i, %s) == 0 {\ncontinue\n}\n", verdict)
 }
 
-// verdict writes what a loop says of a block: a mask if it is plain, without
-// errors and NaN, else a compute.Verdict.
+// verdict returns an expression for what a loop says of a block. If the loop is plain,
+// without errors and NaN, that is a mask with a bit for each row; else a compute.Verdict.
 func (f *keeper) verdict(l *filter.Loop) (text string, plain bool) {
 	if len(l.Args) > 0 {
 		return f.combined(l)
@@ -151,7 +154,8 @@ func (f *keeper) verdict(l *filter.Loop) (text string, plain bool) {
 	return text, plain
 }
 
-// found writes the loop over a column that finds values.
+// found returns an expression for the rows of a block whose value is within a range, or in a
+// set.
 func (f *keeper) found(l *filter.Loop) (text string, plain bool) {
 	switch l.Op {
 	case filter.Doubles:
@@ -165,7 +169,8 @@ func (f *keeper) found(l *filter.Loop) (text string, plain bool) {
 	return fmt.Sprintf("compute.Between(%s, %s)", f.column(l), f.bounds(l, l.Lo, l.Span)), true
 }
 
-// bounds writes a range, which the instant may decide.
+// bounds returns a range as two arguments. A range that depends on as_of, the request's
+// instant, is read from k.Ranges.
 func (f *keeper) bounds(l *filter.Loop, lo, span uint64) string {
 	if !l.OfAsOf {
 		return fmt.Sprintf("%#x, %#x", lo, span)
@@ -174,7 +179,8 @@ func (f *keeper) bounds(l *filter.Loop, lo, span uint64) string {
 	return fmt.Sprintf("k.Ranges[%d].Lo, k.Ranges[%d].Span", f.ranges-1, f.ranges-1)
 }
 
-// fewWords is how many words are looked for one by one.
+// fewWords is up to how many words of a set are compared one by one; a larger set is looked
+// up in a table.
 const fewWords = 4
 
 func (f *keeper) set(l *filter.Loop) string {
@@ -217,7 +223,7 @@ func (f *keeper) notNull(l *filter.Loop) string {
 	return "^" + nulls
 }
 
-// combined writes &&, || and !.
+// combined returns an expression for a loop that is &&, || or !.
 func (f *keeper) combined(l *filter.Loop) (text string, plain bool) {
 	texts, plains := make([]string, len(l.Args)), make([]bool, len(l.Args))
 	plain = true
@@ -255,7 +261,7 @@ func asVerdict(text string, plain bool) string {
 	return text
 }
 
-// column writes the block of a column's words.
+// column returns an expression for the words of a column in the block.
 func (f *keeper) column(l *filter.Loop) string {
 	if f.words[l.Column] == "" {
 		name := f.names.take(camel(l.Field.Name, false))
@@ -265,7 +271,7 @@ func (f *keeper) column(l *filter.Loop) string {
 	return "compute.Block(" + f.words[l.Column] + ", i)"
 }
 
-// null writes the mask of the rows where a column is null.
+// null returns an expression for the mask of the rows where a column is null.
 func (f *keeper) null(l *filter.Loop) string {
 	m, made := f.nulls[l.Column]
 	if !made {
@@ -277,7 +283,7 @@ func (f *keeper) null(l *filter.Loop) string {
 	return fmt.Sprintf("compute.Nulls(compute.Block(%s, i), %s)", m.words, m.bit)
 }
 
-// field is the place of a column in the register.
+// field returns the index of a column in fields, and adds it if it is not there.
 func (f *keeper) field(l *filter.Loop) int {
 	i, ok := f.columns[l.Column]
 	if !ok {

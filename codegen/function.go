@@ -10,30 +10,30 @@ import (
 )
 
 // function writes one scoring function: a head that runs once a call, and the
-// loop over rows.
+// loop over rows. A value is an operation of the plan, by its index in Values.
 type function struct {
 	w       *writer
 	p       *plan.Plan
-	slots   map[int]string    // what the request decides, by value
-	hoisted map[string]string // the variable of a slot
-	sets    map[int]string    // of a list that an In looks into
-	uses    []int
+	slots   map[int]string    // by value that the request decides, its slot in the arguments
+	hoisted map[string]string // by slot, the variable that it is read into
+	sets    map[int]string    // by list that the operation In looks into, its set
+	uses    []int             // by value, how many others use it
 	names   names
-	vars    []string // of a value that has a variable
-	columns []string // of a record load: the slice of its words
-	objects []string // of an object load
+	vars    []string // by value, its variable; "": none
+	columns []string // by load of a record's field, the variable with its column's words
+	objects []string // by load of a field of the object's features, the same
 	nullsOf map[loaded]masked
 	head    bytes.Buffer
-	before  bytes.Buffer // the loop: vectors
+	before  bytes.Buffer // code between head and loop, which computes vectors
 	loop    bytes.Buffer
-	out     *bytes.Buffer // of these, the one being written
-	weights bool
-	arena   bool
-	entity  bool
-	rows    bool
-	folded  bool
-	temps   int
-	results []*result // by output
+	out     *bytes.Buffer // the one of these that is being written
+	weights bool          // the code reads w, the weights
+	arena   bool          // it makes texts or lists in k.Arena
+	entity  bool          // it reads the entity's features
+	rows    bool          // it reads the rows' columns
+	folded  bool          // it reads folded, the part of the score that is kept with the rows
+	temps   int           // how many variables have names of a number alone
+	results []*result     // by output
 }
 
 func newFunction(w *writer, p *plan.Plan) *function {
@@ -59,7 +59,7 @@ func newFunction(w *writer, p *plan.Plan) *function {
 	return f
 }
 
-// text is the body of the function.
+// text returns the body of the function, after emit.
 func (f *function) text() string {
 	var b strings.Builder
 	forest := f.p.Scorer == plan.Trees
@@ -109,7 +109,7 @@ func (f *function) text() string {
 	return b.String()
 }
 
-// slot reads what the request decides into a variable, once a call.
+// slot returns the variable of a value that the request decides. The head sets it.
 func (f *function) slot(i int) string {
 	text := f.slots[i]
 	if f.hoisted[text] == "" {
@@ -129,14 +129,14 @@ func (f *function) emit() {
 	f.outputs()
 }
 
-// comment makes one line of an expression. Two single quotes would be made a
-// curly one by gofmt.
+// comment returns an expression on one line. It replaces two single quotes, of which gofmt
+// would make one curly quote in a doc comment.
 func comment(source string) string {
 	return strings.ReplaceAll(strings.Join(strings.Fields(source), " "), "''", `""`)
 }
 
-// entityValues computes what depends on the entity and not on the record,
-// once a call.
+// entityValues writes code for the head that computes values which depend on the entity and
+// not on the record, so that they are computed once a call.
 func (f *function) entityValues() {
 	used := make([]bool, len(f.p.Values))
 	mark := func(i int) {
@@ -169,8 +169,8 @@ func (f *function) entityValues() {
 	}
 }
 
-// share gives variables to what value i is computed from, where it is used
-// more than once or takes a statement of its own.
+// share gives variables to the values that value i is computed from, if they are used more
+// than once or take a statement of their own.
 func (f *function) share(i int) {
 	v := &f.p.Values[i]
 	if f.done(i) {
@@ -201,13 +201,14 @@ func (f *function) share(i int) {
 	}
 }
 
-// done reports whether a value can be written without computing it.
+// done reports whether a value needs no code that computes it: it has a variable, is a
+// constant, or is in the arguments.
 func (f *function) done(i int) bool {
 	v := &f.p.Values[i]
 	return f.vars[i] != "" || v.Op == plan.Const || v.Op == plan.Folded || v.Deps&(plan.Record|plan.Entity) == 0
 }
 
-// name computes a value into a variable.
+// name writes code that computes a value into a variable.
 func (f *function) name(i int) {
 	if f.vars[i] != "" {
 		return
@@ -229,7 +230,8 @@ func (f *function) name(i int) {
 	fmt.Fprintf(f.out, "%s := %s\n", f.vars[i], text)
 }
 
-// column makes the slice of a record field's words, once a call.
+// column returns the variable with the words of a record's field, for all rows. The head sets
+// it.
 func (f *function) column(load int) string {
 	f.rows = true
 	if f.columns[load] == "" {
@@ -240,24 +242,25 @@ func (f *function) column(load int) string {
 	return f.columns[load]
 }
 
-// loaded is a load of a record's field, or of one of its object's features.
+// loaded is a load of the plan: of a record's field, or of a field of its object's features.
 type loaded struct {
 	object bool
 	load   int
 }
 
-// masked names where a load is null: a slice of words with a bit for each row, and the
-// bit in it.
+// masked is two variables that say where a load is null: a slice with a word for each row,
+// and the load's bit in such a word.
 type masked struct{ words, bit string }
 
-// nulls makes the slice of a record field's null bits, once a call.
+// nulls returns an expression that is not 0 if a record's field is null in row r.
 func (f *function) nulls(load int) string {
 	f.rows = true
 	return f.masked(loaded{load: load}, camel(f.p.Record[load].Name, false), fmt.Sprintf("rows.Nulls(k.Columns[%d])", load))
 }
 
-// masked writes where a load is null in the row. Several may have the same name in camel
-// case.
+// masked returns an expression that is not 0 if a load is null in row r. The head sets its
+// two variables, once for each load; they are kept by load, since the names of several
+// loads may be equal in camel case.
 func (f *function) masked(of loaded, name, source string) string {
 	m, made := f.nullsOf[of]
 	if !made {
@@ -268,7 +271,7 @@ func (f *function) masked(of loaded, name, source string) string {
 	return fmt.Sprintf("%s[r]&%s", m.words, m.bit)
 }
 
-// load reads a field of the record into a variable.
+// load writes code that reads a field of the record into a variable.
 func (f *function) load(i int) {
 	v := &f.p.Values[i]
 	l := f.p.Record[v.Index]
@@ -296,7 +299,7 @@ func (f *function) load(i int) {
 	}
 }
 
-// loadEntity reads a field of the entity's features into a variable.
+// loadEntity writes code that reads a field of the entity's features into a variable.
 func (f *function) loadEntity(i int) {
 	v := &f.p.Values[i]
 	l := f.p.Entity[v.Index]
@@ -330,7 +333,7 @@ func listKind(k plan.Kind) string {
 	return "Strings"
 }
 
-// number makes a number of a column's word.
+// number returns an expression for the number that a column's word holds.
 func (f *function) number(k column.Kind, word string) string {
 	if k == column.Double {
 		f.w.imports["math"] = true

@@ -23,7 +23,7 @@ func newNames() names {
 	return n
 }
 
-// take returns a free identifier like the one wanted.
+// take returns an identifier that is still free, want or want with a number, and takes it.
 func (n names) take(want string) string {
 	name := want
 	for i := 2; n[name] || token.IsKeyword(name); i++ {
@@ -33,7 +33,8 @@ func (n names) take(want string) string {
 	return name
 }
 
-// camel turns the_name or the.name into theName, or TheName.
+// camel turns the_name or the.name into theName, or TheName if exported. It returns "x" if
+// there is no letter or digit.
 func camel(s string, exported bool) string {
 	var b strings.Builder
 	up := exported

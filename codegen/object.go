@@ -38,7 +38,8 @@ func (f *function) objectColumn(load int) string {
 	return f.objects[load]
 }
 
-// objectNulls returns the variable with the null bits of a field, likewise.
+// objectNulls returns an expression that is not 0 if a field of the object's features is null
+// in row r.
 func (f *function) objectNulls(load int) string {
 	l := f.p.Object[load]
 	return f.masked(loaded{true, load}, camel("object_"+l.Name, false), fmt.Sprintf("k.Objects.Nulls(%d)", l.Column))

@@ -7,16 +7,18 @@ import (
 	"github.com/millrace/millrace/relevance/plan"
 )
 
-// result is the score of a model, or the features of its trees, while it is
-// written.
+// result is an output of the function while it is written: the score of a model or, for a
+// model of trees, the features that its trees read.
 type result struct {
 	*plan.Output
-	spec         *relevance.Spec
-	first        bool
-	args, out, x string          // what the function calls its places in compute.ModelArgs
+	spec  *relevance.Spec
+	first bool // it is the first model of the function
+	// args is the expression before its fields of compute.ModelArgs, out the variable with
+	// scores by selected row, and x the variable with a row's features, for trees.
+	args, out, x string
 	next         int             // the first term that is not written
 	sums         map[lane]string // variables of the sums that are begun
-	before       map[lane]int    // sums known before the loop, by their place among the plan's values
+	before       map[lane]int    // sums known before the loop, as values of the plan
 }
 
 // lane is one of the sums that a score is made of; see [plan.Term].
@@ -34,9 +36,9 @@ func (f *function) result(i int, o *plan.Output) *result {
 	return r
 }
 
-// outputs writes the features of each model in its order, and where another
-// takes the same feature, that of the other beside it: what both need is then
-// at hand.
+// outputs writes the terms of each model in its order. If a later model has a term of the
+// same value, its terms up to that one follow at once, so that what both need is still in
+// registers. The scores come last.
 func (f *function) outputs() {
 	for i, r := range f.results {
 		for r.next < len(r.Terms) {
@@ -56,7 +58,8 @@ func (f *function) outputs() {
 	}
 }
 
-// termsTo writes the next terms of a model up to one of a value, if it has one.
+// termsTo writes the next terms of a model up to the first one of a value; none if no next
+// term is of the value.
 func (f *function) termsTo(r *result, value int) {
 	for at := r.next; at < len(r.Terms); at++ {
 		if r.Terms[at].Value != value {
@@ -80,7 +83,7 @@ func (f *function) term(r *result) {
 	}
 }
 
-// input writes a feature where trees read it.
+// input writes code that stores a feature where trees read it.
 func (f *function) input(r *result, t plan.Term) {
 	f.feature(r, t)
 	f.share(t.Value)
@@ -90,8 +93,8 @@ func (f *function) input(r *result, t plan.Term) {
 	fmt.Fprintf(f.out, "%s[%d*compute.MatrixBlock] = %s\n", r.x, r.next-1, f.expr(t.Value))
 }
 
-// addend adds the contribution of a feature to one of the sums whose order is
-// the definition of the score.
+// addend writes code that adds the contribution of a feature to one of the sums of the score.
+// The order of additions is part of the score's definition.
 func (f *function) addend(r *result, t plan.Term) {
 	at := lane{t.Part, t.Lane}
 	if f.p.Values[t.Sum].Deps&plan.Record == 0 {
@@ -116,7 +119,7 @@ func (f *function) addend(r *result, t plan.Term) {
 	f.vars[t.Sum] = r.sums[at]
 }
 
-// feature begins the lines of a feature.
+// feature writes the comment above the lines of a feature.
 func (f *function) feature(r *result, t plan.Term) {
 	of := ""
 	if !r.first {

@@ -7,10 +7,10 @@ import (
 	"github.com/millrace/millrace/relevance/plan"
 )
 
-// vectors writes what is computed of all rows before the loop over them, since
-// one call of a batch costs a quarter of as many calls: the decays of ages by
-// half-lives that do not change with the record, and look-ups of its strings. The first
-// vectors are the similarities.
+// vectors writes what is computed for all rows before the loop over them: decays of ages by
+// half-lives that do not depend on the record, and look-ups of the record's strings. One call
+// for a batch of rows costs a quarter of a call for each row. The first vectors are the
+// similarities (see plan.Plan.Similarities), which the caller of the function computes.
 func (f *function) vectors() {
 	f.out = &f.before
 	n := 0
@@ -39,8 +39,8 @@ func (f *function) vectors() {
 	}
 }
 
-// similarities takes those that change with the record, or else with the entity, from
-// the caller.
+// similarities writes code that takes similarities from the vectors that the caller computed:
+// those that depend on the record if of is plan.Record, else the others.
 func (f *function) similarities(of plan.Deps) {
 	said := false
 	for n, s := range f.p.Similarities() {
@@ -61,8 +61,8 @@ func (f *function) similarities(of plan.Deps) {
 	}
 }
 
-// vector writes the loop that computes value i of all rows into vector n, and
-// returns its name.
+// vector writes the loop that computes value i for all rows into vector n, and returns the
+// vector's variable.
 func (f *function) vector(i, n int) string {
 	known := append([]string(nil), f.vars...)
 	name := f.names.take(f.want(i))
@@ -72,7 +72,7 @@ func (f *function) vector(i, n int) string {
 	fmt.Fprintf(f.out, "%s[i] = %s\n}\n", name, f.expr(i))
 	for at, v := range f.vars {
 		if v != known[at] {
-			delete(f.names, v) // it was the loop's
+			delete(f.names, v) // its scope was the loop, so the name is free again
 		}
 	}
 	f.vars = known
@@ -80,8 +80,8 @@ func (f *function) vector(i, n int) string {
 	return name
 }
 
-// numeric reports whether a value changes with the record and is computed of
-// numbers and booleans alone, so that it needs no memory for a row.
+// numeric reports whether a value depends on the record and is computed from numbers and
+// booleans alone, so that no row needs memory for a text or a list.
 func (f *function) numeric(i int) bool {
 	v := &f.p.Values[i]
 	if v.Deps&plan.Record == 0 || v.Kind != plan.Number && v.Kind != plan.Bool {
@@ -98,7 +98,8 @@ func (f *function) numeric(i int) bool {
 	return true
 }
 
-// want is the name that a value would like to have.
+// want returns the preferred name of a value's variable: of its feature, of its operation, or
+// t and a number.
 func (f *function) want(i int) string {
 	for _, o := range f.p.Outputs() {
 		for _, t := range o.Terms {
@@ -114,8 +115,8 @@ func (f *function) want(i int) string {
 	return fmt.Sprintf("t%d", f.temps)
 }
 
-// strings writes the look-ups of a record's string, in its column, in a table
-// or in a set of the request: the table's own loop makes them side by side.
+// strings writes value i, which looks up a record's string in a table or in a set of the
+// request, as one call for all rows into vector n. The call reads the string's column.
 func (f *function) strings(i, n int) {
 	v := &f.p.Values[i]
 	field := f.p.Values[v.Args[0]].Index

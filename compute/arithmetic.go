@@ -1,9 +1,10 @@
 // What models compute is defined here once: the interpreter and generated code
 // call the same functions, so that their scores are the same bits. Nothing
-// depends on the architecture: no multiply-add that a compiler may fuse, and no
-// assembly but for sums of products of lists, of which each product and each sum is
-// rounded as here (column.Probe). A missing number is NaN; internal/expr/DESIGN.md has the table of what
-// each function gives for it.
+// depends on the architecture. Products are converted to float64 before they are added, so
+// that no compiler fuses them into a multiply-add. Only sums of products of lists have
+// assembly (column.Probe), which rounds each product and each sum as the Go here does.
+// A missing number is NaN; internal/expr/DESIGN.md has the table of what each function
+// gives for it.
 
 package compute
 
@@ -13,11 +14,11 @@ import (
 	"unicode/utf8"
 )
 
-// Missing is the number that is not there.
+// Missing stands for a number that a record, an entity or a viewer does not have: NaN.
 var Missing = math.NaN()
 
-// Score makes every NaN the same one, whose bits would otherwise depend on the
-// order of a sum's operands.
+// Score returns x, and for any NaN the one in Missing. The bits of a NaN would otherwise
+// depend on the order of a sum's operands.
 func Score(x float64) float64 {
 	if x != x {
 		return Missing
@@ -25,7 +26,7 @@ func Score(x float64) float64 {
 	return x
 }
 
-// If returns a or b; both have been computed.
+// If returns a if c is true, and else b. Both are computed before the call.
 func If[T any](c bool, a, b T) T {
 	if c {
 		return a
@@ -51,7 +52,8 @@ func Clamp(x, lo, hi float64) float64 {
 	return x
 }
 
-// Bucketize returns how many bounds, which ascend, are at most x. NaN if x is.
+// Bucketize returns how many of the bounds are at most x: 0 to len(bounds). Bounds
+// ascend. NaN if x is.
 func Bucketize(x float64, bounds []float64) float64 {
 	if x != x {
 		return x
@@ -101,7 +103,7 @@ func Dot(a, b []float64) float64 {
 // Cosine returns Dot(a, b) / (sqrt(Dot(a, a)) * sqrt(Dot(b, b))). NaN where
 // Dot is, and if a list is all zeros.
 func Cosine(a, b []float64) float64 {
-	if len(a) != len(b) { // a viewer's list may be long, and is not read for each record
+	if len(a) != len(b) { // before the sums: a viewer's list may be long, and this is called for each record
 		return Missing
 	}
 	return Dot(a, b) / float64(math.Sqrt(Dot(a, a))*math.Sqrt(Dot(b, b)))
@@ -121,9 +123,10 @@ func L2(a, b []float64) float64 {
 	return math.Sqrt(sum)
 }
 
-// MaxCrossBytes bounds a cross: an entity, an object and a viewer's id, each as long
-// as any may be, and the bars between them. What is longer is the key of no table,
-// and would be copied anew for each record: texts of viewers have up to 16 KiB.
+// MaxCrossBytes bounds the text that AppendCross makes, a key of look-up tables. It has
+// room for the ids of an entity, an object and a viewer, 512 bytes each, and two bars
+// between them. No table has a longer key. A viewer's text may have 16 KiB, which would
+// be copied for each record.
 const MaxCrossBytes = 3*512 + 2
 
 // AppendCross appends a and b, joined by "|": the key of a cross. A number
@@ -142,7 +145,7 @@ func AppendNumber(dst []byte, x float64) []byte {
 	return strconv.AppendFloat(dst, x, 'g', -1, 64)
 }
 
-// Item returns an item of a list, missing where the list has no such.
+// Item returns item i of a list, from 0; Missing if the list is not so long.
 func Item(list []float64, i int) float64 {
 	if i >= len(list) {
 		return Missing

@@ -2,7 +2,7 @@ package compute
 
 import "github.com/millrace/millrace/internal/column"
 
-// Appender takes the rows of a generated decoder.
+// Appender collects the rows that a generated decoder makes.
 type Appender = column.Appender
 
 // The kinds of columns that a generated filter reads.

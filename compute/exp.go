@@ -68,7 +68,8 @@ func Log(x float64) float64 {
 	return float64(n*ln2Head) + (2*t + (float64(t*series) + float64(n*ln2Tail)))
 }
 
-// log1p is Log1p without the table.
+// log1p is Log1p without the table. What u = 1+x lost by rounding is x-(u-1); divided by
+// u it is added to the logarithm.
 func log1p(x float64) float64 {
 	u := 1 + x
 	switch {
@@ -80,7 +81,7 @@ func log1p(x float64) float64 {
 	return Log(u) + (x-(u-1))/u
 }
 
-// log1ps has log1p of small whole numbers, which counters mostly are.
+// log1ps[i] is log1p(i). Counters, such as likes, are mostly small whole numbers.
 var log1ps = func() (t [1024]float64) {
 	for i := range t {
 		t[i] = log1p(float64(i))
@@ -97,7 +98,8 @@ func Log1p(x float64) float64 {
 	return log1p(x)
 }
 
-// Log1pWhole is Log1p of a column of integers: small enough to be inlined.
+// Log1pWhole is Log1p for whole numbers, such as those of a column of integers. It is small
+// enough to be inlined.
 func Log1pWhole(x float64) float64 {
 	if i := uint(int(x)); i < 1024 {
 		return log1ps[i]
@@ -117,7 +119,7 @@ func Log1ps(dst, a []float64) {
 	}
 }
 
-// Log1pWholes sets dst to Log1p of each of a, of a column of integers.
+// Log1pWholes sets dst to Log1p of each of a, which are whole numbers.
 func Log1pWholes(dst, a []float64) {
 	a = a[:len(dst)]
 	for k, x := range a {
@@ -125,10 +127,10 @@ func Log1pWholes(dst, a []float64) {
 	}
 }
 
-// Pow returns x^y: by repeated multiplication for whole y up to 64 either way,
-// as Exp(y * Log(x)) otherwise, whose relative error is about |y ln x| units
-// of the last place. Of a negative x and a y that is not whole NaN, as if
-// either is NaN, but x^0 is 1.
+// Pow returns x^y. For y = 0.5 it is the square root, for whole y from -64 to 64 a
+// repeated multiplication, and else Exp(y * Log(x)), whose relative error is about |y ln
+// x| units of the last place. It is NaN if x or y is, and for a negative x with a y that
+// is not whole; but x^0 is always 1.
 func Pow(x, y float64) float64 {
 	n := math.Abs(y)
 	whole := n == math.Floor(n)
@@ -157,6 +159,7 @@ func Pow(x, y float64) float64 {
 	return Exp(float64(y * Log(-x)))
 }
 
+// powWhole returns x^n by squaring, for n from 0.
 func powWhole(x float64, n int) float64 {
 	p := 1.0
 	for ; n > 0; n >>= 1 {

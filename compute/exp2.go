@@ -2,11 +2,11 @@ package compute
 
 import "math"
 
-// toWhole, added to a number below 2^51 either way, rounds it to a whole one,
-// which then stands in the low bits of the sum.
+// toWhole, added to a number from -2^51 to 2^51, rounds it to a whole number, which then
+// stands in the low bits of the sum.
 const toWhole = 1.5 * (1 << 52)
 
-// The series of 2^(r/256).
+// The coefficients of the series of 2^(r/256): of r, r², r³ and r⁴.
 const (
 	exp2C1 = 0x1.62e42fefa39efp-9
 	exp2C2 = 0x1.ebfbdff82c58fp-19
@@ -14,24 +14,26 @@ const (
 	exp2C4 = 0x1.3b2ab6fba4e77p-39
 )
 
-// Decay returns 2^(-age/halfLife), within 1.2 units of the last place and 1.5
-// more for each half-life passed; 1 for a negative age. NaN if either is.
+// Decay returns 2^(-age/halfLife), both in the same unit; 1 for a negative age. NaN if
+// either is. The error is at most 1.2 units of the last place, and 1.5 more for each
+// half-life passed.
 func Decay(age, halfLife float64) float64 {
 	x := [1]float64{age}
 	Decays(x[:], x[:], halfLife)
 	return x[0]
 }
 
-// signBit is that of a double. By unsigned comparison, what is left of a
-// double without it is small only for the doubles from -0 down.
+// signBit is the sign bit of a double. Decays subtracts it from the bits of a double,
+// unsigned: the doubles from -0 downwards become small numbers, and positive ones huge.
 const signBit = 1 << 63
 
-// Decays sets dst to Decay of each age, and may be ages.
+// Decays sets dst to Decay of each age. dst may be ages itself.
 //
 // With x = -256 age/halfLife and k = round(x), 2^(x/256) is 2^(k/256) times
 // 2^((x-k)/256): a table gives the first factor and four terms of the series
-// the second. One comparison sends off all that is not between -0 and the
-// least normal power: NaN, a negative age.
+// the second. One unsigned comparison finds every x that is not from -0 down to the least
+// power that is a normal number, such as NaN or that of a negative age. decayEdge computes
+// those.
 func Decays(dst, ages []float64, halfLife float64) {
 	rate := -256 / halfLife
 	dst = dst[:len(ages)]
@@ -56,10 +58,11 @@ func Decays(dst, ages []float64, halfLife float64) {
 	}
 }
 
-// leastPower is the bits of -1022*256.
+// leastPower is the bits of the double -1022*256: 2^-1022 is the least normal number.
 const leastPower = 0xc10ff00000000000
 
-// decayEdge is Decay where the result may be no normal number.
+// decayEdge is Decay for all inputs, also where the result is not a normal number. rate is
+// -256/halfLife.
 func decayEdge(age, rate float64) float64 {
 	if age < 0 {
 		age = 0

@@ -6,47 +6,48 @@ import (
 	"github.com/millrace/millrace/internal/column"
 )
 
-// FilterArgs are what a generated filter works on.
+// FilterArgs are what a generated filter works on: one chunk of rows.
 type FilterArgs struct {
 	*State
 	Rows    *column.Slab
-	Lo, Hi  int     // of Rows: one chunk
-	Columns []int   // of Rows, in the order of Filter.Columns
-	Ranges  []Range // that the instant of the question decides
+	Lo, Hi  int     // the chunk is the rows from Lo, before Hi
+	Columns []int   // indexes of columns of Rows, in the order of Filter.Columns
+	Ranges  []Range // those that depend on the instant of the question
 }
 
-// Range is the words from Lo to Lo + Span.
+// Range is the words from Lo to Lo+Span, both included.
 type Range struct{ Lo, Span uint64 }
 
 // Column returns the words of column i in the chunk.
 func (k *FilterArgs) Column(i int) []uint64 { return k.Rows.Column(k.Columns[i])[k.Lo:k.Hi] }
 
-// Nulls returns the words with the null bits of column i in the chunk, and the
-// bit.
+// Nulls returns the words of the chunk that hold the null bits of column i, one word a
+// row, and the bit of that column.
 func (k *FilterArgs) Nulls(i int) ([]uint64, uint64) {
 	words, bit := k.Rows.Nulls(k.Columns[i])
 	return words[k.Lo:k.Hi], bit
 }
 
-// Blocks is how many blocks the chunk has.
+// Blocks returns how many blocks of 64 rows the chunk has; the last may be shorter.
 func (k *FilterArgs) Blocks() int { return (k.Hi - k.Lo + 63) / 64 }
 
 // Block returns block i of the words of a chunk.
 func Block(words []uint64, i int) []uint64 { return words[64*i : min(64*i+64, len(words))] }
 
-// FilterFunc takes its terms over into FilterArgs.State, block by block.
+// FilterFunc evaluates its terms for a chunk, and keeps in FilterArgs.State, block by
+// block, the rows that they do not drop.
 type FilterFunc func(*FilterArgs)
 
-// Filter is generated code for terms of a filter that stand one after the
-// other. It holds for layouts that have its columns.
+// Filter is generated code for some terms of a filter that follow one another; terms are
+// the operands of the outermost &&. It works on every layout that has its columns.
 type Filter struct {
-	Feed    string // whose definition it was written from, for people
-	Terms   []string
-	Columns []FilterColumn
+	Feed    string         // the feed whose definition it was generated from, for people
+	Terms   []string       // the source of each term, at least one
+	Columns []FilterColumn // the fields that it reads
 	Keep    FilterFunc
 }
 
-// FilterColumn is a field that generated code reads, by what its words mean.
+// FilterColumn is a field that generated code reads, and what the words of its column mean.
 type FilterColumn struct {
 	Name     string
 	Kind     column.Kind
@@ -55,7 +56,7 @@ type FilterColumn struct {
 
 var byFirst = map[string][]Filter{} // by the first of Terms, longest first
 
-// RegisterFilter makes generated code known. It is for init functions.
+// RegisterFilter makes generated code known. Only init functions may call it.
 func RegisterFilter(g Filter) {
 	same := byFirst[g.Terms[0]]
 	same = append(same, g)
@@ -63,8 +64,8 @@ func RegisterFilter(g Filter) {
 	byFirst[g.Terms[0]] = same
 }
 
-// FindFilter returns the generated code for the first terms of a list, as many as
-// there is code for, over a layout; nil if there is none.
+// FindFilter returns the generated code for the first terms of a list on a layout: the
+// one that covers the most terms; nil if there is none.
 func FindFilter(terms []string, l *column.Layout) *Filter {
 	if len(terms) == 0 {
 		return nil

@@ -8,20 +8,21 @@ import (
 	"github.com/millrace/millrace/internal/column"
 )
 
-// ModelArgs are what a generated function scores, and with what. A function owns
-// them for the length of a call.
+// ModelArgs are the inputs and outputs of a generated function. The function may use them
+// as it likes until it returns.
 type ModelArgs struct {
 	Rows    *column.Slab
-	Sel     []int32      // rows to score
-	Entity  *column.Slab // one row, or nil
-	Objects *column.Slab // of each row of Rows what is known of its object
-	Folded  []float64    // of each row of Rows, the part of the record alone
-	Columns []int        // of Rows, in the order of the plan's loads
-	EntCols []int        // of Entity
-	Weights []float64    // parameters; Weights[0] is the bias
-	Tables  []*Table     // parameters, then the tables of literals
+	Sel     []int32      // indexes of the rows to score
+	Entity  *column.Slab // one row: the features of the entity; nil if there are none
+	Objects *column.Slab // a row for each of Rows: the features of its object
+	Folded  []float64    // for each of Rows, the part of its score that depends on the record alone, computed before
+	Columns []int        // indexes of the columns of Rows that the function reads, in the order of its plan
+	EntCols []int        // likewise of Entity
+	Weights []float64    // the model's parameters that are numbers; Weights[0] is the bias
+	Tables  []*Table     // its parameters that are tables, then the tables written in its expressions
 
-	// What the request decides, computed once when a scorer is bound.
+	// Values that the request alone decides, computed once when a scorer is bound to
+	// it.
 	Numbers []float64
 	Bools   []bool
 	Strings []string
@@ -29,26 +30,26 @@ type ModelArgs struct {
 	Sets    []*Table
 
 	Output          // of the model
-	More   []Output // of the further models of a joint plan
+	More   []Output // of the other models, if the function scores by several at once
 
-	Arena       Arena // for the texts and lists of a row
-	EntityArena Arena // for those of the entity
+	Arena       Arena // memory for the texts and lists of a row
+	EntityArena Arena // memory for those of the entity
 
 	vectors []vector
 }
 
-// vector is a number for each of ModelArgs.Sel.
+// vector is memory for a number or a bool for each of ModelArgs.Sel.
 type vector struct {
 	numbers []float64
 	bools   []bool
-	ages    *float64 // of Decays: the vector of ages, and the half-life
-	half    uint64
+	ages    *float64 // numbers are Decays of the ages that begin here; nil: they are not
+	half    uint64   // the bits of the half-life of these Decays
 }
 
-// Vector returns the nth vector of the function that is called: memory for one number of
-// each row of Sel. The first ones are filled before the call, with the plan's similarities:
-// each tells how like the list of each row is to a list that the request decides; or, as its
-// first number alone, how like that of the entity is.
+// Vector returns the nth vector of the function: memory for one number for each row of
+// Sel. If the model compares lists, the caller fills the first vectors before the call.
+// Each of these holds how similar each row's list is to a list of the request. For a list
+// of the entity it holds one similarity, as its first number.
 func (k *ModelArgs) Vector(n int) []float64 {
 	v := k.vector(n)
 	if len(v.numbers) < len(k.Sel) {
@@ -64,14 +65,16 @@ func (k *ModelArgs) vector(n int) *vector {
 	return &k.vectors[n]
 }
 
-// Lookup returns the value of the string of each row in a table, in vector n.
+// Lookup looks up the string of each row of Sel in a table, and returns the values in
+// vector n. words is the column of these strings.
 func (k *ModelArgs) Lookup(n int, t *Table, words []uint64) []float64 {
 	dst := k.Vector(n)
 	t.words(dst, k.Rows, words, k.Sel)
 	return dst
 }
 
-// In tells of each row whether its string is in a set, in vector n.
+// In reports for each row of Sel whether its string is in a set, in vector n. words is the
+// column of these strings.
 func (k *ModelArgs) In(n int, set *Table, words []uint64) []bool {
 	v := k.vector(n)
 	if len(v.bools) < len(k.Sel) {
@@ -82,9 +85,9 @@ func (k *ModelArgs) In(n int, set *Table, words []uint64) []bool {
 	return dst
 }
 
-// Decays returns Decay of each of a vector of ages: in vector n, or in one
-// before it that has them already, since a request often says what a model
-// says too. The vectors before n are of this call.
+// Decays returns Decay of each of a vector of ages, in vector n. If an earlier vector of
+// this call has the decays of the same ages by the same half-life, it returns that one: a
+// half-life that the request gives is often equal to one in the model.
 func (k *ModelArgs) Decays(n int, ages []float64, halfLife float64) []float64 {
 	from, half := unsafe.SliceData(ages), math.Float64bits(halfLife)
 	k.vector(n).ages = nil
@@ -99,45 +102,48 @@ func (k *ModelArgs) Decays(n int, ages []float64, halfLife float64) []float64 {
 	return dst
 }
 
-// Output is where what is computed of ModelArgs.Sel goes for one model.
+// Output is where the results of one model for the rows of ModelArgs.Sel go.
 type Output struct {
-	Out []float64 // a score for each; unused by trees
+	Out []float64 // a score for each of Sel; unused by a model of trees
 
-	// Of trees: feature c of row i goes to i/MatrixBlock*Stride + c*MatrixBlock + i%MatrixBlock.
+	// A model of trees writes features instead, which the trees then score: feature c
+	// of the i-th of Sel goes to i/MatrixBlock*Stride + c*MatrixBlock +
+	// i%MatrixBlock.
 	Matrix []float64
 	Stride int
 }
 
-// Arena is memory for texts and lists that live as long as a row. It grows to
-// what a row needs and is then reused.
+// Arena is memory for the texts and lists that are needed while one row is scored. It
+// grows to what a row needs, and is reused for the next.
 type Arena struct {
 	buf     []byte
 	numbers []float64
 	strings []string
 }
 
-// A matrix of the features of trees has at most MatrixRows rows, of which
-// MatrixBlock stand side by side.
+// Output.Matrix has at most MatrixRows rows. In memory, the values of MatrixBlock rows
+// for one feature stand side by side.
 const (
 	MatrixRows  = 64
 	MatrixBlock = 8
 )
 
-// ModelFunc scores Sel into each Output's Out; of trees it fills Matrix with the
-// features of Sel, which then has at most MatrixRows rows.
+// ModelFunc scores the rows of Sel, and writes the scores to the Out of each Output. For
+// a model of trees it writes the features of the rows to Matrix; Sel then has at most
+// MatrixRows rows.
 type ModelFunc func(*ModelArgs)
 
 // Model is generated code for one shape.
 type Model struct {
-	Name  string // of the spec or the feed that it was written from, for people
-	Shape string // of the plan that it computes: a model's way of computing, without its parameters
+	Name  string // of the spec or the feed that it was generated from, for people
+	Shape string // a digest of the plan that it computes: a model's operations, without its parameters
 	Score ModelFunc
 }
 
 var models = map[string]Model{} // by shape
 
-// RegisterModel makes generated code known. It is for init functions; two
-// functions for one shape compute the same, and the first stays.
+// RegisterModel makes generated code known. Only init functions may call it. Of two
+// functions for one shape, which compute the same, the first stays.
 func RegisterModel(m Model) {
 	if m.Score == nil {
 		panic(fmt.Sprintf("compute: %s: no function for shape %s", m.Name, m.Shape))
@@ -147,20 +153,20 @@ func RegisterModel(m Model) {
 	}
 }
 
-// FindModel returns the generated code of a shape.
+// FindModel returns the generated code of a shape; false if there is none.
 func FindModel(shape string) (Model, bool) {
 	m, ok := models[shape]
 	return m, ok
 }
 
-// Text appends a number's digits to the call's arena.
+// Text returns a number as text (see AppendNumber), in the arena's memory.
 func (a *Arena) Text(x float64) string {
 	at := len(a.buf)
 	a.buf = AppendNumber(a.buf, x)
 	return a.string(at)
 }
 
-// Cross joins two strings in the arena.
+// Cross joins two strings (see AppendCross), in the arena's memory.
 func (a *Arena) Cross(x, y string) string {
 	at := len(a.buf)
 	a.buf = AppendCross(a.buf, x, y)
@@ -172,27 +178,27 @@ func (a *Arena) string(at int) string {
 	return unsafe.String(unsafe.SliceData(b), len(b))
 }
 
-// Numbers reads a list of numbers of rows into the arena.
+// Numbers returns the list of numbers in a field of a row, in the arena's memory.
 func (a *Arena) Numbers(rows *column.Slab, field, row int) []float64 {
 	at := len(a.numbers)
 	a.numbers = rows.Doubles(a.numbers, rows.Word(field, row))
 	return a.numbers[at:]
 }
 
-// Strings reads a list of strings of rows into the arena.
+// Strings returns the list of strings in a field of a row, in the arena's memory.
 func (a *Arena) Strings(rows *column.Slab, field, row int) []string {
 	at := len(a.strings)
 	a.strings = rows.Strings(a.strings, rows.Word(field, row))
 	return a.strings[at:]
 }
 
-// Reset forgets everything; what was read stays valid only where it is not
-// overwritten, so nothing may be kept.
+// Reset empties the arena for the next row. The memory of what was read is overwritten,
+// so nobody may keep it.
 func (a *Arena) Reset() {
 	a.buf, a.numbers, a.strings = a.buf[:0], a.numbers[:0], a.strings[:0]
 }
 
-// LetGo lets go of the texts and lists of rows, where they take much memory.
+// LetGo frees the arenas that have grown beyond MaxKept.
 func (k *ModelArgs) LetGo() {
 	for _, a := range []*Arena{&k.Arena, &k.EntityArena} {
 		if a.Large() {
@@ -201,11 +207,10 @@ func (k *ModelArgs) LetGo() {
 	}
 }
 
-// MaxKept is how many bytes an arena keeps from one question to the next.
+// MaxKept is how many bytes an arena may keep from one request to the next.
 const MaxKept = 256 << 10
 
-// Large reports whether the arena has more memory than is kept for the next
-// question.
+// Large reports whether the arena has more than MaxKept bytes.
 func (a *Arena) Large() bool {
 	return cap(a.buf)+8*cap(a.numbers)+int(unsafe.Sizeof(""))*cap(a.strings) > MaxKept
 }

@@ -10,9 +10,12 @@ import (
 	"github.com/millrace/millrace/internal/column"
 )
 
-const highBits = 0x8080808080808080 // of eight bytes: set where they are not ASCII, or where a varint goes on
+// highBits is the high bit of each of eight bytes. It is set in a byte that is not ASCII,
+// and in a byte of a varint that is not its last.
+const highBits = 0x8080808080808080
 
-// ReadLong reads a long. The word is its two's complement.
+// ReadLong reads an Avro long, a zigzag varint. The word is its two's complement. It
+// gives up on a varint that is not the shortest of its value.
 func ReadLong(b []byte, at int) (uint64, int) {
 	if uint(at) < uint(len(b)) && b[at] < 0x80 {
 		u := uint64(b[at])
@@ -25,7 +28,7 @@ func ReadLong(b []byte, at int) (uint64, int) {
 	return longVarint(b, at)
 }
 
-// ReadLongRun reads as many longs as to holds, one after the other.
+// ReadLongRun reads len(to) longs, one after the other, into to.
 func ReadLongRun(b []byte, at int, to []uint64) int {
 	for i := range to {
 		if uint(at) < uint(len(b)) && b[at] < 0x80 {
@@ -39,7 +42,8 @@ func ReadLongRun(b []byte, at int, to []uint64) int {
 	return at
 }
 
-// longVarint reads a varint of 2 to 8 bytes out of one word.
+// longVarint reads a varint of up to 8 bytes out of one word of 8 bytes. Where it cannot,
+// it calls lastVarint.
 func longVarint(b []byte, at int) (uint64, int) {
 	if at < 0 || len(b)-at < 8 {
 		return lastVarint(b, at)
@@ -60,7 +64,8 @@ func longVarint(b []byte, at int) (uint64, int) {
 	return x>>1 ^ -(x & 1), at + size
 }
 
-// lastVarint reads a varint of any length, a byte at a time.
+// lastVarint reads a varint of any length, a byte at a time: near the end of the body, or a
+// longer one.
 func lastVarint(b []byte, at int) (uint64, int) {
 	if at < 0 {
 		return 0, -1
@@ -72,7 +77,7 @@ func lastVarint(b []byte, at int) (uint64, int) {
 	return u>>1 ^ -(u & 1), at + n
 }
 
-// ReadInt reads an int.
+// ReadInt reads an Avro int: a long that fits into 32 bits.
 func ReadInt(b []byte, at int) (uint64, int) {
 	x, at := ReadLong(b, at)
 	if int64(x) != int64(int32(x)) {
@@ -81,7 +86,8 @@ func ReadInt(b []byte, at int) (uint64, int) {
 	return x, at
 }
 
-// ReadTime reads a record's time.
+// ReadTime reads a record's time: a long, in milliseconds since the epoch, in the range
+// that records may have.
 func ReadTime(b []byte, at int) (uint64, int) {
 	x, at := longVarint(b, at)
 	if int64(x) < int64(millrace.MinTime) || int64(x) >= int64(millrace.MaxTime) {
@@ -98,7 +104,7 @@ func ReadBoolean(b []byte, at int) (uint64, int) {
 	return uint64(b[at]), at + 1
 }
 
-// ReadFloat reads a float, as the bits of a double.
+// ReadFloat reads a finite float, as the bits of a double.
 func ReadFloat(b []byte, at int) (uint64, int) {
 	if at < 0 || len(b)-at < 4 {
 		return 0, -1
@@ -110,7 +116,7 @@ func ReadFloat(b []byte, at int) (uint64, int) {
 	return math.Float64bits(float64(math.Float32frombits(u))), at + 4
 }
 
-// ReadDouble reads a double, as its bits.
+// ReadDouble reads a finite double, as its bits.
 func ReadDouble(b []byte, at int) (uint64, int) {
 	if at < 0 || len(b)-at < 8 {
 		return 0, -1
@@ -122,7 +128,7 @@ func ReadDouble(b []byte, at int) (uint64, int) {
 	return u, at + 8
 }
 
-// ReadIndex reads the index of one of n branches or symbols.
+// ReadIndex reads the index of one of n branches of a union or symbols of an enum.
 func ReadIndex(b []byte, at, n int) (uint64, int) {
 	x, at := ReadLong(b, at)
 	if x >= uint64(n) {
@@ -131,7 +137,7 @@ func ReadIndex(b []byte, at, n int) (uint64, int) {
 	return x, at
 }
 
-// SkipFixed passes over n bytes.
+// SkipFixed passes over a value of n bytes.
 func SkipFixed(b []byte, at, n int) int {
 	if at < 0 || n > len(b)-at {
 		return -1
@@ -139,7 +145,7 @@ func SkipFixed(b []byte, at, n int) int {
 	return at + n
 }
 
-// SkipBytes passes over bytes.
+// SkipBytes passes over a value of Avro's types bytes or string, with its length.
 func SkipBytes(b []byte, at int) int {
 	n, at := ReadLong(b, at)
 	if at < 0 || n > uint64(len(b)-at) {
@@ -148,7 +154,7 @@ func SkipBytes(b []byte, at int) int {
 	return at + int(n)
 }
 
-// ReadEmpty reads an array or map that has no items.
+// ReadEmpty passes over an array or map without items. It gives up on one that has any.
 func ReadEmpty(b []byte, at int) int {
 	if uint(at) >= uint(len(b)) || b[at] != 0 {
 		return -1
@@ -156,7 +162,8 @@ func ReadEmpty(b []byte, at int) int {
 	return at + 1
 }
 
-// ReadString reads a string, as its word in a row whose heap has b at base.
+// ReadString reads a string, which must be UTF-8, and returns its word in a row whose
+// heap has b at base.
 func ReadString(b []byte, at, base int) (uint64, int) {
 	var n int
 	if uint(at) < uint(len(b)) && b[at]&0x81 == 0 { // the usual: a length of one byte
@@ -188,7 +195,8 @@ func ReadString(b []byte, at, base int) (uint64, int) {
 	return 0, -1
 }
 
-// short returns the word of a string of up to 7 bytes, which ends at next.
+// short returns the word of a string of up to 7 bytes, and next, the position after it.
+// It gives up on a string that is not UTF-8.
 func short(s []byte, next int) (uint64, int) {
 	if !utf8.Valid(s) {
 		return 0, -1

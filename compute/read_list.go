@@ -9,15 +9,16 @@ import (
 	"github.com/millrace/millrace/internal/column"
 )
 
-// ReadBlock reads the head of an array's next block: how many items it has, 0 at the
-// array's end, and where it must end, or -1 when it does not say.
+// ReadBlock reads the head of an array's next block. It returns how many items the block
+// has, 0 at the array's end; the position of the first, or -1 if it gives up; and the
+// position where the block must end, or -1 if its head does not say.
 func ReadBlock(b []byte, at int) (count, next, end int) {
 	if uint(at) < uint(len(b)) && b[at]&0x81 == 0 && int(b[at]>>1) < len(b)-at { // the usual: a count of one byte
 		return int(b[at] >> 1), at + 1, -1
 	}
 	x, at := ReadLong(b, at)
 	end = -1
-	if int64(x) < 0 { // a writer that says the size
+	if int64(x) < 0 { // a negative count: the size in bytes follows
 		var size uint64
 		if size, at = ReadLong(b, at); at < 0 || size > uint64(len(b)-at) {
 			return 0, -1, -1
@@ -30,10 +31,12 @@ func ReadBlock(b []byte, at int) (count, next, end int) {
 	return int(x), at, end
 }
 
-// done reports whether a list ends at at, where most end after one block.
+// done reports whether the array ends at a position: whether the next block has no items.
+// Most arrays have one block.
 func done(b []byte, at int) bool { return uint(at) < uint(len(b)) && b[at] == 0 }
 
-// endBlock checks that a block ended at where its head said.
+// endBlock returns at, the position after a block's items, or -1 if the block's head said
+// that it ends elsewhere.
 func endBlock(at, end int) int {
 	if end >= 0 && end != at {
 		return -1
@@ -41,8 +44,8 @@ func endBlock(at, end int) int {
 	return at
 }
 
-// list returns the word of what was appended to the heap since it had from
-// bytes.
+// list returns the word of a list: of what the heap has after its first from bytes. The
+// word of an empty list is 0.
 func list(heap []byte, from int) uint64 {
 	if len(heap) == from {
 		return 0
@@ -50,7 +53,9 @@ func list(heap []byte, from int) uint64 {
 	return column.LongWord(from, len(heap)-from)
 }
 
-// ReadFloats reads an array of floats onto the heap.
+// ReadFloats reads an array of floats, as doubles. Like all reads of arrays here, it
+// appends the items to the heap, and returns the list's word, the position after the
+// array, and the heap.
 func ReadFloats(b []byte, at int, heap []byte) (uint64, int, []byte) {
 	from := len(heap)
 	for {
@@ -78,12 +83,12 @@ func ReadFloats(b []byte, at int, heap []byte) (uint64, int, []byte) {
 	}
 }
 
-// ReadDoubles reads an array of doubles onto the heap.
+// ReadDoubles reads an array of doubles; see ReadFloats.
 func ReadDoubles(b []byte, at int, heap []byte) (uint64, int, []byte) {
 	return numbers(b, at, heap, ReadDouble)
 }
 
-// ReadLongs reads an array of longs onto the heap, as doubles.
+// ReadLongs reads an array of longs, as doubles; see ReadFloats.
 func ReadLongs(b []byte, at int, heap []byte) (uint64, int, []byte) {
 	return numbers(b, at, heap, func(b []byte, at int) (uint64, int) {
 		x, at := ReadLong(b, at)
@@ -91,7 +96,7 @@ func ReadLongs(b []byte, at int, heap []byte) (uint64, int, []byte) {
 	})
 }
 
-// ReadInts reads an array of ints onto the heap, as doubles.
+// ReadInts reads an array of ints, as doubles; see ReadFloats.
 func ReadInts(b []byte, at int, heap []byte) (uint64, int, []byte) {
 	return numbers(b, at, heap, func(b []byte, at int) (uint64, int) {
 		x, at := ReadInt(b, at)
@@ -99,6 +104,7 @@ func ReadInts(b []byte, at int, heap []byte) (uint64, int, []byte) {
 	})
 }
 
+// numbers reads an array onto the heap; read reads an item as the bits of a double.
 func numbers(b []byte, at int, heap []byte, read func([]byte, int) (uint64, int)) (uint64, int, []byte) {
 	from := len(heap)
 	for {
@@ -118,7 +124,8 @@ func numbers(b []byte, at int, heap []byte, read func([]byte, int) (uint64, int)
 	}
 }
 
-// ReadStrings reads an array of strings onto the heap.
+// ReadStrings reads an array of strings, each with its length in 4 bytes before it; see
+// ReadFloats.
 func ReadStrings(b []byte, at int, heap []byte) (uint64, int, []byte) {
 	from := len(heap)
 	for {
@@ -136,7 +143,7 @@ func ReadStrings(b []byte, at int, heap []byte) (uint64, int, []byte) {
 	}
 }
 
-// item reads a string onto the heap, behind its length in 4 bytes.
+// item appends a string to the heap, after its length in 4 bytes.
 func item(b []byte, at int, heap []byte) (int, []byte) {
 	var x uint64
 	if uint(at) < uint(len(b)) && b[at]&0x81 == 0 { // the usual: a length of one byte

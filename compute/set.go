@@ -6,20 +6,21 @@ import (
 	"github.com/millrace/millrace/internal/column"
 )
 
-// Set is words in a table. Of a small set no two words share a slot, so that a
-// look-up has no branch, which would be mispredicted for every other row. As with a
-// [Table], what words are multiplied by is drawn for each set, so that nobody can
-// choose words that share a slot.
+// Set is a set of words (see decoder.go), in a hash table with open addressing. The words
+// of a small set stand each in its home slot, so that a look-up needs no branch: the
+// processor would mispredict it for about every other row. As in a [Table], the
+// multiplier of the hash is drawn at random for each set, so that nobody can choose words
+// that share a slot.
 type Set struct {
-	table      []uint64
-	empty      uint64 // what stands in the free slots
-	multiplier uint64
+	table      []uint64 // a power of two of slots
+	empty      uint64   // the word of the free slots, which is not in the set
+	multiplier uint64   // the home slot of a word w is w*multiplier>>shift
 	shift      uint8
-	apart      bool // no word is elsewhere than in the slot of its own
+	apart      bool // every word stands in its home slot
 }
 
-// fewWords is how many words are kept apart: the room for that grows with their
-// square.
+// fewWords is up to how many words a set keeps apart, each in its home slot. The slots
+// that this takes grow with the square of the words.
 const fewWords = 32
 
 // NewSet returns a set of words.
@@ -51,7 +52,8 @@ func (s *Set) grow(n int) {
 	s.table, s.shift = make([]uint64, 1<<width), uint8(64-width)
 }
 
-// put fills the table. It reports whether the words are where they must be.
+// put fills the table. It returns false if the words must stand in their home slots, and
+// two of them share one.
 func (s *Set) put(in map[uint64]bool) bool {
 	for i := range s.table {
 		s.table[i] = s.empty
@@ -66,7 +68,7 @@ func (s *Set) put(in map[uint64]bool) bool {
 	return true
 }
 
-// slot is where w stands in the table, or would.
+// slot returns the slot of w, or the free slot where it would stand.
 func (s *Set) slot(w uint64) uint64 {
 	at := w * s.multiplier >> s.shift
 	for s.table[at] != s.empty && s.table[at] != w {
@@ -75,7 +77,8 @@ func (s *Set) slot(w uint64) uint64 {
 	return at
 }
 
-// In has a bit for each word of a block that is in the set.
+// In returns a bit for each word of a block, of up to 64, that is in the set: bit i for
+// block[i].
 func (s *Set) In(block []uint64) (m uint64) {
 	if !s.apart {
 		for i := len(block) - 1; i >= 0; i-- {
@@ -92,7 +95,7 @@ func (s *Set) In(block []uint64) (m uint64) {
 	return m
 }
 
-// Texts are strings too long for a word.
+// Texts is a set of strings that are too long for a word.
 type Texts map[string]struct{}
 
 // NewTexts returns a set of strings.
@@ -104,7 +107,7 @@ func NewTexts(texts ...string) Texts {
 	return t
 }
 
-// In has a bit for each string of a block of s that is one of the texts.
+// In returns a bit for each word of a block of s whose string is one of the texts.
 func (t Texts) In(s *column.Slab, block []uint64) (m uint64) {
 	for i := len(block) - 1; i >= 0; i-- {
 		m <<= 1

@@ -6,10 +6,11 @@ import (
 	"github.com/millrace/millrace/internal/column"
 )
 
-// Dots is [Dot] of each list and of the probe, to the bit.
+// Dots sets dst[i] to [Dot] of lists[i] and the probe, a list of the request, with the
+// same bits.
 func Dots(dst []float64, lists []column.List, probe *column.Probe) { probe.Dots(dst, lists) }
 
-// L2s is [L2] of each list and of the probe, to the bit.
+// L2s sets dst[i] to [L2] of lists[i] and the probe, with the same bits.
 func L2s(dst []float64, lists []column.List, probe *column.Probe) {
 	probe.Differences(dst, lists)
 	for i, x := range dst[:len(lists)] {
@@ -17,7 +18,7 @@ func L2s(dst []float64, lists []column.List, probe *column.Probe) {
 	}
 }
 
-// Cosines is [Cosine] of each list and of the probe, to the bit.
+// Cosines sets dst[i] to [Cosine] of lists[i] and the probe, with the same bits.
 func Cosines(dst []float64, lists []column.List, probe *column.Probe) {
 	probe.Dots(dst, lists)
 	length := math.Sqrt(probe.Square())

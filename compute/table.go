@@ -8,29 +8,33 @@ import (
 	"github.com/millrace/millrace/internal/column"
 )
 
-// Table maps strings or numbers to numbers without a Go map on the way that
-// short strings take. It is immutable while it is read.
+// Table maps strings or numbers to numbers. Numbers, and strings that fit into a column's
+// word, are in a hash table of its own; only longer strings are in a Go map. Nobody may
+// change it while it is read.
 type Table struct {
-	missing float64 // what an unknown key gives
-	slots   []slot  // open addressing; a power of two, at most half full
-	few     []slot  // those used, if they are few
-	used    int
-	long    map[string]float64
-	longest int // of the keys of long, in bytes
-	// multiplier is odd, and shift leaves as many bits as slots are numbered by; see home.
+	missing float64            // the value of an unknown key
+	slots   []slot             // open addressing; a power of two, at most half full
+	few     []slot             // the used slots, if there are at most fewSlots
+	used    int                // how many slots are used
+	long    map[string]float64 // the strings that do not fit into a word
+	longest int                // the length of the longest key of long, in bytes
+
+	// The home of a key: see home. multiplier is odd.
 	multiplier uint64
 	shift      uint8
-	dense      []float64 // of number keys 0, 1, 2, ...
-	lo, hi     float64   // of the values, but for NaN; not of a set
+
+	dense  []float64 // the values, if the keys are the numbers 0, 1, 2, ...; else nil
+	lo, hi float64   // the range of the values and of missing, NaN apart; not kept for a set
 }
 
 type slot struct {
-	key   uint64 // a column's word of a short string, or a number's bits
+	key   uint64 // the word of a short string, or the bits of a number
 	value float64
 	used  bool
 }
 
-// StringTable returns the table of values by string.
+// StringTable returns a table of values by string. A string that is not in it has the value
+// missing.
 func StringTable(values map[string]float64, missing float64) *Table {
 	t := new(Table)
 	t.reset(len(values), missing)
@@ -41,8 +45,9 @@ func StringTable(values map[string]float64, missing float64) *Table {
 	return t.ready()
 }
 
-// NumberTable returns the table of values[i] by keys[i]. Of equal keys the
-// last counts; NaN is never found.
+// NumberTable returns a table that maps keys[i] to values[i]. Of equal keys the last
+// counts. A number that is not in it, and NaN, has the value missing. The table may keep
+// values.
 func NumberTable(keys, values []float64, missing float64) *Table {
 	t := new(Table)
 	t.reset(len(keys), missing)
@@ -58,8 +63,8 @@ func NumberTable(keys, values []float64, missing float64) *Table {
 	return t.ready()
 }
 
-// SetStrings makes t the table that gives 1 for members and 0 for others, in
-// the memory that it has.
+// SetStrings makes t a set: a table that gives 1 for members and 0 for all others. It
+// reuses the memory of t.
 func (t *Table) SetStrings(members []string) {
 	t.reset(len(members), 0)
 	for _, s := range members {
@@ -68,7 +73,7 @@ func (t *Table) SetStrings(members []string) {
 	t.ready()
 }
 
-// SetNumbers is SetStrings of numbers.
+// SetNumbers is SetStrings for numbers.
 func (t *Table) SetNumbers(members []float64) {
 	t.reset(len(members), 0)
 	for _, x := range members {
@@ -93,7 +98,7 @@ func (t *Table) reset(n int, missing float64) {
 	t.widen(missing)
 }
 
-// widen takes a value into the range.
+// widen extends lo and hi to a value; NaN changes nothing.
 func (t *Table) widen(v float64) {
 	if v < t.lo {
 		t.lo = v
@@ -103,8 +108,8 @@ func (t *Table) widen(v float64) {
 	}
 }
 
-// Range returns the least and the greatest value that the table gives, unless
-// it gives NaN. It is not for sets.
+// Range returns the least and the greatest value that the table can give, missing
+// included and NaN left out. If all are NaN, lo is above hi. It is not for sets.
 func (t *Table) Range() (lo, hi float64) { return t.lo, t.hi }
 
 func (t *Table) putString(k string, v float64) {
@@ -129,7 +134,7 @@ func slotsFor(n int) int {
 
 func numberKey(x float64) uint64 {
 	if x == 0 {
-		x = 0 // of either sign
+		x = 0 // -0 becomes 0
 	}
 	return math.Float64bits(x)
 }
@@ -145,11 +150,11 @@ func (t *Table) put(key uint64, v float64) {
 	t.slots[i] = slot{key, v, true}
 }
 
-// fewSlots is how many keys are compared one after the other, without a
-// branch, sooner than looked up.
+// fewSlots is up to how many keys a look-up compares one after the other, without a branch,
+// instead of hashing.
 const fewSlots = 4
 
-// ready is called when all is put.
+// ready fills few. It is called when all keys are in the table.
 func (t *Table) ready() *Table {
 	if t.used > fewSlots {
 		return t
@@ -162,7 +167,8 @@ func (t *Table) ready() *Table {
 	return t
 }
 
-// words sets dst to the value of the string of each of the words sel of rows.
+// words sets dst[i] to the value of the string of row sel[i]. words is the column of these
+// strings.
 func (t *Table) words(dst []float64, rows *column.Slab, words []uint64, sel []int32) {
 	dst = dst[:len(sel)]
 	if t.used > fewSlots || len(t.long) > 0 {
@@ -183,8 +189,8 @@ func (t *Table) words(dst []float64, rows *column.Slab, words []uint64, sel []in
 	}
 }
 
-// contain tells of each of the words sel of rows whether its string is in the
-// table, which is a set.
+// contain sets dst[i] to whether the string of row sel[i] is in the table, which is a
+// set. words is the column of these strings.
 func (t *Table) contain(dst []bool, rows *column.Slab, words []uint64, sel []int32) {
 	dst = dst[:len(sel)]
 	switch {
@@ -207,14 +213,15 @@ func (t *Table) contain(dst []bool, rows *column.Slab, words []uint64, sel []int
 	}
 }
 
-// home is where a key would stand: the high bits of its product with a number that is
-// drawn for each table. The keys may be a caller's, who could choose thousands that
-// share a slot if the number were known. Only the high bits depend on all of a key.
+// home returns the slot where the search for a key begins: the high bits of
+// key*multiplier, as only these depend on all bits of the key. The multiplier is drawn at
+// random for each table, since the keys may come from a caller, who could otherwise
+// choose thousands that share a slot.
 func (t *Table) home(key uint64) int {
 	return int(key*t.multiplier>>(t.shift&63)) & (len(t.slots) - 1)
 }
 
-// oddNumber draws a number to multiply keys by.
+// oddNumber returns a random odd number to multiply keys by.
 func oddNumber() uint64 { return rand.Uint64() | 1 }
 
 func (t *Table) get(key uint64) float64 {
@@ -226,7 +233,7 @@ func (t *Table) get(key uint64) float64 {
 	return t.missing
 }
 
-// Word returns the value of the string of a word of rows.
+// Word returns the value of the string whose word in rows is w.
 func (t *Table) Word(rows *column.Slab, w uint64) float64 {
 	if column.IsInline(w) {
 		return t.get(w)
@@ -246,7 +253,7 @@ func (t *Table) String(s string) float64 {
 }
 
 func (t *Table) longValue(s string) float64 {
-	if len(s) > t.longest { // which is not hashed: a record's text may have a megabyte
+	if len(s) > t.longest { // it is not hashed: a record's text may have a megabyte
 		return t.missing
 	}
 	if v, ok := t.long[s]; ok {
@@ -255,7 +262,7 @@ func (t *Table) longValue(s string) float64 {
 	return t.missing
 }
 
-// Number returns the value of a number; NaN has none.
+// Number returns the value of a number; missing for NaN.
 func (t *Table) Number(x float64) float64 {
 	if x != x {
 		return t.missing

@@ -1,6 +1,6 @@
-// The loops of filters, interpreted and generated, say of 64 rows at a time which
-// are wanted, and what becomes of rows as one term after the other is false for
-// them.
+// A filter is a conjunction of terms. Its loops, interpreted or generated, evaluate a
+// term for a block of 64 rows at a time. A Verdict holds what the term is for each of
+// them, a bit a row. A State holds the rows for which no term was false so far.
 
 package compute
 
@@ -9,33 +9,37 @@ import (
 	"math/bits"
 )
 
-// Chunk is how many rows a term goes through before the next term does, so that
-// the vectors of kernels stay in the cache next to the core.
+// Chunk is for how many rows a term is evaluated before the next term is. The columns
+// that a kernel, a loop over columns, works on then stay in the first-level cache. Blocks
+// is how many blocks a chunk has.
 const (
 	Chunk  = 1024
 	Blocks = Chunk / 64
 )
 
-// Mask is a bit a row of a chunk.
+// Mask has a bit for each row of a chunk.
 type Mask [Blocks]uint64
 
-// Verdict is what a term says of the 64 rows of a block. It is false for those
-// in none of Hit, Unfit and Failed; NaN are those that compared a NaN.
+// Verdict is the result of a term for the 64 rows of a block. Hit are the rows for which
+// it is true. Unfit and Failed are those for which it is an error: a null or a value of
+// the wrong type, and a computation that failed, such as an overflow. For all other rows
+// it is false; NaN are those of them where a NaN was compared.
 type Verdict struct{ Hit, Unfit, Failed, NaN uint64 }
 
-// State is the rows of a chunk that no term was false for: true in every term
-// so far, or with an error, which a later term that is false still decides.
+// State is the rows of a chunk for which no term was false so far. Live are those for
+// which every term was true. Unfit and Failed are those for which some term was an error
+// (see Verdict); a later term that is false still drops them.
 type State struct {
 	Live, Unfit, Failed Mask
-	False, NaN          int64 // rows dropped so far; NaN apart from False
+	False, NaN          int64 // how many rows were dropped so far; those in NaN are not in False
 }
 
-// Begin starts block i, of n rows.
+// Begin starts block i, which has n rows, up to 64: all are live.
 func (s *State) Begin(i, n int) {
 	s.Live[i], s.Unfit[i], s.Failed[i] = firstBits(n), 0, 0
 }
 
-// firstBits has the first n bits set, or all 64.
+// firstBits returns the first n bits, at most 64.
 func firstBits(n int) uint64 {
 	if n >= 64 {
 		return ^uint64(0)
@@ -43,12 +47,12 @@ func firstBits(n int) uint64 {
 	return 1<<n - 1
 }
 
-// Keep takes over what the next term says of block i, and returns the rows that
-// are left.
+// Keep applies the verdict of the next term to block i, and returns the rows that are
+// left, live or with an error.
 func (s *State) Keep(i int, v Verdict) (left uint64) {
 	live, unfit, failed := s.Live[i], s.Unfit[i], s.Failed[i]
 	errors := v.Unfit | v.Failed
-	if errors|unfit|failed|v.NaN == 0 { // as a rule
+	if errors|unfit|failed|v.NaN == 0 { // the usual case
 		s.Live[i] = live & v.Hit
 		s.False += int64(bits.OnesCount64(live &^ v.Hit))
 		return s.Live[i]
@@ -63,8 +67,8 @@ func (s *State) Keep(i int, v Verdict) (left uint64) {
 	return s.Live[i] | s.Unfit[i] | s.Failed[i]
 }
 
-// And is a && b: rows that one is false for are false, rows that both are true
-// for are true, and the rest met an error, of which the first stays.
+// And returns the verdict of a && b. A row is false if either is false, and true if both
+// are true. The rest are errors: of two, that of a.
 func And(a, b Verdict) Verdict {
 	wrong := ^(a.Hit | a.Unfit | a.Failed) | ^(b.Hit | b.Unfit | b.Failed)
 	return Verdict{
@@ -74,7 +78,8 @@ func And(a, b Verdict) Verdict {
 	}
 }
 
-// Or is a || b.
+// Or returns the verdict of a || b. A row is true if either is true, and an error if
+// neither is and one of them is an error: of two, that of a.
 func Or(a, b Verdict) Verdict {
 	hit := a.Hit | b.Hit
 	return Verdict{
@@ -84,39 +89,41 @@ func Or(a, b Verdict) Verdict {
 	}
 }
 
-// Not is !a.
+// Not returns the verdict of !a.
 func Not(a Verdict) Verdict {
 	return Verdict{Hit: ^(a.Hit | a.Unfit | a.Failed), Unfit: a.Unfit, Failed: a.Failed}
 }
 
-// Without is a where nulls are no values: what is asked for is not found there.
+// Without returns a with the rows of nulls made false: a null is not the value that is
+// looked for.
 func Without(a Verdict, nulls uint64) Verdict {
 	a.Hit &^= nulls
 	a.NaN &^= nulls
 	return a
 }
 
-// Ordered is a where nulls have no order: they are errors.
+// Ordered returns a with the rows of nulls made errors: a null has no order.
 func Ordered(a Verdict, nulls uint64) Verdict {
 	a = Without(a, nulls)
 	a.Unfit = nulls
 	return a
 }
 
-// Outside is the rows that a does not find.
+// Outside returns a negated: Hit are the rows that are neither in a.Hit nor in a.Unfit.
 func Outside(a Verdict) Verdict {
 	a.Hit = ^(a.Hit | a.Unfit)
 	return a
 }
 
-// Valid is a where all but valid rows overflow.
+// Valid returns a with all rows made Failed that are neither valid nor unfit: they
+// overflow.
 func Valid(a Verdict, valid uint64) Verdict {
 	a.Failed = ^(valid | a.Unfit)
 	a.Hit &^= a.Failed
 	return a
 }
 
-// Bit is 1 for true, without a branch.
+// Bit returns 1 for true and 0 for false, without a branch.
 func Bit(b bool) uint64 {
 	if b {
 		return 1
@@ -124,10 +131,10 @@ func Bit(b bool) uint64 {
 	return 0
 }
 
-// Between has a bit for each word of a block that is in a range, lo to lo+span;
-// the bits behind the block are set. It works from the last word to the first:
-// a word out of range borrows, and adding m to itself with the borrow shifts it
-// in, which is four instructions a word.
+// Between returns a bit for each word of a block that is from lo to lo+span, both
+// included. The bits beyond the block are set. It works from the last word to the first.
+// A word out of the range gives a borrow; adding m to itself with the borrow shifts that
+// in. It takes four instructions a word.
 func Between(block []uint64, lo, span uint64) uint64 {
 	var m, out uint64
 	i := len(block)
@@ -149,11 +156,12 @@ func Between(block []uint64, lo, span uint64) uint64 {
 	return ^m
 }
 
-// Equal has a bit for each word of a block that is w.
+// Equal returns a bit for each word of a block that is w. The bits beyond the block are
+// set.
 func Equal(block []uint64, w uint64) uint64 { return Between(block, w, 0) }
 
-// DoublesBetween tells the doubles of a block that are in a range, and those that are
-// NaN and in none.
+// DoublesBetween returns the doubles of a block that are from lo to hi as Hit, and those
+// that are NaN as NaN.
 func DoublesBetween(block []uint64, lo, hi float64) Verdict {
 	var v Verdict
 	for r := len(block) - 1; r >= 0; r-- {
@@ -164,7 +172,7 @@ func DoublesBetween(block []uint64, lo, hi float64) Verdict {
 	return v
 }
 
-// Nulls has a bit for each word of a block that has the bit of a null.
+// Nulls returns a bit for each word of a block that has the null bit of a column.
 func Nulls(block []uint64, bit uint64) uint64 {
 	var m uint64
 	for r := len(block) - 1; r >= 0; r-- {

@@ -18,61 +18,64 @@ import (
 	"github.com/millrace/millrace/relevance/experiment/compare"
 )
 
-// Outcomes returns what viewers did, as an experiment that has outcomes defines them, with what
-// answers showed from a time on.
+// Outcomes returns a reader of what viewers did with what answers showed from a time on. of
+// is an experiment with outcomes, and defines what counts as one.
 type Outcomes func(of *experiment.Experiment, from millrace.Time) Acts
 
-// Acts are what viewers did.
+// Acts reads the outcomes of an experiment: what viewers did. An act is an outcome that
+// belongs to an answer of the experiment.
 type Acts interface {
-	// Read reads on, again and again, each time from where it ended, and hands over
-	// the acts that it finds, some of them twice.
+	// Read reads on from where the last Read ended to the end of the log, and passes the
+	// acts that it finds to take, some of them more than once.
 	Read(ctx context.Context, take func(*outcome.Act)) error
-	// Newest returns when the newest outcome was that has been read, whether it belongs
-	// to an answer or not; 0: none was.
+	// Newest returns the time of the newest outcome read, whether or not it belongs to an
+	// answer; 0: none was read.
 	Newest() millrace.Time
-	// Whole returns as of when all that viewers did has been read.
+	// Whole returns the time up to which all that viewers did has been read.
 	Whole() time.Time
 	// Topic returns which topic was read last.
 	Topic() exposure.Topic
 	// Told returns what became of all outcomes that have been read.
 	Told() outcome.Report
-	// Course returns how they came along.
+	// Course returns when outcomes came, right and wrong ones.
 	Course() *outcome.Course
 }
 
-// acts is how much a guard sees of what viewers of an experiment did.
+// acts is how much a guard knows of what viewers of an experiment did.
 type acts struct {
-	read       Acts // nil: it has no outcomes
+	read       Acts // nil: the experiment has no outcomes
 	of         experiment.Outcomes
-	from       millrace.Time             // of the experiment's evidence
-	topic      exposure.Topic            // that was read last
-	newest     millrace.Time             // outcome that belongs to an answer of the experiment; 0: none has come
-	came       millrace.Time             // newest of all
-	told       outcome.Report            // of all that have come
-	broken     string                    // why what comes now is broken; empty: it is not
-	whole      time.Time                 // when all was last read; first: when it began
-	ever       bool                      // all was read
-	was        *experiments.OutcomesLook // what the coordinator before knew; nil: nothing
-	unread     string                    // why that is not so now, or why it counts nothing
-	unanswered bool                      // its log did not answer the last reading
-	next       time.Time                 // the next reading, after one that failed; zero: not known yet
+	from       millrace.Time             // when the experiment's evidence begins
+	topic      exposure.Topic            // the topic that was read last
+	newest     millrace.Time             // of the newest outcome that belongs to an answer of the experiment; 0: none has come
+	came       millrace.Time             // of the newest of all outcomes
+	told       outcome.Report            // what became of all outcomes
+	broken     string                    // why the outcomes that come now are wrong; empty: they are not
+	whole      time.Time                 // up to when all has been read; at first when the guard began
+	ever       bool                      // all has been read once
+	was        *experiments.OutcomesLook // what the last leader knew; nil: nothing
+	unread     string                    // why not all is read now, or why guards can count nothing; empty: they can
+	unanswered bool                      // the log did not answer the last reading
+	next       time.Time                 // when outcomes are read next; zero: not known yet
 }
 
 const (
-	// actsBlindAfter is for how long outcomes may be unread before guards are said to
-	// be blind: they are read less often than exposures.
+	// actsBlindAfter is how long outcomes may be unread before guards are said to be
+	// blind. It is longer than blindAfter, because outcomes are read less often than
+	// exposures.
 	actsBlindAfter = time.Minute
-	// silent is how much older than the newest answer the newest outcome may be that
-	// belongs to one, at least: the definition's window may say more.
+	// silent is how long answers may come without an outcome that belongs to one before
+	// guards are said to be blind. If an experiment's window for outcomes is longer, that
+	// counts instead.
 	silent = 10 * time.Minute
-	// missed is how many times the mean time between outcomes that belong to an answer may
-	// pass without one, while others come.
+	// missed bounds the time without an outcome that belongs to an answer, while other
+	// outcomes come: this many times the mean time between those that belong.
 	missed = 20
 )
 
 const notReadYet = "outcomes have not been read yet by the coordinator that leads now, which soon does"
 
-// reads notes that all was read, or why not.
+// reads notes what is known after a reading, and err, why not all was read; nil: all was.
 func (a *acts) reads(err error) {
 	course := a.read.Course()
 	a.topic, a.newest, a.came, a.told, a.unanswered, a.next = a.read.Topic(), course.Newest(), a.read.Newest(), a.read.Told(), isSilence(err), time.Time{}
@@ -86,10 +89,11 @@ func (a *acts) reads(err error) {
 	a.whole, a.ever, a.unread = a.read.Whole(), true, ""
 }
 
+// guardsActs reports whether some guard is on what viewers do.
 func guardsActs(g *experiment.Guards) bool { return len(g.Fewer)+len(g.More) > 0 }
 
-// waits says why no step may be taken by what is known of outcomes, nor time count for one;
-// empty: they may. Last is when the newest answer was.
+// waits says why, by what is known of outcomes, the ramp may take no step and its waiting
+// time does not run; empty: nothing speaks against it. last is the time of the newest answer.
 func (a *acts) waits(e *experiment.Experiment, last millrace.Time) string {
 	switch {
 	case !guardsActs(e.Guards):
@@ -113,7 +117,7 @@ func (a *acts) waits(e *experiment.Experiment, last millrace.Time) string {
 	return ""
 }
 
-// again says when what could not be read is read again.
+// again says when outcomes that could not be read are read again; empty: not known.
 func (a *acts) again() string {
 	if a.next.IsZero() {
 		return ""
@@ -121,8 +125,8 @@ func (a *acts) again() string {
 	return fmt.Sprintf("; it is read again at %s", a.next.UTC().Format(time.RFC3339))
 }
 
-// lacks says which outcomes have to come before a step is taken; empty: none. A log of
-// outcomes that nothing comes to says nothing good of a variant.
+// lacks says which outcomes must have come since a time before the ramp takes a step; empty:
+// none is lacking. An empty log of outcomes must not count as evidence for a variant.
 func (a *acts) lacks(g *experiment.Guards, r *compare.Report, since time.Time) string {
 	if a.read == nil || !guardsActs(g) {
 		return ""
@@ -139,8 +143,8 @@ func (a *acts) lacks(g *experiment.Guards, r *compare.Report, since time.Time) s
 	return ""
 }
 
-// silence is for how long answers have come without an outcome that belongs to one, if that
-// is too long.
+// silence returns how long answers have come without an outcome that belongs to one, if that
+// is too long, else 0.
 func (a *acts) silence(last millrace.Time) time.Duration {
 	if past := a.without(last); past > max(silent, a.of.For()) {
 		return past
@@ -148,8 +152,8 @@ func (a *acts) silence(last millrace.Time) time.Duration {
 	return 0
 }
 
-// without is for how long something has come without an outcome that belongs to an answer,
-// by when it came last.
+// without returns how long before last the newest outcome was that belongs to an answer, or
+// the beginning of the evidence; 0 if last is 0.
 func (a *acts) without(last millrace.Time) time.Duration {
 	if last == 0 {
 		return 0
@@ -157,9 +161,10 @@ func (a *acts) without(last millrace.Time) time.Duration {
 	return last.Std().Sub(max(a.newest, a.from).Std())
 }
 
-// strays is for how long answers and outcomes have come, and none of these that belongs to an
-// answer, if that is too long by how many belonged before: who writes them has begun to write
-// wrong names. Outcomes that all come late are no sign of that.
+// strays returns how long both answers and outcomes have come without an outcome that
+// belongs to an answer, if that is too long by the rate at which they came before, else 0.
+// Then the writer of outcomes has probably begun to write wrong names. Outcomes that all
+// come late are no sign of that.
 func (a *acts) strays(last millrace.Time, least time.Duration) time.Duration {
 	past := a.without(min(last, a.came))
 	if a.told.Attributed == 0 || past <= max(2*outcome.Skew, compare.StandsFor(least)) {
@@ -171,7 +176,7 @@ func (a *acts) strays(last millrace.Time, least time.Duration) time.Duration {
 	return 0
 }
 
-// age says how old the newest outcome is that belongs to an answer.
+// age says in words how old the newest outcome is that belongs to an answer.
 func (a *acts) age(now time.Time) string {
 	if a.newest == 0 {
 		return fmt.Sprintf("no outcome that belongs to what was shown has come to %s since the evidence began", a.of.Topic)
@@ -179,8 +184,8 @@ func (a *acts) age(now time.Time) string {
 	return fmt.Sprintf("the newest outcome of %s that belongs to what was shown is %s old", a.of.Topic, now.Sub(a.newest.Std()).Round(time.Second))
 }
 
-// blind says why guards on what viewers do see nothing, by when the newest answer was;
-// empty: they do.
+// blind says why guards on what viewers do see nothing; empty: they see. by is the name of
+// this coordinator, last the time of the newest answer.
 func (a *acts) blind(by string, g *experiment.Guards, last millrace.Time) string {
 	if a.read == nil || !guardsActs(g) {
 		return ""
@@ -197,7 +202,8 @@ func (a *acts) blind(by string, g *experiment.Guards, last millrace.Time) string
 	return ""
 }
 
-// look is what is noted of it: until it has been read, what the coordinator before knew.
+// look returns what is noted of the outcomes in the experiment's trail. Until they have been
+// read once, it is what the last leader noted; nil: nothing.
 func (a *acts) look() *experiments.OutcomesLook {
 	if !a.ever {
 		if a.was == nil {
@@ -214,10 +220,11 @@ func (a *acts) look() *experiments.OutcomesLook {
 	return l
 }
 
-// actsSeen is how much is seen of what viewers of an experiment did that guards watch.
+// actsSeen is how much is known of the outcomes of an experiment with guards on them, for
+// metrics. See acts.
 type actsSeen struct {
 	experiment    string
-	whole, newest time.Time // newest: or the beginning of the evidence
+	whole, newest time.Time // newest is the beginning of the evidence if no outcome has come
 }
 
 func (g *guard) actsSeen() (all []actsSeen) {
@@ -233,14 +240,15 @@ func (g *guard) actsSeen() (all []actsSeen) {
 }
 
 const (
-	// actsShare is the part of its time in which outcomes may be read, at most.
+	// actsShare is the largest share of time that may go into reading outcomes: after a
+	// reading comes a rest of nine times as long.
 	actsShare = 0.1
-	// actsAgain is the pause before outcomes are read again of a log that did not answer.
-	// The time for which it was waited for is no work, and costs no rest.
+	// actsAgain is the pause before a log that did not answer is read again. Waiting for
+	// such a log does not count as reading, and costs no rest.
 	actsAgain = 5 * time.Second
 )
 
-// isSilence reports whether a reading failed since it was not answered in time.
+// isSilence reports whether a reading failed because the log did not answer in time.
 func isSilence(err error) bool {
 	t, ok := errors.AsType[interface {
 		error
@@ -249,8 +257,9 @@ func isSilence(err error) bool {
 	return ok && t.Timeout()
 }
 
-// readActs reads what viewers did, one experiment after the other: all when that is due,
-// and before that those again whose log did not answer.
+// readActs reads the outcomes of experiments, one after the other, until ctx ends. Every
+// g.every, or less often if reading takes long, it reads all; in between it reads again
+// those whose log did not answer.
 func (g *guard) readActs(ctx context.Context) {
 	var said fault
 	due := time.Now().Add(g.every)
@@ -283,8 +292,8 @@ func (g *guard) readActs(ctx context.Context) {
 	}
 }
 
-// readsNext returns the rest before outcomes are read again, and notes it where they
-// could not be read; and why they could not.
+// readsNext returns the rest before outcomes are read again, and notes for each experiment
+// when that is. due is when all are read. The error says which could not be read and why.
 func (g *guard) readsNext(due time.Time) (rest time.Duration, err error) {
 	all := g.withOutcomes()
 	g.mu.Lock()
@@ -313,7 +322,7 @@ func (g *guard) reads(w *watched, err error) {
 	defer g.mu.Unlock()
 	w.acts.reads(err)
 	if now := g.mu.watched[w.Experiment.Name]; now != nil && now.evidence() == w.evidence() {
-		now.acts = w.acts // it was looked at anew meanwhile
+		now.acts = w.acts // refresh has replaced w meanwhile
 	}
 }
 

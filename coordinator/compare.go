@@ -18,18 +18,19 @@ import (
 )
 
 const (
-	// settleWithin bounds what finding out who is wrong may take: a stream of a
-	// partition is made anew for it.
+	// settleWithin bounds how long it may take to find out which replica is wrong: what
+	// the log makes of a partition's stream is computed anew for it.
 	settleWithin = 10 * time.Minute
-	// condemnWithin bounds what taking a replica out may take: its node first keeps
-	// what differs. shownWithin is for the cluster to show it.
+	// condemnWithin bounds how long it may take to take a replica out. Its node first
+	// keeps a copy of what differs.
 	condemnWithin = 30 * time.Second
-	shownWithin   = 10 * time.Second
+	// shownWithin bounds the wait until the cluster map shows that it is out.
+	shownWithin = 10 * time.Second
 )
 
-// compare compares all replicas now and then for as long as it leads, and has
-// those replaced that differ from what their log makes of a replica. Where that
-// cannot be found out, an alarm waits for a person.
+// compare compares all replicas every CompareEvery until ctx ends. It has replicas made anew
+// that differ from what the log makes of their partition. If it cannot find out which
+// replica is wrong, it raises an alarm for a person.
 func (c *Coordinator) compare(ctx context.Context) {
 	if c.cfg.Dial == nil || c.cfg.CompareEvery < 0 {
 		return
@@ -50,24 +51,24 @@ func (c *Coordinator) compare(ctx context.Context) {
 	}
 }
 
-// differing is replicas that differ, of which it is not known which is wrong: in
-// words, by what they are of.
+// differing describes in words each difference between replicas that is not settled.
 type differing map[differs]string
 
+// differs is what replicas differ in: a stream (content or features) of a partition.
 type differs struct {
 	partition millrace.Partition
 	stream    kafka.Stream
 }
 
-// first is what is said of the first partition.
+// first returns the description for the lowest partition. d must not be empty.
 func (d differing) first() string {
 	return d[slices.MinFunc(slices.Collect(maps.Keys(d)), func(a, b differs) int {
 		return cmp.Or(cmp.Compare(a.partition, b.partition), cmp.Compare(a.stream, b.stream))
 	})]
 }
 
-// tellDiffer tells what a comparison found. Of partitions that it did not see whole it
-// says nothing: what was known of them before stays beside what it found.
+// tellDiffer notes what a comparison found. For the partitions in unseen, which it could not
+// compare completely, what was known before is kept as well.
 func (c *Coordinator) tellDiffer(found differing, unseen topology.Set) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -81,8 +82,8 @@ func (c *Coordinator) tellDiffer(found differing, unseen topology.Set) {
 	c.mu.differ = all
 }
 
-// compareOnce compares all replicas, and returns what is not settled, and of which
-// partitions it has not seen all.
+// compareOnce compares all replicas and settles the differences. It returns those that it
+// could not settle, and the partitions that it could not compare completely; err says why.
 func (c *Coordinator) compareOnce(ctx context.Context) (unsettled differing, unseen topology.Set, err error) {
 	s, err := steering.Read(ctx, c.cfg.Cluster)
 	if err != nil {
@@ -102,9 +103,10 @@ func (c *Coordinator) compareOnce(ctx context.Context) (unsettled differing, uns
 	return unsettled, unseen, err
 }
 
-// settle has the replicas taken out and renewed that are wrong, one after the other.
-// To find out which ones they are may take minutes. So each is judged by the cluster as
-// it is then, while nobody else takes replicas out.
+// settle has the wrong replicas made anew, one after the other. It first finds out which
+// they are, if that is not known, which may take minutes. Each replica is then taken out
+// under the cluster's lock ([cluster.Client.Alone]) and by the cluster's state at that
+// moment, so that no two replicas of a partition are out at once.
 func (c *Coordinator) settle(ctx context.Context, m *topology.Map, d *digest.Difference) error {
 	if len(d.Wrong) == 0 {
 		witness, cancel := context.WithTimeout(ctx, settleWithin)
@@ -125,8 +127,8 @@ func (c *Coordinator) settle(ctx context.Context, m *topology.Map, d *digest.Dif
 	return errors.Join(errs...)
 }
 
-// condemn has a replica taken out, and returns once the cluster shows it: whoever
-// takes one out next goes by that.
+// condemn has a replica taken out. It returns once the cluster map shows that, or after
+// shownWithin: the next one to take a replica out decides by the map.
 func (c *Coordinator) condemn(ctx context.Context, d *digest.Difference, id millrace.NodeID) error {
 	order, cancel := context.WithTimeout(ctx, condemnWithin)
 	defer cancel()

@@ -13,20 +13,20 @@ import (
 	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
-// Order is what people tell a plan that is under way.
+// Order is what a person may tell a plan.
 type Order string
 
 // The orders.
 const (
-	Pause    Order = "pause"    // nothing further is begun, and no replica goes
-	Resume   Order = "resume"   // it goes on
-	Cancel   Order = "cancel"   // what is ready stays, and what is not is not begun
-	Rollback Order = "rollback" // all is as it was before
+	Pause    Order = "pause"    // no move is begun, and no old replica is removed
+	Resume   Order = "resume"   // the paused plan goes on
+	Cancel   Order = "cancel"   // new replicas that are ready stay; the others are removed, and no more are begun
+	Rollback Order = "rollback" // everything returns to what it was before the plan
 )
 
-// Command gives the last plan an order, if confirm agrees to it. A rollback of
-// one that has ended leads back to what there was before it. A plan that became
-// another, or came to another state, while confirm was thought over is not given it.
+// Command gives the last plan an order, if confirm returns nil. A plan that has ended can
+// still be rolled back. If the plan or its status has changed while confirm ran, the order
+// is refused. It returns the plan as the order left it.
 func Command(ctx context.Context, cl *cluster.Client, o Order, by string, confirm func(*Steered) error) (after *Plan, err error) {
 	s, stats, err := Look(ctx, cl)
 	if err != nil {
@@ -49,8 +49,8 @@ func Command(ctx context.Context, cl *cluster.Client, o Order, by string, confir
 	return after, err
 }
 
-// Assign replaces the assignment past all plans, as [steering.AssignIf] does, unless
-// one is under way.
+// Assign replaces the assignment without a plan, as [steering.AssignIf] does. It is refused
+// while a plan is under way.
 func Assign(ctx context.Context, cl *cluster.Client, a topology.Assignment, lost bool) error {
 	return steering.AssignIf(ctx, cl, a, lost, func(raw *steering.State) error {
 		s, err := read(raw)
@@ -61,7 +61,7 @@ func Assign(ctx context.Context, cl *cluster.Client, a topology.Assignment, lost
 	})
 }
 
-// Idle refuses what may not be done while a plan is under way: an assignment past it.
+// Idle returns nil if no plan is under way, else the refusal of an assignment without one.
 func (s *Steered) Idle() error {
 	if p := s.Plan; p != nil && !p.Status.Ended() {
 		wayOut := "cancel it first: millrace cluster cancel"
@@ -73,8 +73,8 @@ func (s *Steered) Idle() error {
 	return nil
 }
 
-// Missing returns the nodes that hosted something before the last plan and are not
-// there: a rollback gives them nothing until they are back, or are given up.
+// Missing returns the nodes that hosted something before the last plan and are not alive. A
+// rollback waits for them until they are back or are given up. s.Plan must not be nil.
 func (s *Steered) Missing() (ids []millrace.NodeID) {
 	for _, id := range s.Plan.Base.nodes() {
 		if !s.Map.Alive(id) {
@@ -84,8 +84,8 @@ func (s *Steered) Missing() (ids []millrace.NodeID) {
 	return ids
 }
 
-// Fewer returns the partitions that a rollback leaves with fewer replicas than are wanted, and
-// than there are: that many hosted them before.
+// Fewer returns the partitions that a rollback leaves with fewer replicas than were wanted
+// before the plan and than there are now, because fewer nodes hosted them then.
 func (s *Steered) Fewer() (fewer topology.Set) {
 	for q, before := range s.Plan.Base {
 		if len(before) < min(s.Plan.BaseWanted, len(s.Assignment.Replicas[q])) {
@@ -95,8 +95,8 @@ func (s *Steered) Fewer() (fewer topology.Set) {
 	return fewer
 }
 
-// Growing returns the partitions that a plan under way is yet to give more replicas than were
-// wanted before, and of which as many are ready as were.
+// Growing returns, while a plan raises the number of replicas, the partitions of which at
+// least as many replicas are ready as were wanted before the plan.
 func (s *Steered) Growing() (growing topology.Set) {
 	p := s.Plan
 	if p == nil || p.Status.Ended() || p.Wanted <= p.BaseWanted {
@@ -111,7 +111,7 @@ func (s *Steered) Growing() (growing topology.Set) {
 	return growing
 }
 
-// takes refuses an order that the last plan cannot be given.
+// takes returns the refusal of an order that the last plan cannot be given, else nil.
 func (s *Steered) takes(o Order) error {
 	p := s.Plan
 	if p == nil {
@@ -131,6 +131,7 @@ func (s *Steered) takes(o Order) error {
 	return nil
 }
 
+// order gives the last plan an order and notes who gave it. The caller writes s to etcd.
 func (s *Steered) order(o Order, e *evidence, by string) error {
 	if err := s.takes(o); err != nil {
 		return err
@@ -146,7 +147,7 @@ func (s *Steered) order(o Order, e *evidence, by string) error {
 	case Resume:
 		p.Status, p.Held = p.Held, ""
 	case Cancel:
-		if p.Wanted > p.BaseWanted || p.removes() { // else all partitions have fewer already
+		if p.Wanted > p.BaseWanted || p.removes() { // else every partition has the lower number of replicas already
 			p.Wanted = p.BaseWanted
 		}
 		goal := p.cancelled(&s.Assignment, e)
@@ -164,9 +165,10 @@ func (s *Steered) order(o Order, e *evidence, by string) error {
 	return nil
 }
 
-// unmark takes back what a plan that is rolled back has said of nodes, but for those
-// that are lost: they still are. Of one that is cancelled, what goal does not make
-// true: a node that was to host nothing and hosts some, or the other way round.
+// unmark restores the marks of nodes that a plan has changed, such as that a node is
+// drained. With a nil goal, of a rollback, it restores all. Else, of a cancelled plan, it
+// restores the marks that the goal contradicts: a drained node that hosts something in the
+// goal, or the other way round. A node that is marked as lost stays so.
 func (s *Steered) unmark(p *Plan, goal *Layout) {
 	for id, was := range p.Marks {
 		is := s.Intent.Nodes[id]
@@ -183,7 +185,7 @@ func (s *Steered) unmark(p *Plan, goal *Layout) {
 	if p.Marks != nil {
 		return
 	}
-	for id, m := range s.Intent.Nodes { // it did not note what there was: they host again
+	for id, m := range s.Intent.Nodes { // an old plan that noted no marks: nodes that host again are not drained
 		if m.Draining && cmp.Or(goal, &p.Base).hosts(id) {
 			m.Draining = false
 			s.Intent.Nodes[id] = m

@@ -27,37 +27,39 @@ import (
 // Config is what a coordinator works with.
 type Config struct {
 	Cluster *cluster.Client
-	Name    string // of this coordinator, among those of the cluster
-	Addr    string // of its admin port, for people
+	Name    string // of this coordinator, unique in the cluster
+	Addr    string // of its admin port, shown to people
 	// Grace is how long a node may be gone before its replicas are made
 	// elsewhere; default DefaultGrace. RepairOff: they never are.
 	Grace     time.Duration
 	RepairOff bool
-	// DropAfter is how long a node keeps what moved away; default DefaultDropAfter.
+	// DropAfter is how long a node keeps a replica that moved away; default
+	// DefaultDropAfter.
 	DropAfter time.Duration
-	// Limits are those of repairs, and of plans that do not say.
+	// Limits are those of repairs, and of plans that have none of their own.
 	Limits Limits
-	// Every is how often it looks, besides when it is told; default a second. With
-	// nothing under way it looks five times as seldom.
+	// Every is how often it looks at the cluster, besides when something changes; default
+	// a second. With nothing under way it looks five times less often.
 	Every time.Duration
-	// Dial calls nodes, to compare replicas every CompareEvery, default a minute,
-	// below 0 never. nil: they are not compared.
+	// Dial calls nodes, to compare replicas every CompareEvery (default a minute; below
+	// 0: never). nil: they are not compared.
 	Dial         digest.Dial
 	CompareEvery time.Duration
-	// Exposures is what experiments are ramped and paused by. nil: only people
-	// change them.
+	// Exposures is the evidence by which experiments are ramped and paused. nil: only
+	// people change them.
 	Exposures Exposures
-	// Leans are what experiments lean on. nil: all answers are evidence.
+	// Leans knows the feeds and models that experiments lean on. nil: all answers are
+	// evidence.
 	Leans Leans
-	// Outcomes are what experiments that name some are paused by besides.
+	// Outcomes is further evidence, for experiments with outcomes. nil: none.
 	Outcomes Outcomes
 	Log      *slog.Logger // nil: slog.Default()
 
-	// at is called at each named step. Of tests, to stop there.
+	// at is called at each named step, so that tests can stop there.
 	at func(step string)
-	// settles is as the constant, unless a test says otherwise.
+	// settles is the constant settles, unless a test says otherwise.
 	settles time.Duration
-	// maxUnits is by the memory of the machine, unless a test says otherwise.
+	// maxUnits follows from the machine's memory, unless a test says otherwise.
 	maxUnits int
 	// yields is yieldsAfter, unless a test says otherwise.
 	yields time.Duration
@@ -81,15 +83,15 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// The defaults of a [Config]. DefaultPerNode is how many moves to a node are
-// under way at a time: restores of small partitions share flushes of the store.
+// The defaults of a [Config]. DefaultPerNode is how many moves to a node are under way at a
+// time. It is large because restores of small partitions share flushes of the store.
 const (
 	DefaultGrace     = time.Minute
 	DefaultDropAfter = 10 * time.Minute
 	DefaultPerNode   = 48
 )
 
-// Validate reports every fault at once.
+// Validate returns all faults, joined, or nil.
 func (c Config) Validate() error {
 	var errs []error
 	bad := func(field, detail, wayOut string) {
@@ -110,7 +112,7 @@ func (c Config) Validate() error {
 	return errors.Join(append(errs, c.Limits.validate())...)
 }
 
-// validate refuses limits below zero, which would be none.
+// validate refuses limits below zero, which would limit nothing.
 func (l Limits) validate() error {
 	var errs []error
 	for _, x := range []struct {
@@ -128,31 +130,31 @@ func (l Limits) validate() error {
 type Coordinator struct {
 	cfg Config
 
-	// Of the goroutine that leads.
+	// Only for the goroutine of Run.
 	pace  pace
 	busy  bool                                                 // something is under way
-	gone  map[millrace.NodeID]time.Time                        // since when each is seen to be gone
-	lost  map[millrace.NodeID]bool                             // of those that are gone, whom it has given up
-	held  map[millrace.NodeID]map[millrace.Partition]time.Time // since when each is seen to keep what moved away
-	since map[string]time.Time                                 // of alarms
+	gone  map[millrace.NodeID]time.Time                        // nodes seen to be gone, since when
+	lost  map[millrace.NodeID]bool                             // those of gone that it has given up
+	held  map[millrace.NodeID]map[millrace.Partition]time.Time // replicas that moved away and a node was seen to keep, since when
+	since map[string]time.Time                                 // when each alarm was first raised
 
-	yielded time.Time // when it last let another lead
+	yielded time.Time // when it last let another lead; zero: never
 
 	mu struct {
 		sync.Mutex
 		leads     bool
-		fault     error // why it does not get on
-		last      *Steered
-		unguarded error    // why experiments are not guarded as they should be
-		paused    []string // experiments, by guards
-		seen      sight    // by them
-		acts      []actsSeen
-		units     int // of experiments that they keep
+		fault     error      // why the cluster is not steered now; nil: it is
+		last      *Steered   // the state after the last step; nil: none, or it does not lead
+		unguarded error      // why experiments are not guarded as they should be
+		paused    []string   // experiments that guards have paused
+		seen      sight      // how much guards see of exposures
+		acts      []actsSeen // how much they see of outcomes
+		units     int        // how many units of experiments are kept
 		differ    differing
 	}
 }
 
-// New returns a coordinator that waits for Run.
+// New returns a coordinator. It does nothing before Run.
 func New(cfg Config) (*Coordinator, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -160,17 +162,17 @@ func New(cfg Config) (*Coordinator, error) {
 	return &Coordinator{cfg: cfg.withDefaults()}, nil
 }
 
-// Run leads whenever nobody else does, until ctx is done. No outage of etcd
-// ends it.
+// Run leads whenever no other coordinator does, until ctx is done. No outage of etcd ends
+// it. It returns the error of ctx.
 func (c *Coordinator) Run(ctx context.Context) error {
-	if c.cfg.Cluster.Dir() != "" { // the map is kept there: a start while etcd is away, and a restoration, go by it
+	if c.cfg.Cluster.Dir() != "" { // watching keeps the map in that directory, for a start while etcd is away and for restoring etcd
 		if _, err := c.cfg.Cluster.Watch(ctx); err != nil {
 			return ctx.Err()
 		}
 	}
 	watched, err := c.experiments(ctx)
 	if err != nil {
-		return ctx.Err() // it, or the client, has ended
+		return ctx.Err() // ctx, or the client, has ended
 	}
 	for ctx.Err() == nil {
 		lead, err := c.cfg.Cluster.Lead(ctx, cluster.Leader{Name: c.cfg.Name, Addr: c.cfg.Addr})
@@ -188,11 +190,11 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// lead does what a leader does until it leads no more, or is to let another lead,
-// which it reports.
+// lead does a leader's work until it loses the lead or ctx ends. It returns yields if it
+// ended to let another coordinator lead.
 func (c *Coordinator) lead(ctx context.Context, lead *cluster.Lead, watched *watchedExperiments) (yields bool) {
 	c.tell(true, nil, nil)
-	c.tellDiffer(nil, topology.Set{}) // who led since may have settled what it knew
+	c.tellDiffer(nil, topology.Set{}) // another leader may have settled the differences since
 	defer c.tell(false, nil, nil)
 	ctx, cancel := context.WithCancel(ctx)
 	var beside sync.WaitGroup
@@ -208,19 +210,19 @@ func (c *Coordinator) lead(ctx context.Context, lead *cluster.Lead, watched *wat
 	return yields
 }
 
-// actsEvery is how many times Config.Every passes from one reading of outcomes to the
-// next, whether or not anything is under way.
+// actsEvery is the time between two readings of outcomes as a multiple of Config.Every,
+// whether or not anything is under way.
 const actsEvery = 15
 
-// watchedExperiments is what is known of experiments. A coordinator watches them
-// also while it does not lead, so that it knows the newest when etcd is set back to an
-// older state, and notices that.
+// watchedExperiments is the experiments as etcd has them. A coordinator watches them
+// even while it does not lead, so that it knows the newest state, and notices when etcd is
+// set back to an older one.
 type watchedExperiments struct {
-	documents *artefacts.Kind
-	trails    *experiments.Trails
+	documents *artefacts.Kind     // the definitions
+	trails    *experiments.Trails // what was decided about each, and why
 }
 
-// experiments returns nil where only people change experiments.
+// experiments begins to watch experiments. It returns nil if only people change them.
 func (c *Coordinator) experiments(ctx context.Context) (*watchedExperiments, error) {
 	if c.cfg.Exposures == nil {
 		return nil, nil
@@ -233,8 +235,8 @@ func (c *Coordinator) experiments(ctx context.Context) (*watchedExperiments, err
 	return &watchedExperiments{documents, trails}, err
 }
 
-// guard ramps and pauses experiments for as long as it leads. It reports whether
-// another is to lead.
+// guard ramps and pauses experiments until ctx ends. It returns yields if another
+// coordinator is to lead, because this one cannot read the evidence.
 func (c *Coordinator) guard(ctx context.Context, lead *cluster.Lead, of *watchedExperiments) (yields bool) {
 	if of == nil {
 		return false
@@ -251,28 +253,31 @@ func (c *Coordinator) guard(ctx context.Context, lead *cluster.Lead, of *watched
 	return yields
 }
 
-// tellUnguarded tells why experiments are not guarded; nil: they are, or not by it.
+// tellUnguarded notes why experiments are not guarded; nil: they are, or this coordinator
+// does not guard.
 func (c *Coordinator) tellUnguarded(why error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.unguarded = why
 }
 
-// tellSeen tells how much guards see of what was shown, and of what viewers did;
-// nothing: nobody guards.
+// tellSeen notes how much guards see of exposures and outcomes, and how many units they
+// keep. Zero values: this coordinator does not guard.
 func (c *Coordinator) tellSeen(s sight, acts []actsSeen, units int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.seen, c.mu.acts, c.mu.units = s, acts, units
 }
 
-// tellPaused tells which experiments guards have paused.
+// tellPaused notes which experiments guards have paused.
 func (c *Coordinator) tellPaused(names []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.paused = names
 }
 
+// tell notes whether it leads, the state after a step (nil: the one before stays while it
+// leads), and why the cluster is not steered.
 func (c *Coordinator) tell(leads bool, s *Steered, fault error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -282,15 +287,15 @@ func (c *Coordinator) tell(leads bool, s *Steered, fault error) {
 	}
 }
 
-// Leads reports whether this coordinator leads, and why it does not get on if
-// it does not.
+// Leads reports whether this coordinator leads. fault says why it cannot do its work now;
+// nil: it can.
 func (c *Coordinator) Leads() (leads bool, fault error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.leads, errors.Join(c.mu.fault, c.mu.unguarded)
 }
 
-// steer does what there is to do for as long as it leads.
+// steer takes one step after the other until the lead is lost or ctx ends.
 func (c *Coordinator) steer(ctx context.Context, lead *cluster.Lead) {
 	c.pace, c.gone, c.lost, c.held, c.since = pace{limits: c.cfg.Limits}, map[millrace.NodeID]time.Time{}, nil, map[millrace.NodeID]map[millrace.Partition]time.Time{}, map[string]time.Time{}
 	said := fault{again: tellEvery}
@@ -300,7 +305,7 @@ func (c *Coordinator) steer(ctx context.Context, lead *cluster.Lead) {
 		case ctx.Err() != nil || errors.Is(err, cluster.ErrNotLeader):
 			return
 		case errors.Is(err, steering.ErrRaced):
-			continue // somebody's command: look again
+			continue // a person's command came first: look again
 		case err != nil:
 			c.tell(true, nil, err)
 		}
@@ -318,15 +323,16 @@ func (c *Coordinator) steer(ctx context.Context, lead *cluster.Lead) {
 	}
 }
 
-// fault is what was logged last, until all is well again.
+// fault remembers the error that was logged last, so that the same one is not logged each
+// time.
 type fault struct {
 	again time.Duration // how often the same one is logged; 0: once
 	text  string
 	at    time.Time
 }
 
-// isNews reports whether err is to be logged, and takes it that it is. A nil err
-// means that all is well only if it looked; else nothing was looked at.
+// isNews reports whether err is to be logged, and then remembers it as logged. A nil err
+// says that all is well, so that the next error is news, only if looked is true.
 func (f *fault) isNews(err error, looked bool, now time.Time) bool {
 	switch {
 	case err != nil && (err.Error() != f.text || f.again > 0 && now.Sub(f.at) > f.again):
@@ -338,11 +344,11 @@ func (f *fault) isNews(err error, looked bool, now time.Time) bool {
 	return false
 }
 
-// idleTimes is how many times less often a coordinator looks that has nothing
-// under way.
+// idleTimes is how many times less often a coordinator looks while nothing is under way.
 const idleTimes = 5
 
-// news is closed when it is time to look again.
+// news returns a channel that is closed when it is time to look again: something changed in
+// etcd, or Every has passed.
 func (c *Coordinator) news(ctx context.Context) <-chan struct{} {
 	every := c.cfg.Every
 	if !c.busy {
@@ -358,7 +364,7 @@ func (c *Coordinator) news(ctx context.Context) <-chan struct{} {
 	return done
 }
 
-// step looks once, and does what can be done now.
+// step looks at the cluster once, and does what can be done now, in one transaction of etcd.
 func (c *Coordinator) step(ctx context.Context, lead *cluster.Lead) error {
 	stats, err := members.Stats(ctx, c.cfg.Cluster)
 	if err != nil {
@@ -402,8 +408,8 @@ func (c *Coordinator) step(ctx context.Context, lead *cluster.Lead) error {
 	return nil
 }
 
-// do takes the plan on, makes one where nodes are gone for good, and has nodes
-// delete what moved away. It returns what it did, in words.
+// do advances the plan, makes one for lost nodes if needed, and orders nodes to delete what
+// moved away, all in s. It returns in words what it did.
 func (c *Coordinator) do(s *Steered, e *evidence) (did []string) {
 	id, last := s.Plan.told()
 	if err := c.repair(s, e); err != nil {
@@ -423,7 +429,7 @@ func (c *Coordinator) do(s *Steered, e *evidence) (did []string) {
 	return did
 }
 
-// told returns which plan it is, and the last that happened to it.
+// told returns the plan's id and the last event of its log; zero values for a nil plan.
 func (p *Plan) told() (id string, last Event) {
 	if p == nil {
 		return "", last
@@ -434,8 +440,9 @@ func (p *Plan) told() (id string, last Event) {
 	return p.ID, last
 }
 
-// after returns what happened to a plan since that was the last of the plan id: all, if
-// that was another one. The log keeps the newest, so its length says nothing.
+// after returns the events of the plan's log that follow last, which told returned with id.
+// If id was another plan, it returns the whole log. It searches for last because the log
+// drops its oldest events, so that lengths do not compare.
 func (p *Plan) after(id string, last Event) []Event {
 	if p == nil {
 		return nil
@@ -448,10 +455,11 @@ func (p *Plan) after(id string, last Event) []Event {
 	return p.Log
 }
 
-// look notes which nodes are gone, of those that host something or that the plan
-// leads to, and raises alarms. While more than a third are gone, for however short, nobody
-// else is given up; whom it has given up stays so, for a repair is under way. A person is
-// needed only when so many are gone for longer than the grace.
+// look notes which nodes are gone, of those that host something or that the plan gives
+// something, and raises alarms. A node that is gone for the grace is given up: its replicas
+// are made elsewhere. While more than a third of the hosting nodes are gone, no further
+// node is given up; one that already is stays so, since its repair is under way. If so
+// many are gone for longer than the grace, an alarm asks for a person.
 func (c *Coordinator) look(s *Steered, e *evidence) {
 	hosts := s.Assignment.Nodes()
 	gone := map[millrace.NodeID]time.Time{}
@@ -481,7 +489,7 @@ func (c *Coordinator) look(s *Steered, e *evidence) {
 	s.Notes.Alarms = nil
 	mass := 3*lost > len(hosts)
 	var waits []millrace.NodeID
-	long := 0 // of those that host something, for longer than the grace
+	long := 0 // how many that host something are gone for longer than the grace
 	for id, since := range gone {
 		past := e.now.Sub(since) >= c.cfg.Grace
 		if past && slices.Contains(hosts, id) {
@@ -499,7 +507,7 @@ func (c *Coordinator) look(s *Steered, e *evidence) {
 	}
 	c.lost = maps.Clone(e.givenUp)
 	s.Notes.GivenUp = slices.Sorted(maps.Keys(e.givenUp))
-	for id, m := range s.Intent.Nodes { // who is back is lost no more
+	for id, m := range s.Intent.Nodes { // a node that is back is no longer lost
 		if m.Lost && e.nodes.Alive(id) {
 			m.Lost = false
 			s.Intent.Nodes[id] = m
@@ -518,7 +526,8 @@ func (c *Coordinator) look(s *Steered, e *evidence) {
 	}
 }
 
-// alarm raises an alarm, since when it was first raised.
+// alarm adds an alarm to the notes, with the time when it was first raised. what is its
+// stable word.
 func (c *Coordinator) alarm(s *Steered, now time.Time, what, detail string) {
 	since, ok := c.since[what]
 	if !ok {
@@ -529,17 +538,17 @@ func (c *Coordinator) alarm(s *Steered, now time.Time, what, detail string) {
 	s.Notes.Alarms = append(s.Notes.Alarms, Alarm{what, detail, since.UTC().Truncate(time.Second)})
 }
 
-// forgetAlarms forgets since when alarms were raised that are no more.
+// forgetAlarms forgets when alarms were first raised that are not raised any more.
 func (c *Coordinator) forgetAlarms(s *Steered) {
 	maps.DeleteFunc(c.since, func(what string, _ time.Time) bool {
 		return !slices.ContainsFunc(s.Notes.Alarms, func(a Alarm) bool { return a.What == what })
 	})
 }
 
-// drop orders nodes to delete what moved away from them long enough ago, and
-// takes orders back that are carried out, and those to nodes that are not alive, for which
-// the time begins anew. What is deleted is served by as many
-// as are wanted.
+// drop orders nodes to delete replicas that moved away from them for at least DropAfter, as
+// long as enough others serve the partition and the plan does not give it back. It takes
+// back orders that are carried out, and orders to nodes that are not alive; for such a
+// node the time begins anew.
 func (c *Coordinator) drop(s *Steered, e *evidence) {
 	seen := map[millrace.NodeID]map[millrace.Partition]time.Time{}
 	orders := map[millrace.NodeID]topology.Set{}
@@ -579,8 +588,8 @@ func (c *Coordinator) drop(s *Steered, e *evidence) {
 	}
 }
 
-// returns reports whether the plan is to give a partition back to a node, or may
-// yet be told to.
+// returns reports whether the plan is to give a partition to a node, or may still be told to
+// give it back.
 func (s *Steered) returns(id millrace.NodeID, p millrace.Partition) bool {
 	switch {
 	case s.Plan == nil || s.Plan.Status.Ended():

@@ -16,29 +16,29 @@ import (
 	"github.com/millrace/millrace/relevance/experiment/compare"
 )
 
-// decision is what is to be done about an experiment, and by what.
+// decision is what is to be done about an experiment, and the evidence for it.
 type decision struct {
-	of *watched
-	compare.Verdict
-	inputs []string
-	newest millrace.Time    // of its answers that have come; 0: none has
-	stay   experiments.Stay // for how long it was watched at its share
-	acts   acts             // what is known of what viewers did
-	beyond string           // which evidence there was no room for, or why what there is says nothing
+	of              *watched
+	compare.Verdict                  // pause, step to a share, or what it waits for
+	inputs          []string         // the figures that were judged, in words
+	newest          millrace.Time    // of the newest answer; 0: none has come
+	stay            experiments.Stay // how long it was watched at its share
+	acts            acts             // what is known of what viewers did
+	beyond          string           // which evidence there was no room for, or why the evidence says nothing; empty: neither
 }
 
 const (
-	lookEvery = 5 * time.Second // notes of what an experiment waits for
-	// oldFor is for how long no answer of an older definition has to have come before a
-	// step is taken.
+	lookEvery = 5 * time.Second // between notes of what an experiment waits for
+	// oldFor is how long no answer by an older definition of the experiment may have come
+	// before a step is taken.
 	oldFor = time.Minute
 )
 
-// judge decides about each experiment, and does what was decided: first it pauses,
-// by what has come. A step is decided about once more after the end of the log was
-// asked for, and is taken only if all before it has been read.
+// judge decides about each experiment, and does what was decided. Pauses come first, by the
+// evidence that has come so far. Before a step, it makes sure that the log of exposures has
+// been read to its end, and decides once more by what came with that.
 func (g *guard) judge(ctx context.Context, shown Exposures) error {
-	unsure := g.holdRestored(ctx) // why no step may be taken; nil: one may
+	unsure := g.holdRestored(ctx) // unsure says why no step may be taken; nil: one may
 	decisions, err := g.decide(ctx)
 	errs := []error{err}
 	does := func(d decision) {
@@ -102,8 +102,8 @@ func (g *guard) holdRestored(ctx context.Context) error {
 	return err
 }
 
-// fails notes that what was decided about an experiment cannot be done: nobody watches
-// it as long as that is so.
+// fails notes in the trail that what was decided about an experiment cannot be done. The
+// experiment counts as not watched meanwhile.
 func (g *guard) fails(ctx context.Context, d decision, why error) error {
 	if !d.Acts() || errors.Is(why, cluster.ErrNotLeader) || errors.Is(why, cluster.ErrLost) || errors.Is(why, cluster.ErrAway) {
 		return nil
@@ -117,9 +117,9 @@ func (g *guard) fails(ctx context.Context, d decision, why error) error {
 	return g.trails.Look(ctx, g.lead, d.of.Experiment.Name, l)
 }
 
-// noteSources notes of each experiment which topics its evidence is read from, and among
-// its decisions that one is another than was read before, by this coordinator or the one
-// that led before: what the former had is gone.
+// noteSources notes for each experiment which topics its evidence is read from. If a topic
+// is another one than was read before, by this leader or an earlier one, it notes that
+// among the experiment's decisions: the evidence of the former topic is lost.
 func (g *guard) noteSources(ctx context.Context, shown exposure.Topic) error {
 	g.mu.Lock()
 	now := map[string]experiments.Sources{}
@@ -143,13 +143,15 @@ func (g *guard) noteSources(ctx context.Context, shown exposure.Topic) error {
 	return errors.Join(errs...)
 }
 
+// watches returns how many experiments are watched.
 func (g *guard) watches() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return len(g.mu.watched)
 }
 
-// decide says what is to be done about each experiment, by what is known.
+// decide decides about each watched experiment by the evidence so far. The error says for
+// which it could not.
 func (g *guard) decide(ctx context.Context) (decisions []decision, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -188,10 +190,10 @@ func (g *guard) decide(ctx context.Context) (decisions []decision, err error) {
 	return decisions, errors.Join(errs...)
 }
 
-// count adds to how long an experiment has been watched at its share the time since
-// this was counted last: if all that was shown is known, and each variant was shown
-// just now as it is now. As long as it is not known what was shown nothing is
-// known of this either, and what a coordinator before has counted stays.
+// count adds the time since the last count to how long the experiment has been watched at
+// its share. The time counts only if known is true (all exposures have been read) and each
+// variant was shown lately at this share. Without known, it changes nothing: what an
+// earlier leader has counted stays.
 func (w *watched) count(r *compare.Report, now time.Time, known bool) {
 	last := w.counted
 	w.counted = time.Time{}
@@ -202,14 +204,15 @@ func (w *watched) count(r *compare.Report, now time.Time, known bool) {
 	if since := millrace.TimeOf(w.atShare()).Std().UTC(); !w.stay.Since.Equal(since) {
 		w.stay = experiments.Stay{Since: since}
 	}
-	// A longer gap, as of a process that was frozen, was not watched.
+	// After a gap of breaks or longer, as of a process that was frozen, nothing is added.
 	if past := now.Sub(last); !last.IsZero() && past < breaks && len(w.standsStill(r, now, "")) == 0 {
 		w.stay.Seconds += past.Seconds()
 	}
 }
 
-// standsStill says why time at a share is not counted just now: what was shown is not
-// known, or some variant was not shown; nil: it is counted, or a ramp asks for none.
+// standsStill says why time at the share does not count now: not all exposures are known
+// (unknown says why), or some variant was not shown lately. nil: it counts, or no ramp
+// asks for time.
 func (w *watched) standsStill(r *compare.Report, now time.Time, unknown string) []string {
 	e := &w.Experiment
 	if e.Ramp == nil || e.Ramp.Least == 0 || e.Ramp.Next(e.Share) == 0 {
@@ -230,13 +233,13 @@ func (w *watched) standsStill(r *compare.Report, now time.Time, unknown string) 
 
 var errOtherwise = errors.New("coordinator: the experiment is no longer as it was judged")
 
-// held returns who holds the next step of an experiment; nil if nobody does.
+// held returns who vetoes the next step of an experiment; nil if nobody does.
 func (g *guard) held(name string) *experiments.Hold {
-	trail, _ := g.trails.Of(name) // one that cannot be read is held
+	trail, _ := g.trails.Of(name) // in place of a trail that cannot be read comes one with a hold
 	return trail.Hold
 }
 
-// look is what is noted of an experiment about which nothing is done.
+// look returns the note for the trail of an experiment about which nothing is done.
 func (g *guard) look(d decision) experiments.Look {
 	l := experiments.Look{
 		When: time.Now().UTC().Truncate(time.Millisecond), By: g.name, Says: d.Waits, Share: d.of.Experiment.Share, Inputs: d.inputs, Whole: g.sight.whole.UTC().Truncate(time.Millisecond),
@@ -254,7 +257,9 @@ func (g *guard) look(d decision) experiments.Look {
 	return l
 }
 
-// do does what was decided, and in the same transaction notes by what.
+// do does what was decided, and notes the reasons in the trail in the same transaction. A
+// decision to do nothing is only noted. If the experiment has changed since it was judged,
+// nothing is done and no error returned.
 func (g *guard) do(ctx context.Context, d decision) error {
 	now := time.Now().UTC().Truncate(time.Millisecond)
 	judged, v, inputs := d.of.Experiment, d.Verdict, d.inputs

@@ -18,24 +18,24 @@ type evidence struct {
 	now   time.Time
 	nodes *topology.Map
 	stats map[millrace.NodeID]members.NodeStats
-	// givenUp are nodes that are gone and will not be waited for.
+	// givenUp are nodes that are gone and are not waited for.
 	givenUp map[millrace.NodeID]bool
 }
 
-// answers reports whether a node serves a partition: it lives, and says so, and
-// is not behind.
+// answers reports whether a node serves a partition: it is alive, reports that it is ready,
+// and is not behind the log.
 func (e *evidence) answers(id millrace.NodeID, p millrace.Partition) bool {
 	ready, lag := e.nodes.Ready(id), e.nodes.Lag(id)
 	return e.nodes.Alive(id) && ready.Has(p) && !lag.Behind.Has(p)
 }
 
-// ready reports whether a node can be relied on to serve a partition: it does,
-// and is not about to be behind, as one is whose ingest is paused or whose disk is full.
+// ready reports whether a node serves a partition and will go on to. A node whose ingest is
+// halted (paused, or its disk full) will soon be behind, and is not ready.
 func (e *evidence) ready(id millrace.NodeID, p millrace.Partition) bool {
 	return e.answers(id, p) && e.nodes.Halted(id) == ""
 }
 
-// serving counts the nodes that serve a partition, but for one.
+// serving counts the owners that are ready for a partition, without the node but.
 func (e *evidence) serving(p millrace.Partition, owners []millrace.NodeID, but millrace.NodeID) (n int) {
 	for _, id := range owners {
 		if id != but && e.ready(id, p) {
@@ -45,8 +45,8 @@ func (e *evidence) serving(p millrace.Partition, owners []millrace.NodeID, but m
 	return n
 }
 
-// worth orders nodes by how little a replica there is worth. What comes in place of one
-// that is lost is the most urgent.
+// worth returns how much a replica on a node is worth: 0 if the node is given up, 1 if it is
+// not alive, else 2. The replicas worth least are replaced first.
 func (e *evidence) worth(id millrace.NodeID) int {
 	switch {
 	case e.givenUp[id]:
@@ -57,15 +57,15 @@ func (e *evidence) worth(id millrace.NodeID) int {
 	return 2
 }
 
-// pace bounds what is begun.
+// pace bounds how fast moves are begun.
 type pace struct {
-	limits          Limits // of a plan that does not say
+	limits          Limits // of plans that have none of their own
 	planned, urgent struct{ moves, bytes bucket }
 }
 
-// of returns the limits of moves of a plan. What is lost is made elsewhere as
-// fast as nodes can, also where a plan of other limits is under way: only what
-// somebody planned waits for its second.
+// of returns the limits for the urgent or the other moves of a plan. Urgent moves, which
+// replace lost replicas, have no limit of moves a second, unless a repair sets one; nor do
+// the limits of a plan that is no repair hold for them.
 func (c *pace) of(p *Plan, urgent bool) Limits {
 	said := p.Limits
 	if urgent && p.Kind != Repair {
@@ -78,8 +78,7 @@ func (c *pace) of(p *Plan, urgent bool) Limits {
 	return l
 }
 
-// may reports whether a move of so many bytes may begin now, and notes that it
-// does.
+// may reports whether a move of so many bytes may begin now, and if so counts it as begun.
 func (c *pace) may(now time.Time, bytes int64, urgent bool, l Limits) bool {
 	b := &c.planned
 	if urgent {
@@ -93,10 +92,9 @@ func (c *pace) may(now time.Time, bytes int64, urgent bool, l Limits) bool {
 	return true
 }
 
-// urgent reports whether a move makes elsewhere what is lost. A repair also does
-// what the rules demand of nodes that are there, such as those that are drained, and
-// brings partitions that lost nothing to what is wanted, as after a shrink that was
-// cancelled: that is not urgent.
+// urgent reports whether a move replaces a lost replica. Other moves of a repair are not
+// urgent: moves away from drained nodes, and further replicas for partitions that lost
+// none, as after a cancelled shrink.
 func (p *Plan) urgent(m *Move, e *evidence) bool {
 	if m.From == "" {
 		return p.Kind == Repair && slices.ContainsFunc(p.Base[m.Partition], func(id millrace.NodeID) bool { return e.givenUp[id] })
@@ -104,12 +102,13 @@ func (p *Plan) urgent(m *Move, e *evidence) bool {
 	return e.givenUp[m.From]
 }
 
-// bucket is a leaky bucket: what is taken of it is spread over time, but for
-// what a second allows, since nobody looks more often for sure.
+// bucket is a leaky bucket, a limit of a rate. What one second allows may be taken at once,
+// because a coordinator may look only once a second.
 type bucket struct {
-	next time.Time // when what was taken is paid for
+	next time.Time // when what was taken is paid off
 }
 
+// free reports whether anything may be taken now. A rate of 0 or less is no limit.
 func (b *bucket) free(now time.Time, perSecond int64) bool {
 	return perSecond <= 0 || !now.Before(b.next)
 }
@@ -124,9 +123,9 @@ func (b *bucket) take(now time.Time, n, perSecond int64) {
 	b.next = b.next.Add(time.Duration(float64(n) / float64(perSecond) * float64(time.Second)))
 }
 
-// advance takes every move of a plan as far as the evidence lets it, in the
-// assignment, and reports whether anything changed. It asks nobody and waits for
-// nothing: whoever leads calls it again and again.
+// advance takes every move of the plan as far as the evidence allows, by changes of the
+// plan and the assignment a, and reports whether anything changed. It makes no calls and
+// waits for nothing: the leader calls it again and again.
 func (p *Plan) advance(a *topology.Assignment, e *evidence, c *pace) (changed bool) {
 	if p.Status.Ended() || p.Status == Paused {
 		return false
@@ -139,7 +138,7 @@ func (p *Plan) advance(a *topology.Assignment, e *evidence, c *pace) (changed bo
 	for i := range p.Moves {
 		m := &p.Moves[i]
 		if m.State == Building && m.To != "" && !slices.Contains(a.Replicas[m.Partition], m.To) {
-			m.State, changed = Waiting, true // etcd went back, and the assignment was restored without it
+			m.State, changed = Waiting, true // etcd was set back, and the assignment was restored without the new replica
 		}
 		if m.State == Building {
 			coming[m.To] += m.needs(e)
@@ -163,7 +162,7 @@ func (p *Plan) advance(a *topology.Assignment, e *evidence, c *pace) (changed bo
 	}
 	for i := range p.Moves {
 		if m := &p.Moves[i]; p.takesBack() && m.State == Building && m.To != "" && m.From != "" && e.quarantined(m) && e.answers(m.From, m.Partition) {
-			m.From, m.To, changed = m.To, "", true // the old one is there, and nobody builds the new one
+			m.From, m.To, changed = m.To, "", true // keep the old replica, which serves, and drop the new one, which nobody builds
 		}
 		if m := &p.Moves[i]; m.State == Building && p.mayEnd(m, a, e) {
 			p.end(m, a, e.now)
@@ -180,10 +179,10 @@ func (p *Plan) advance(a *topology.Assignment, e *evidence, c *pace) (changed bo
 	return changed
 }
 
-// builds reports whether the new replica of a move is being built. One that is ready
-// takes none of its node's moves at a time, however long the old one has to stay:
-// others may be what it stays for. Nor does one that is in quarantine, whose backup, say,
-// claims more than the log has: nobody builds it.
+// builds reports whether the new replica of a move is being built, and so counts against the
+// limit of moves to its node at a time. A replica that is ready does not count, however
+// long the old one has to stay: the old one may wait for other moves to the node. A
+// replica in quarantine does not count either, since nobody builds it.
 func (m *Move) builds(e *evidence) bool {
 	if m.State != Building || m.To == "" || e.ready(m.To, m.Partition) {
 		return false
@@ -191,22 +190,23 @@ func (m *Move) builds(e *evidence) bool {
 	return !e.quarantined(m)
 }
 
-// quarantined reports whether the new replica of a move is in quarantine.
+// quarantined reports whether the new replica of a move is in quarantine: its node has set it
+// aside because something is wrong with it.
 func (e *evidence) quarantined(m *Move) bool {
 	out := e.nodes.Quarantined(m.To)
 	return out.Has(m.Partition)
 }
 
-// takesBack reports whether the plan has been told not to go on to its end.
+// takesBack reports whether the plan is being cancelled or rolled back.
 func (p *Plan) takesBack() bool { return p.Status == Cancelling || p.Status == RollingBack }
 
-// needs returns how many bytes the node of a move is yet to write for it, beside those
-// that it has: of a replica that it builds, or that moved away and is not deleted.
+// needs returns how many bytes the node of a move must still write for it. Bytes that it has
+// already, of a replica that it builds or has not deleted yet, do not count.
 func (m *Move) needs(e *evidence) int64 {
 	return max(0, m.Bytes-e.stats[m.To].Partitions[m.Partition].Bytes)
 }
 
-// End is the status in which a plan ends of which nothing is left to be done.
+// End returns the status that a plan of status s gets when no move is left.
 func (s Status) End() Status {
 	switch s {
 	case Cancelling:
@@ -217,11 +217,12 @@ func (s Status) End() Status {
 	return Done
 }
 
-// waitsFor is why the new replica of a move may not be assigned now, or "": its
-// node lives, takes in what is new and has room, or the data, and the partition has room for one more; and it
-// does not say that it serves it, as one does that hosted it a moment ago and has not heard
-// that it is to let go: what it says then would be taken for the new replica's. A move
-// without one begins at once.
+// waitsFor returns why the new replica of a move may not be assigned now, or "". It may be if
+// its node is alive, ingests what is new, has disk space for it or the data already, and
+// the partition has fewer than the most owners. Besides, the node must not report that it
+// serves the partition: it may have hosted it a moment ago and not have heard that this
+// ended, and its report would be taken for the new replica's. A move without a new replica
+// begins at once. coming is how many bytes moves under way will still write to the node.
 func (p *Plan) waitsFor(m *Move, a *topology.Assignment, e *evidence, coming int64) string {
 	if m.To == "" || slices.Contains(a.Replicas[m.Partition], m.To) {
 		return ""
@@ -229,8 +230,8 @@ func (p *Plan) waitsFor(m *Move, a *topology.Assignment, e *evidence, coming int
 	if !e.nodes.Alive(m.To) {
 		return fmt.Sprintf("%s is not there", m.To)
 	}
-	served := e.serving(m.Partition, a.Replicas[m.Partition], "") > 0                     // else whoever has anything of it is better than nobody
-	if why := e.nodes.Halted(m.To); served && why != "" && why != topology.PausedReason { // which ends by itself
+	served := e.serving(m.Partition, a.Replicas[m.Partition], "") > 0                     // if nobody serves it, a node that takes in nothing new is better than none
+	if why := e.nodes.Halted(m.To); served && why != "" && why != topology.PausedReason { // a pause ends by itself
 		return fmt.Sprintf("%s takes in nothing new: %s", m.To, why)
 	}
 	if ready := e.nodes.Ready(m.To); ready.Has(m.Partition) {
@@ -250,6 +251,7 @@ func (p *Plan) waitsFor(m *Move, a *topology.Assignment, e *evidence, coming int
 	return ""
 }
 
+// begin assigns the new replica of a move, and marks the move as under way.
 func (p *Plan) begin(m *Move, a *topology.Assignment, now time.Time) {
 	if owners := a.Replicas[m.Partition]; m.To != "" && !slices.Contains(owners, m.To) {
 		a.Replicas[m.Partition] = append(slices.Clip(owners), m.To)
@@ -258,18 +260,18 @@ func (p *Plan) begin(m *Move, a *topology.Assignment, now time.Time) {
 	m.State, m.Since = Building, now.UTC().Truncate(time.Millisecond)
 }
 
-// mayEnd reports whether the old replica of a move may go: the new one serves,
-// and as many serve then as are wanted, or as there were before a plan that is rolled
-// back, if those are fewer. One that is given up, or that the plan itself brought and
-// that does not serve, is not counted on; the latter stays while nobody else serves, for
-// it may have a moment ago and have all that there is.
+// mayEnd reports whether the old replica of a move may be removed. The new one must serve.
+// Without the old one as many replicas must serve as are wanted; in a rollback as many as
+// there were before the plan, if those are fewer. Fewer are enough in two cases: the old
+// replica's node is given up; or the plan itself brought the old replica, it does not serve,
+// and another does. The last replica of a partition is never removed.
 func (p *Plan) mayEnd(m *Move, a *topology.Assignment, e *evidence) bool {
 	if m.To != "" && !e.ready(m.To, m.Partition) {
 		return false
 	}
 	owners := a.Replicas[m.Partition]
 	serving, wanted := e.serving(m.Partition, owners, m.From), p.Wanted
-	if p.Status == RollingBack { // where there were fewer before, nothing brings more
+	if p.Status == RollingBack { // if there were fewer before, no move brings more
 		wanted = min(wanted, max(1, len(p.Base[m.Partition])))
 	}
 	switch {
@@ -285,11 +287,12 @@ func (p *Plan) mayEnd(m *Move, a *topology.Assignment, e *evidence) bool {
 	return e.givenUp[m.From] || serving > 0 && !slices.Contains(p.Base[m.Partition], m.From)
 }
 
-// leave takes out the moves whose old replica can never go: fewer would be left than there
-// are to be, and nothing brings another one. They are of another assignment, which etcd
-// had when the plan was made, or when it was last heard of it. Or the plan is cancelled or
-// rolled back, and they wait for a node that takes in nothing new until somebody mends it:
-// both replicas stay, and what is too many goes by a plan that is made when it is mended.
+// leave drops moves that could never end, so that the plan can, and reports whether it
+// dropped any. There are two kinds. If the old replica went, too few would be left, and no
+// move brings another: such a move is of another assignment, as when etcd was set back.
+// Or the plan is cancelled or rolled back, and the move waits for a node that takes in
+// nothing new until a person mends it: then both replicas stay, and a later plan removes
+// the surplus.
 func (p *Plan) leave(a *topology.Assignment, e *evidence) (changed bool) {
 	coming := map[millrace.Partition]int{}
 	for _, m := range p.Moves {
@@ -298,7 +301,7 @@ func (p *Plan) leave(a *topology.Assignment, e *evidence) (changed bool) {
 		}
 	}
 	needless := 0
-	stay := map[millrace.NodeID]int{} // by whom they wait for
+	stay := map[millrace.NodeID]int{} // moves whose both replicas stay, by the node that they wait for
 	p.Moves = slices.DeleteFunc(p.Moves, func(m Move) bool {
 		owners := a.Replicas[m.Partition]
 		if m.State != Building || !slices.Contains(owners, m.From) || m.To != "" && !e.answers(m.To, m.Partition) {
@@ -324,9 +327,9 @@ func (p *Plan) leave(a *topology.Assignment, e *evidence) (changed bool) {
 	return needless+len(stay) > 0
 }
 
-// spoilt returns the node for which alone, but for one that is to go, a partition has fewer
-// that serve it than host it: one that takes in nothing new, which does not end by itself; ""
-// if there is none.
+// spoilt returns an owner of a partition that takes in nothing new until a person mends it,
+// if such nodes are the only owners that are not ready; else "". The node but, whose
+// replica is to go, does not count.
 func (e *evidence) spoilt(p millrace.Partition, owners []millrace.NodeID, but millrace.NodeID) (of millrace.NodeID) {
 	for _, id := range owners {
 		switch why := e.nodes.Halted(id); {
@@ -340,15 +343,16 @@ func (e *evidence) spoilt(p millrace.Partition, owners []millrace.NodeID, but mi
 	return of
 }
 
+// end removes the old replica of a move from the assignment, and marks the move as done.
 func (p *Plan) end(m *Move, a *topology.Assignment, now time.Time) {
 	if m.From != "" {
 		a.Replicas[m.Partition] = slices.DeleteFunc(slices.Clone(a.Replicas[m.Partition]), func(id millrace.NodeID) bool { return id == m.From })
-		a.AllowShrink = true // its guard is for mistakes, and every replica that goes here was judged
+		a.AllowShrink = true // the guard against shrinking is for mistakes; mayEnd has judged this removal
 	}
 	m.State, m.Since = Moved, now.UTC().Truncate(time.Millisecond)
 }
 
-// undrop takes back the order to delete a partition.
+// undrop takes back the order to a node to delete a partition.
 func undrop(a *topology.Assignment, id millrace.NodeID, p millrace.Partition) {
 	drop, ok := a.Drop[id]
 	if !ok || !drop.Has(p) {
@@ -361,12 +365,12 @@ func undrop(a *topology.Assignment, id millrace.NodeID, p millrace.Partition) {
 	}
 }
 
-// retarget has the plan lead to another goal from where it is. Moves that are
-// done stay as what happened; those under way that lead there go on, for what they
-// were planned for.
+// retarget changes the plan's moves so that they lead from the assignment to another goal.
+// Moves that are done stay, as a record. Moves that lead to the goal as well stay as they
+// are. All others are replaced by new ones.
 func (p *Plan) retarget(a *topology.Assignment, goal *Layout, e *evidence) {
 	kept, bytes := p.Moves[:0:0], bytesOf(e.stats)
-	spoken := map[millrace.Partition]map[millrace.NodeID]bool{} // what kept moves bring or take
+	spoken := map[millrace.Partition]map[millrace.NodeID]bool{} // the nodes that kept moves add or remove
 	speak := func(m Move) {
 		if spoken[m.Partition] == nil {
 			spoken[m.Partition] = map[millrace.NodeID]bool{}
@@ -414,14 +418,14 @@ func (p *Plan) retarget(a *topology.Assignment, goal *Layout, e *evidence) {
 	p.Moves = kept
 }
 
-// removes reports whether the plan is yet to have partitions with a replica less.
+// removes reports whether the plan still has moves that only remove a replica.
 func (p *Plan) removes() bool {
 	return slices.ContainsFunc(p.Moves, func(m Move) bool { return m.State != Moved && m.To == "" })
 }
 
-// cancelled is where a plan ends that is stopped now: what is ready replaces
-// what it was to replace, and everything else is as it was. A partition that has no
-// more replicas than are wanted keeps all.
+// cancelled returns the goal of a plan that is cancelled now. A new replica that is ready
+// replaces the old one; one that is not is dropped. A partition that has no more replicas
+// than are wanted keeps all.
 func (p *Plan) cancelled(a *topology.Assignment, e *evidence) Layout {
 	goal := Layout(a.Replicas)
 	goal = goal.clone()

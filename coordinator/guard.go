@@ -18,79 +18,81 @@ import (
 	"github.com/millrace/millrace/relevance/experiment/compare"
 )
 
-// Leans knows the feeds and models that experiments lean on.
+// Leans knows the feeds and models that experiments lean on: those by which the answers of
+// an experiment are made, whose changes change what the answers show.
 type Leans interface {
 	// Waits returns what the next step of an experiment's ramp waits for besides its
 	// guards; "": nothing.
 	Waits(ctx context.Context, e *experiment.Experiment) string
-	// Basis says which answers are evidence on an experiment by what it leans on now.
+	// Basis says which answers are evidence on an experiment, by the feeds and models
+	// that it leans on now.
 	Basis(ctx context.Context, e *experiment.Experiment) (compare.Basis, error)
-	// Revision is another one after each change of a feed or model, or of what is
-	// condemned.
+	// Revision differs after each change of a feed or model, or of which model versions
+	// are condemned.
 	Revision() int64
 }
 
-// guard ramps experiments and pauses those that hurt, for as long as its
-// coordinator leads. What it knows it reads anew from the log of exposures when
-// it begins: nothing but the decisions themselves is stored, and for how long an
-// experiment has been watched, which no log tells.
+// guard ramps experiments and pauses those that do harm, for as long as its coordinator
+// leads. When it begins, it reads the evidence anew from the log of exposures. Stored are
+// only the decisions, and how long an experiment has been watched, which no log tells.
 //
-// An experiment's evidence begins with the last change of it that a person made:
-// who resumes what was paused begins anew; or of what it leans on (see [Leans]).
-// What else stands in its document may change meanwhile. Two coordinators that
-// both believe to lead decide by the same log; a decision is written only while
-// the experiment runs at the share that was judged, so the second one changes
-// nothing. A step is taken only while all of its definition is what was judged: a
-// person may have given it another ramp or guard. A pause goes by the share alone: to
-// pause what a person has just changed costs little, to let it run may cost much.
+// An experiment's evidence begins with the last change that a person made to it, or that
+// was made to what it leans on (see [Leans]). So evidence begins anew when a person resumes
+// a paused experiment. Other experiments in the same document may change meanwhile.
+//
+// Two coordinators that both believe they lead decide by the same log. A decision is
+// written only while the experiment runs at the share that was judged, so the second one
+// changes nothing. A step is written only while the whole definition is what was judged,
+// since a person may have changed its ramp or guards. A pause depends on the share alone:
+// pausing what a person has just changed costs little, letting it run may cost much.
 type guard struct {
 	store  *experiments.Store
-	trails *experiments.Trails // of what is decided, and why
+	trails *experiments.Trails // what was decided about each experiment, and why
 	name   string              // of the coordinator
 	log    *slog.Logger
-	leans  Leans                 // as of [Config]
-	tell   func(paused []string) // experiments that guards have paused
-	fault  func(error)           // why they are not guarded as they should be; nil: they are
-	lead   *cluster.Lead         // as which it looks
-	sight  sight
+	leans  Leans                        // as in [Config]
+	tell   func(paused []string)        // is told which experiments guards have paused
+	fault  func(error)                  // is told why experiments are not guarded as they should be; nil: they are
+	lead   *cluster.Lead                // the leadership under which it writes
+	sight  sight                        // how much it sees of exposures
 	seen   func(sight, []actsSeen, int) // is told how much is seen, and how many units are kept
-	most   int                          // units, of all experiments together
-	// outcomes are read every so long, or less often where it takes long. nil: no
-	// action is guarded.
+	most   int                          // how many units may be kept, of all experiments together
+	// outcomes are read each every, or less often if reading takes long. nil: there are
+	// no guards on what viewers do.
 	outcomes Outcomes
 	every    time.Duration
-	asked    time.Time // when it was last asked how much is seen
+	asked    time.Time // when sight last looked; zero: never
 
 	mu struct {
 		sync.Mutex
 		watched map[string]*watched // by experiment
-		fresh   bool                // an exposure has come since the last look
+		fresh   bool                // an exposure or an act has come since the last look
 	}
 }
 
 // watched is an experiment that runs and has guards.
 type watched struct {
 	experiment.Defined
-	from    millrace.Time // a person changed it last
-	changed time.Time     // since when its share is what it is
-	basis   compare.Basis
-	last    ledger.Event // of its document, that was looked at
-	looked  time.Time    // when it was last noted what it waits for
-	tally   *compare.Tally
-	old     *compare.Outdated // of brokers that do not hear etcd
-	acts    acts              // of its outcomes
+	from    millrace.Time     // when a person changed it last
+	changed time.Time         // since when it has its share
+	basis   compare.Basis     // which answers are evidence
+	last    ledger.Event      // the last event of its document's history that trace has seen
+	looked  time.Time         // when it was last noted what it waits for
+	tally   *compare.Tally    // the evidence
+	old     *compare.Outdated // counts answers by an older definition, of brokers that do not hear etcd
+	acts    acts              // what is known of its outcomes
 	stay    experiments.Stay  // how long it has been watched at its share
-	counted time.Time         // until when that has been counted; zero: it is not counted now
+	counted time.Time         // until when stay has been counted; zero: it is not counted now
 }
 
 const (
-	guardEvery = 200 * time.Millisecond // looks, while exposures come
-	judgeEvery = time.Second            // for what only time changes
-	tellEvery  = time.Minute            // the same fault is logged
+	guardEvery = 200 * time.Millisecond // between decisions while exposures come
+	judgeEvery = time.Second            // between decisions otherwise: time alone changes some
+	tellEvery  = time.Minute            // how often the same fault is logged
 )
 
-// run guards until ctx ends, or for so long that another is to lead, which it
-// reports.
+// run guards until ctx ends. It returns yields if it ended because it has been blind for so
+// long that another coordinator is to lead.
 func (g *guard) run(ctx context.Context, shown Exposures) (yields bool) {
 	g.sight.whole = time.Now()
 	changed, leant := g.store.Documents.Changed(), g.revision()
@@ -129,7 +131,7 @@ func (g *guard) run(ctx context.Context, shown Exposures) (yields bool) {
 		case <-changed:
 			changed, leant = g.store.Documents.Changed(), now
 			if err = g.refresh(ctx); err != nil {
-				changed = closed // again
+				changed = closed // refresh again in the next round
 			}
 		default:
 		}
@@ -148,7 +150,7 @@ func (g *guard) run(ctx context.Context, shown Exposures) (yields bool) {
 	return false
 }
 
-// revision is that of what experiments lean on.
+// revision returns the revision of what experiments lean on; 0 without Leans.
 func (g *guard) revision() int64 {
 	if g.leans == nil {
 		return 0
@@ -156,12 +158,14 @@ func (g *guard) revision() int64 {
 	return g.leans.Revision()
 }
 
+// closed is a channel that is closed: a change that has happened already.
 var closed = func() <-chan struct{} {
 	c := make(chan struct{})
 	close(c)
 	return c
 }()
 
+// take adds an exposure to the evidence of each experiment.
 func (g *guard) take(r *exposure.Record) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -175,15 +179,15 @@ func (g *guard) take(r *exposure.Record) {
 }
 
 const (
-	// maxUnits bounds the units that a coordinator keeps of all experiments together,
-	// see [compare.Tally.Units]: some 1.5 GB.
+	// maxUnits bounds the units, such as viewers, that a coordinator keeps of all
+	// experiments together (see [compare.Tally.Units]): some 1.5 GB.
 	maxUnits  = 10_000_000
-	unitBytes = 150
+	unitBytes = 150 // what one unit takes in memory
 )
 
-// unitsIn returns how many units are kept where there is so much memory, which may be
-// unknown: 0. They have a third. What else a coordinator holds, with what it reads of
-// outcomes, needs less than 100 MB however much there is.
+// unitsIn returns how many units may be kept on a machine with so many bytes of memory; 0:
+// not known. Units may take a third of it. Everything else that a coordinator holds takes
+// less than 100 MB.
 func unitsIn(bytes int64) int {
 	if bytes == 0 {
 		return maxUnits
@@ -191,7 +195,7 @@ func unitsIn(bytes int64) int {
 	return int(min(maxUnits, bytes/3/unitBytes))
 }
 
-// units returns how many are kept; the guard is locked.
+// units returns how many units are kept. The caller holds g.mu.
 func (g *guard) units() (n int) {
 	for _, w := range g.mu.watched {
 		n += w.tally.Units()
@@ -206,7 +210,7 @@ func (g *guard) keeps() int {
 	return g.units()
 }
 
-// beyond says which evidence there was no room for; empty: there was for all.
+// beyond says for which evidence there was no room; empty: there was room for all.
 func (g *guard) beyond(r *compare.Report) string {
 	if r.Beyond+r.BeyondActs == 0 {
 		return ""
@@ -214,7 +218,7 @@ func (g *guard) beyond(r *compare.Report) string {
 	return fmt.Sprintf("guards are blind to new %s: there is no room for more, by %d answers and %d acts, of %d of an experiment and %d of all experiments with guards; stop or pause other experiments, or give coordinators more memory, then pause and start this one, so that its evidence begins anew", r.Units, r.Beyond, r.BeyondActs, compare.MaxUnits, g.most)
 }
 
-// came reports whether an exposure has come since it was asked last.
+// came reports whether an exposure or an act has come since the last call.
 func (g *guard) came() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -223,7 +227,7 @@ func (g *guard) came() bool {
 	return came
 }
 
-// oldest returns from when on exposures are evidence.
+// oldest returns the time from which exposures are evidence for any experiment.
 func (g *guard) oldest() millrace.Time {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -234,7 +238,8 @@ func (g *guard) oldest() millrace.Time {
 	return oldest
 }
 
-// refresh looks which experiments are to be watched, and since when.
+// refresh reads the experiments and sets which are watched: those that run and have guards.
+// One whose evidence begins when it did before keeps its tally.
 func (g *guard) refresh(ctx context.Context) error {
 	st, err := g.store.Read(ctx)
 	if err != nil {
@@ -272,7 +277,7 @@ func (g *guard) refresh(ctx context.Context) error {
 			w.tally, w.acts, w.looked, w.stay, w.counted = old.tally, old.acts, old.looked, old.stay, old.counted
 		} else {
 			w.tally = compare.New(w.Defined)
-			w.tally.Within(func() bool { return g.units() < g.most }) // it is locked whenever units are added
+			w.tally.Within(func() bool { return g.units() < g.most }) // g.mu is held whenever units are added
 			if o := w.Experiment.Outcomes; o != nil && g.outcomes != nil {
 				w.acts = acts{read: g.outcomes(&w.Experiment, w.evidence()), of: *o, from: w.evidence(), whole: time.Now(), unread: notReadYet}
 			}

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/internal/experiments"
 )
 
-// evidence is when it begins.
+// evidence returns when the experiment's evidence begins.
 func (w *watched) evidence() millrace.Time {
 	if w.anew() {
 		return millrace.TimeOf(w.basis.Since)
@@ -21,13 +21,14 @@ func (w *watched) evidence() millrace.Time {
 	return w.from
 }
 
-// anew reports whether evidence begins with what the experiment leans on, and not with
-// itself.
+// anew reports whether the evidence begins with a change of what the experiment leans on, and
+// not with a change of the experiment.
 func (w *watched) anew() bool {
-	return !w.basis.Since.IsZero() && millrace.TimeOf(w.basis.Since) >= w.from // the same where it is recalled
+	return !w.basis.Since.IsZero() && millrace.TimeOf(w.basis.Since) >= w.from // they are equal if recall took w.from from the trail
 }
 
-// atShare is since when its share is what it is, of what it leans on now.
+// atShare returns since when the experiment has its share and what it leans on is as it is
+// now.
 func (w *watched) atShare() time.Time {
 	if w.anew() && w.basis.Since.After(w.changed) {
 		return w.basis.Since
@@ -35,9 +36,10 @@ func (w *watched) atShare() time.Time {
 	return w.changed
 }
 
-// trace finds in the history of its document since when an experiment is what it is,
-// and reports whether a coordinator has paused it last. Events that an earlier look
-// has seen are not looked at again.
+// trace finds out, from the history of its document, when a person last changed an
+// experiment (w.from) and when its share last changed (w.changed). It reports whether the
+// last change was a coordinator's pause. Events that an earlier call has seen are not
+// looked at again.
 func (g *guard) trace(ctx context.Context, w *watched) (paused bool, err error) {
 	events, err := g.store.Documents.History(ctx, w.Document)
 	if err != nil {
@@ -47,23 +49,23 @@ func (g *guard) trace(ctx context.Context, w *watched) (paused bool, err error) 
 	g.mu.Lock()
 	old := g.mu.watched[name]
 	g.mu.Unlock()
-	known := -1 // the last event that was looked at
+	known := -1 // the index of the last event that was looked at
 	if old != nil && old.Document == w.Document {
 		known = slices.IndexFunc(events, func(e ledger.Event) bool { return e == old.last })
 	}
 	if known >= 0 {
 		w.from, w.changed = old.from, old.changed
 	}
-	var before artefacts.Version // that served
+	var before artefacts.Version // the version that served before
 	whole := ledger.Whole(events)
-	unknown := !whole // whether a person has changed it since the last that is known of it
+	unknown := !whole // the events do not tell whether a coordinator or a person changed it last
 	for i, e := range events {
 		w.last = e
 		v := artefacts.Version{Name: w.Document, Version: e.Version, Sum: e.Sum}
 		was := before
 		switch {
 		case e.What == ledger.Dropped && v == before:
-			before, whole = artefacts.Version{}, true // from here on
+			before, whole = artefacts.Version{}, true // the history is whole from here on
 			continue
 		case e.What != ledger.Served && e.What != ledger.RolledBack:
 			continue
@@ -100,11 +102,11 @@ func (g *guard) trace(ctx context.Context, w *watched) (paused bool, err error) 
 	return paused, nil
 }
 
-// recall fills in what the history of a document does not tell any more, since so much
-// has happened to it since: what a coordinator noted, or else the oldest that there is
-// of the history, before which it was.
+// recall fills in w.from and w.changed if the history of the document, which keeps only the
+// newest events, does not tell them any more. It takes what a coordinator noted in the
+// trail, or else oldest, the time of the oldest event that is left.
 func (g *guard) recall(w *watched, oldest time.Time) {
-	trail, _ := g.trails.Of(w.Experiment.Name) // nothing is noted in one that cannot be read
+	trail, _ := g.trails.Of(w.Experiment.Name) // a trail that cannot be read tells nothing
 	if w.from == 0 {
 		w.from = cmp.Or(trail.Sources.Since, millrace.TimeOf(oldest))
 	}
@@ -117,8 +119,9 @@ func (g *guard) recall(w *watched, oldest time.Time) {
 	}
 }
 
-// byCoordinator begins who made a change, in a document's history. A person's name has no
-// space.
+// byCoordinator is the prefix by which a document's history tells that a coordinator made a
+// change. No person's name has it, since such names contain no space.
 const byCoordinator = "coordinator "
 
+// rampedText returns how a ramp is described, up to the share.
 func rampedText(name string) string { return "ramped " + name + " to " }

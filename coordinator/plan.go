@@ -30,8 +30,8 @@ func (l *Layout) clone() (c Layout) {
 	return c
 }
 
-// UnmarshalJSON refuses a layout that does not speak of every partition: what it leaves out
-// would be taken for a partition that nobody is to host.
+// UnmarshalJSON implements [json.Unmarshaler]. It refuses a layout that does not have every
+// partition: a partition that is left out would count as one that nobody hosts.
 func (l *Layout) UnmarshalJSON(body []byte) error {
 	var all [][]millrace.NodeID
 	if err := json.Unmarshal(body, &all); err != nil {
@@ -49,55 +49,56 @@ type Kind string
 
 // The kinds of plans.
 const (
-	Rebalance Kind = "rebalance" // loads changed
-	Add       Kind = "add"       // nodes came
-	Drain     Kind = "drain"     // nodes are to host nothing
-	Replace   Kind = "replace"   // a node takes over from another
-	Resize    Kind = "resize"    // another number of replicas is wanted
-	Repair    Kind = "repair"    // nodes are gone for good
+	Rebalance Kind = "rebalance" // spread partitions evenly, as after loads changed
+	Add       Kind = "add"       // give new nodes their share
+	Drain     Kind = "drain"     // have nodes host nothing
+	Replace   Kind = "replace"   // have one node take over all that another hosts
+	Resize    Kind = "resize"    // change the number of replicas
+	Repair    Kind = "repair"    // make anew what nodes hosted that are gone for good
 )
 
 // Status is where a plan is.
 type Status string
 
-// A plan is begun running, and ends as done, cancelled or rolled back.
+// The statuses of plans. A plan begins as running, and ends as done, cancelled or rolled
+// back.
 const (
 	Running     Status = "running"
-	Paused      Status = "paused"       // nothing is begun or routed; what is being built goes on
-	Cancelling  Status = "cancelling"   // what is under way ends where it is
-	RollingBack Status = "rolling_back" // it returns to what there was before
+	Paused      Status = "paused"       // no move is begun or ended; nodes go on with what they build
+	Cancelling  Status = "cancelling"   // moves under way end or are taken back; see Plan.cancelled
+	RollingBack Status = "rolling_back" // it leads back to what there was before
 	Done        Status = "done"
 	Cancelled   Status = "cancelled"
 	RolledBack  Status = "rolled_back"
 )
 
-// Ended reports whether nothing is left to be done.
+// Ended reports whether s is a status in which a plan ends.
 func (s Status) Ended() bool { return s == Done || s == Cancelled || s == RolledBack }
 
-// words is a status in a sentence.
+// words returns the status as words of a sentence.
 func (s Status) words() string { return strings.ReplaceAll(string(s), "_", " ") }
 
-// MoveState is where a move is. What comes between, restoring, catching up and
-// warming, the new replica tells itself.
+// MoveState is how far a move is. While it is Building, the node of the new replica reports
+// the finer states: restoring, catching up, warming.
 type MoveState string
 
 // The states of a move.
 const (
 	Waiting  MoveState = "waiting"
 	Building MoveState = "building" // the new replica is assigned, and not ready yet
-	Moved    MoveState = "done"     // the new one is ready, and the old one not assigned any more
+	Moved    MoveState = "done"     // the new replica is ready, and the old one is no longer assigned
 )
 
-// Move takes a replica of a partition from one node to another. Without From it
-// is one more, without To one less.
+// Move moves a replica of a partition from one node to another. Without From it adds a
+// replica, without To it removes one.
 type Move struct {
 	Partition millrace.Partition `json:"p"`
 	From      millrace.NodeID    `json:"from,omitempty"`
 	To        millrace.NodeID    `json:"to,omitempty"`
-	Lost      bool               `json:"lost,omitempty"` // it was planned as From was given up
+	Lost      bool               `json:"lost,omitempty"` // it was planned because From was given up
 	State     MoveState          `json:"state"`
-	Since     time.Time          `json:"since,omitzero"` // of the state
-	Bytes     int64              `json:"bytes,omitempty"`
+	Since     time.Time          `json:"since,omitzero"`  // when the state began
+	Bytes     int64              `json:"bytes,omitempty"` // the size of the replica when the move was planned
 }
 
 // String says a move in words.
@@ -111,12 +112,12 @@ func (m Move) String() string {
 	return fmt.Sprintf("%d from %s to %s", m.Partition, m.From, m.To)
 }
 
-// Limits bound what a plan does at a time. What is 0 of a plan's is as the
-// coordinator's.
+// Limits bound how fast the moves of a plan go. Where a limit of a plan is 0, the
+// coordinator's holds; where that is 0 too, there is none.
 type Limits struct {
 	PerNode        int   `json:"per_node,omitempty"`         // moves to a node at a time
-	PerSecond      int   `json:"per_second,omitempty"`       // moves begun, in the whole cluster; 0 of the coordinator's, and of what is lost: no bound
-	BytesPerSecond int64 `json:"bytes_per_second,omitempty"` // of moves begun; 0 of the coordinator's: no bound
+	PerSecond      int   `json:"per_second,omitempty"`       // moves begun a second in the whole cluster; moves that replace lost replicas do not take the coordinator's
+	BytesPerSecond int64 `json:"bytes_per_second,omitempty"` // bytes of moves begun a second
 }
 
 // Event is something that happened to a plan.
@@ -126,41 +127,42 @@ type Event struct {
 }
 
 const (
-	maxEvents     = 100
-	maxEventBytes = 400
+	maxEvents     = 100 // in the log of a plan
+	maxEventBytes = 400 // of an event's text
 )
 
-// Plan is a change of who hosts what, and how far it is. It is a document of
-// the cluster's steering: whoever leads goes on with it.
+// Plan is a change of which nodes host which partitions, and how far it is. It is a document
+// of the cluster's steering in etcd, with which any leading coordinator goes on.
 type Plan struct {
 	ID         string    `json:"id"`
 	Kind       Kind      `json:"kind"`
 	Why        string    `json:"why"`
 	By         string    `json:"by"`
 	Created    time.Time `json:"created"`
-	Since      time.Time `json:"since"` // when it was begun, resumed, or told another end
+	Since      time.Time `json:"since"` // when it was begun, resumed, cancelled or rolled back
 	Ended      time.Time `json:"ended,omitzero"`
 	Status     Status    `json:"status"`
-	Held       Status    `json:"held,omitempty"` // what it was before it was paused
+	Held       Status    `json:"held,omitempty"` // its status before it was paused
 	Wanted     int       `json:"wanted"`         // replicas of each partition
-	BaseWanted int       `json:"base_wanted"`
-	Base       Layout    `json:"base"` // what there was before
+	BaseWanted int       `json:"base_wanted"`    // replicas that were wanted before the plan
+	Base       Layout    `json:"base"`           // who hosted what before the plan
 	Moves      []Move    `json:"moves"`
-	// Marks are those of before, of the nodes that it marked; not nil, but of
-	// plans of older versions.
+	// Marks are the former marks of the nodes that the plan marked. nil only in a plan
+	// that an older version of Millrace wrote.
 	Marks  map[millrace.NodeID]Mark `json:"marks"`
 	Limits Limits                   `json:"limits"`
 	Log    []Event                  `json:"log,omitempty"`
 }
 
-// note adds to what happened.
+// note adds an event to the plan's log, which keeps the newest maxEvents.
 func (p *Plan) note(now time.Time, format string, args ...any) {
 	what := fmt.Sprintf(format, args...)
 	p.Log = append(p.Log, Event{now.UTC().Truncate(time.Millisecond), what[:min(len(what), maxEventBytes)]})
 	p.Log = p.Log[max(0, len(p.Log)-maxEvents):]
 }
 
-// goal returns what the plan makes of an assignment.
+// goal returns the layout to which the plan's moves that are not done lead from an
+// assignment.
 func (p *Plan) goal(a *topology.Assignment) Layout {
 	goal := Layout(a.Replicas)
 	goal = goal.clone()
@@ -178,7 +180,7 @@ func (p *Plan) goal(a *topology.Assignment) Layout {
 	return goal
 }
 
-// takers returns the nodes that the plan is yet to give replicas.
+// takers returns the nodes to which the plan still has to give replicas.
 func (p *Plan) takers() map[millrace.NodeID]bool {
 	if p == nil || p.Status.Ended() {
 		return nil
@@ -203,12 +205,12 @@ const (
 type Mark struct {
 	Draining bool      `json:"draining,omitempty"` // it is to host nothing
 	Added    bool      `json:"added,omitempty"`    // it may be given replicas though it has none
-	Lost     bool      `json:"lost,omitempty"`     // it is gone for good, though many are
+	Lost     bool      `json:"lost,omitempty"`     // it is gone for good: it is given up without waiting
 	By       string    `json:"by,omitempty"`
 	Since    time.Time `json:"since,omitzero"`
 }
 
-// Intent is what people want of the nodes.
+// Intent is what people want of the nodes. Its map is not nil after read.
 type Intent struct {
 	Nodes map[millrace.NodeID]Mark `json:"nodes,omitempty"`
 }
@@ -223,25 +225,26 @@ type Alarm struct {
 // Notes is what the leading coordinator has seen.
 type Notes struct {
 	Leader string                        `json:"leader"`
-	Gone   map[millrace.NodeID]time.Time `json:"gone,omitempty"` // nodes that host something, or are to, and are not there
-	// GivenUp are those of Gone that are not waited for any more: their replicas are made
-	// elsewhere, where there is another place for them.
+	Gone   map[millrace.NodeID]time.Time `json:"gone,omitempty"` // nodes that host something, or are to, and are not alive; since when
+	// GivenUp are those of Gone that are not waited for any more. Their replicas are made
+	// elsewhere, if another node may take them.
 	GivenUp []millrace.NodeID `json:"given_up,omitempty"`
 	Alarms  []Alarm           `json:"alarms,omitempty"`
 }
 
-// Steered is a cluster's steering, its documents read.
+// Steered is the state by which a cluster is steered, with its documents parsed: the
+// assignment and the cluster map, the plan, what people want, and what the leader has seen.
 type Steered struct {
 	*steering.State
 	Plan   *Plan // the last one; nil: there was none
 	Intent Intent
 	Notes  Notes
-	unread error // of notes that are none
+	unread error // why the notes could not be parsed; nil: they could
 }
 
-// read reads the documents of a steering. What is malformed is refused: to
-// forget a plan that is under way would leave what it moves in between. Notes are
-// only told: the coordinator that leads writes them anew, and says so.
+// read parses the documents of a steering state. A malformed plan or intent is an error: to
+// ignore a plan that is under way would leave its moves unfinished. Malformed notes are
+// only reported in unread, since the leading coordinator writes them anew.
 func read(s *steering.State) (*Steered, error) {
 	out := &Steered{State: s}
 	for name, into := range map[string]any{planDoc: &out.Plan, intentDoc: &out.Intent, notesDoc: &out.Notes} {
@@ -264,7 +267,8 @@ func read(s *steering.State) (*Steered, error) {
 	return out, nil
 }
 
-// malformed says that a document in etcd is none. Nothing is done by it or about it.
+// malformed returns the error for a document in etcd that cannot be read. Until a person
+// mends it, no coordinator steers.
 func malformed(name string, err error) error {
 	lost := "a plan that is lost can be made anew"
 	if name == intentDoc {
@@ -279,8 +283,8 @@ func malformed(name string, err error) error {
 	}
 }
 
-// validate refuses what no coordinator has written: what was damaged, or written by hand.
-// All that is done about a plan believes that it holds.
+// validate refuses a plan that no coordinator can have written: one that was damaged, or
+// written by hand. All other methods rely on what it checks.
 func (p *Plan) validate() error {
 	statuses := []Status{Running, Cancelling, RollingBack, Paused, Done, Cancelled, RolledBack}
 	switch {
@@ -327,7 +331,7 @@ func (p *Plan) validate() error {
 	return nil
 }
 
-// write puts the documents back.
+// write puts the documents back into the state, which the caller then writes to etcd.
 func (s *Steered) write() error {
 	for name, doc := range map[string]any{planDoc: s.Plan, intentDoc: s.Intent, notesDoc: s.Notes} {
 		if name == planDoc && s.Plan == nil {
@@ -345,9 +349,9 @@ func (s *Steered) write() error {
 	return nil
 }
 
-// packedFrom is the size in bytes from which a document is compressed: a plan of 720
-// partitions and 15 replicas that is rolled back has 20,000 moves, of 110 bytes each
-// in the end, where a document may have a megabyte. Moves are alike: of them, a tenth is left.
+// packedFrom is the size in bytes from which a document is compressed. A plan of 720
+// partitions and 15 replicas that is rolled back has 20,000 moves of 110 bytes, and a
+// document may have a megabyte. Moves resemble each other, and compress to a tenth.
 const packedFrom = keyspace.MaxDocumentBytes / 2
 
 // pack returns a document as etcd has it: JSON, compressed by gzip if it is long.
@@ -363,14 +367,14 @@ func pack(doc any) (string, error) {
 	return out.String(), err
 }
 
-// A document is no longer than this once it is unpacked, and no more is in it: what is
-// small in etcd may else take all memory of whoever reads it.
+// A document that is larger than this after unpacking is refused: one that is small in etcd
+// could otherwise take all the memory of its reader.
 const (
-	maxUnpacked = 16 << 20
-	maxParts    = 1 << 18 // commas and brackets
+	maxUnpacked = 16 << 20 // bytes
+	maxParts    = 1 << 18  // commas and opening brackets
 )
 
-// unpack reads what pack returned.
+// unpack parses a document that pack returned into the value that into points to.
 func unpack(body string, into any) error {
 	var from io.Reader = strings.NewReader(body)
 	if strings.HasPrefix(body, "\x1f\x8b") {

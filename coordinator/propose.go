@@ -28,12 +28,12 @@ type Request struct {
 	Replicas int               // of each partition; 0: as many as now
 	Nodes    []millrace.NodeID // to drain; or the one to replace and the one that replaces it
 	Limits   Limits            // zero: the coordinator's
-	// Gain is the least gain for which a plan moves what need not move, as
-	// [plan.Limits] has it. Of [Rebalance] and [Resize].
+	// Gain is the least gain in balance for which replicas move that no rule requires to
+	// move; see [plan.Limits]. Only for [Rebalance] and [Resize].
 	Gain float64
 	By   string // who wants it
-	// Lossy lets a plan go on though it leaves partitions with fewer replicas
-	// than are wanted, or though many nodes are gone.
+	// Lossy allows a plan that leaves partitions with fewer replicas than are wanted, and
+	// a plan while nodes are gone.
 	Lossy bool
 }
 
@@ -41,30 +41,30 @@ type Request struct {
 const (
 	Pass  = "pass"
 	Warn  = "warn"
-	Fault = "error"
+	Fault = "error" // the plan may not begin
 )
 
-// Check is something looked at before a plan is begun.
+// Check is the result of one check of a plan before it begins.
 type Check struct {
 	Gravity string `json:"gravity"`
-	What    string `json:"what"`
+	What    string `json:"what"` // a sentence
 }
 
-// Proposal is a plan that nobody has begun.
+// Proposal is a plan that is proposed, and not begun.
 type Proposal struct {
-	Plan          *Plan  // of a repair that gives one another end, that one
+	Plan          *Plan  // the new plan; for a repair that changes the plan under way, a copy of that with the change
 	Why           string // what is wanted
 	Before, After plan.Balance
 	Checks        []Check
-	Goal          Layout
-	intent        Intent
-	marks         bool   // it says something of nodes
-	lossy         bool   // of its faults one is what r.Lossy has done all the same
-	now           Layout // who hosts what before it
-	bytes         func(millrace.Partition) int64
+	Goal          Layout                         // to which the plan leads
+	intent        Intent                         // the intent after the plan begins
+	marks         bool                           // the request marks nodes, such as drained
+	lossy         bool                           // Request.Lossy would turn one of the faults into a warning
+	now           Layout                         // who hosts what before the plan
+	bytes         func(millrace.Partition) int64 // the size of a replica
 }
 
-// Err reports what keeps the plan from being begun.
+// Err returns the error that keeps the plan from being begun; nil if no check is a Fault.
 func (p *Proposal) Err() error {
 	var faults []string
 	for _, c := range p.Checks {
@@ -82,13 +82,13 @@ func (p *Proposal) Err() error {
 	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "plan", Detail: strings.Join(faults, "; "), WayOut: wayOut}
 }
 
-// Changes reports whether the plan changes anything. What it says of nodes, or of how many
-// replicas are wanted, is noted though nothing moves.
+// Changes reports whether the plan changes anything. Marks of nodes and another number of
+// wanted replicas are changes, even if nothing moves.
 func (p *Proposal) Changes() bool {
 	return p.marks || len(p.Plan.Moves) > 0 || p.Plan.Wanted != p.Plan.BaseWanted
 }
 
-// Look reads how a cluster is steered, and what its nodes say of themselves.
+// Look reads from etcd how a cluster is steered, and the statistics that its nodes report.
 func Look(ctx context.Context, cl *cluster.Client) (*Steered, map[millrace.NodeID]members.NodeStats, error) {
 	raw, err := steering.Read(ctx, cl)
 	if err != nil {
@@ -103,7 +103,7 @@ func Look(ctx context.Context, cl *cluster.Client) (*Steered, map[millrace.NodeI
 }
 
 // Surplus returns the partitions that have more replicas than are wanted while no plan is
-// under way: nobody takes them away. So it is when etcd has lost a plan.
+// under way that could remove them, as when etcd has lost a plan.
 func (s *Steered) Surplus() topology.Set {
 	if s.Plan != nil && !s.Plan.Status.Ended() {
 		return topology.Set{}
@@ -111,9 +111,9 @@ func (s *Steered) Surplus() topology.Set {
 	return s.Map.Surplus()
 }
 
-// Start proposes and, if confirm agrees, begins the plan. What it begins is what
-// confirm was shown: should the cluster change meanwhile, it asks again. It returns the
-// plan's ID.
+// Start proposes a plan and, if confirm returns nil, begins it. It returns the plan's id. If
+// the cluster changes before the plan is written, so that the goal differs, it proposes and
+// calls confirm again: it begins only what confirm has seen.
 func Start(ctx context.Context, cl *cluster.Client, r Request, confirm func(*Proposal) error) (id string, err error) {
 	stats, err := members.Stats(ctx, cl)
 	if err != nil {
@@ -152,7 +152,7 @@ func Start(ctx context.Context, cl *cluster.Client, r Request, confirm func(*Pro
 	}
 }
 
-// begins has the history say who begins a plan.
+// begins adds to the cluster's history who begins a plan.
 func (s *Steered) begins(p *Plan, r Request) {
 	on := "all partitions"
 	if len(r.Nodes) > 0 {
@@ -161,7 +161,9 @@ func (s *Steered) begins(p *Plan, r Request) {
 	s.Acts = append(s.Acts, audit.Entry{Who: r.By, Act: string(r.Kind), On: on, Before: fmt.Sprintf("epoch %d", s.Assignment.Epoch), After: fmt.Sprintf("plan %s: %d moves", p.ID, len(p.Moves))})
 }
 
-// change changes the documents of steering, again when somebody was faster.
+// change changes the steering documents by a function, in one transaction. If somebody else
+// has changed them meanwhile, it tries again, up to 20 times; then it returns
+// [steering.ErrRaced].
 func change(ctx context.Context, cl *cluster.Client, by func(*Steered) error) error {
 	for range 20 {
 		var bad error
@@ -182,7 +184,8 @@ func change(ctx context.Context, cl *cluster.Client, by func(*Steered) error) er
 	return steering.ErrRaced
 }
 
-// lost is why nothing may be changed now by what etcd says: it is not how the cluster is.
+// lost returns the refusal of any change while etcd has lost state, and so does not say how
+// the cluster is; else nil.
 func (s *Steered) lost() error {
 	lost := s.Map.Lost()
 	if lost == "" {
@@ -191,8 +194,8 @@ func (s *Steered) lost() error {
 	return &millrace.Error{Reason: millrace.ReasonUnavailable, Field: "etcd", Detail: "etcd has lost state: " + lost, WayOut: cluster.RestoreWayOut}
 }
 
-// Propose makes the plan for what somebody wants, and looks at what speaks
-// against it.
+// Propose makes the plan for a request, and checks it. It changes nothing of s. The error
+// says that there can be no such plan; what speaks against it is in Checks.
 func Propose(s *Steered, stats map[millrace.NodeID]members.NodeStats, r Request, now time.Time) (*Proposal, error) {
 	if err := r.Limits.validate(); err != nil {
 		return nil, err
@@ -271,14 +274,14 @@ func Propose(s *Steered, stats map[millrace.NodeID]members.NodeStats, r Request,
 	return pr, nil
 }
 
-// joins reports whether a request gives the plan that is under way another end,
-// as a coordinator's repair does: nodes that are given up may be what it waits
-// for.
+// joins reports whether a request changes the goal of the plan under way, instead of making
+// a new plan. A repair does, as a coordinator's own repair does: the plan may wait for
+// the very nodes that are given up.
 func (s *Steered) joins(r Request) bool {
 	return r.Kind == Repair && s.Plan != nil && !s.Plan.Status.Ended() && s.Plan.Status != Paused
 }
 
-// why says what a request is for.
+// why says in words what a request is for.
 func (r Request) why() string {
 	names := make([]string, len(r.Nodes))
 	for i, id := range r.Nodes {
@@ -299,7 +302,8 @@ func (r Request) why() string {
 	return "to spread the partitions over the nodes"
 }
 
-// mark notes in the intent what a request says of nodes.
+// mark sets in the proposal's intent the marks of the nodes that the request names. The
+// error refuses a node that is not known, or cannot be marked so.
 func (pr *Proposal) mark(s *Steered, r Request, now time.Time) error {
 	for i, id := range r.Nodes {
 		if _, ok := s.Map.Node(id); !ok && !(*Layout)(&s.Assignment.Replicas).hosts(id) && !(r.Kind == Repair && s.Plan.takers()[id]) {
@@ -322,6 +326,7 @@ func (pr *Proposal) mark(s *Steered, r Request, now time.Time) error {
 	return nil
 }
 
+// servesNobody returns the refusal of a node that only backs up.
 func servesNobody(id millrace.NodeID) error {
 	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "nodes", Detail: fmt.Sprintf("%s backs up and does not serve", id), WayOut: "name a node that serves"}
 }
@@ -330,7 +335,7 @@ func unknownNode(s *Steered, id millrace.NodeID) error {
 	return &millrace.Error{Reason: millrace.ReasonNotFound, Field: "node", Detail: fmt.Sprintf("no node %q is registered, and none of that name hosts anything", id), WayOut: "see: millrace node list"}
 }
 
-// check looks at what speaks against a plan.
+// check fills in Checks: what speaks for the plan and against it.
 func (pr *Proposal) check(s *Steered, e *evidence, r Request, made *plan.Plan) {
 	const unlessMeant = "fault unless it is meant"
 	say := func(gravity, format string, args ...any) {
@@ -340,7 +345,7 @@ func (pr *Proposal) check(s *Steered, e *evidence, r Request, made *plan.Plan) {
 		pr.Checks = append(pr.Checks, Check{gravity, fmt.Sprintf(format, args...)})
 	}
 	lossy := unlessMeant
-	if r.Lossy || r.Kind == Add { // nodes that come take nothing away
+	if r.Lossy || r.Kind == Add { // adding nodes removes nothing
 		lossy = Warn
 	}
 	if p := s.Plan; s.joins(r) {
@@ -389,7 +394,7 @@ func (pr *Proposal) check(s *Steered, e *evidence, r Request, made *plan.Plan) {
 		say(Pass, "every partition has the ready replicas that are wanted")
 	}
 	for _, m := range pr.Plan.Moves {
-		if m.State != Moved && m.To != "" && !s.Map.Alive(m.To) && !s.joins(r) { // what is under way waits for them
+		if m.State != Moved && m.To != "" && !s.Map.Alive(m.To) && !s.joins(r) { // a plan under way waits for such nodes
 			say(Fault, "%s, which is to take replicas, is not there", m.To)
 			break
 		}
@@ -424,7 +429,8 @@ func (pr *Proposal) check(s *Steered, e *evidence, r Request, made *plan.Plan) {
 	}
 }
 
-// ways says what a plan that is under way may be told instead of waiting for its end.
+// ways says which orders the plan under way takes now, as alternatives to waiting for its
+// end.
 func (s *Steered) ways() string {
 	ways := ""
 	for _, o := range []struct {
@@ -438,7 +444,7 @@ func (s *Steered) ways() string {
 	return ways
 }
 
-// lost says which nodes that host anything are given up, and so not waited for.
+// lost says which nodes that host anything are given up; "" if none is.
 func (e *evidence) lost(s *Steered) string {
 	var ids []string
 	replicas := 0
@@ -462,19 +468,20 @@ const (
 	everybody                   // all that are registered
 )
 
-// noGain is a gain that no plan has: nothing moves that need not, and nothing goes that
-// is more than is wanted, as of a growth that was cancelled. Draining and repairs are such
-// plans, also those that a coordinator makes by itself.
+// noGain is a gain that no plan reaches: only replicas move that a rule requires to move, and
+// replicas beyond the wanted number (as after a cancelled growth) stay. Drains and repairs
+// are planned with it, also the repairs that a coordinator makes by itself.
 const noGain = math.MaxFloat64
 
-// solve makes the plan of moves.
+// solve has the planner make a plan of moves that leads from the layout now to wanted
+// replicas of each partition.
 func (s *Steered) solve(e *evidence, wanted int, now Layout, who whom, gain float64) (plan.Plan, error) {
 	pr := s.problem(e, wanted, now, who)
 	pr.Limits.Gain, pr.Limits.Surplus = gain, gain == noGain
 	return plan.Make(pr)
 }
 
-// problem is what the planner is asked.
+// problem returns the planner's input.
 func (s *Steered) problem(e *evidence, wanted int, now Layout, who whom) plan.Problem {
 	pr := plan.Problem{Wanted: wanted, Now: plan.Assignment(now)}
 	seen, spoken := map[millrace.NodeID]bool{}, s.spoken(e, &now)
@@ -489,7 +496,7 @@ func (s *Steered) problem(e *evidence, wanted int, now Layout, who whom) plan.Pr
 	}
 	for p := range partition.Count {
 		for _, id := range now[p] {
-			if !seen[id] { // it is away
+			if !seen[id] { // it is not in the map
 				seen[id] = true
 				n, _ := s.Map.Past(id)
 				pr.Nodes = append(pr.Nodes, plan.Node{ID: id, Zone: n.Zone, Weight: n.Weight, Gone: e.givenUp[id], Away: true, Draining: s.Intent.Nodes[id].Draining})
@@ -503,8 +510,8 @@ func (s *Steered) problem(e *evidence, wanted int, now Layout, who whom) plan.Pr
 	return pr
 }
 
-// spoken returns how many bytes each node is yet to write for what it hosts in now: of
-// replicas that a plan is to bring there, or that are being built.
+// spoken returns how many bytes each node must still write for what it hosts in the layout
+// now: for replicas that are not assigned to it yet, or are being built.
 func (s *Steered) spoken(e *evidence, now *Layout) map[millrace.NodeID]int64 {
 	yet, bytes := map[millrace.NodeID]int64{}, bytesOf(e.stats)
 	add := func(id millrace.NodeID, p millrace.Partition) {
@@ -527,12 +534,12 @@ func (s *Steered) spoken(e *evidence, now *Layout) map[millrace.NodeID]int64 {
 	return yet
 }
 
-// freeOf is what a node has free, and no more than its disk, whatever it tells: one that
-// is wrong about it keeps nobody from planning.
+// freeOf returns the bytes that a node has free, at most the size of its disk: a node that
+// reports more must not make planning fail.
 func freeOf(s members.NodeStats) int64 { return min(s.FreeBytes, s.DiskBytes) }
 
-// bytesOf returns how many bytes a replica of each partition takes: the most
-// that a node says.
+// bytesOf returns a function that tells the size of a replica of a partition in bytes: the
+// largest that any node reports.
 func bytesOf(stats map[millrace.NodeID]members.NodeStats) func(millrace.Partition) int64 {
 	return func(p millrace.Partition) (most int64) {
 		for _, s := range stats {
@@ -542,6 +549,7 @@ func bytesOf(stats map[millrace.NodeID]members.NodeStats) func(millrace.Partitio
 	}
 }
 
+// loadOf returns the load of a partition: the largest that any node reports.
 func loadOf(stats map[millrace.NodeID]members.NodeStats, p millrace.Partition) (most float64) {
 	for _, s := range stats {
 		most = max(most, s.Partitions[p].Load)
@@ -549,7 +557,7 @@ func loadOf(stats map[millrace.NodeID]members.NodeStats, p millrace.Partition) (
 	return most
 }
 
-// replaced is the plan by which one node takes over all that another hosts.
+// replaced returns the plan by which nodes[1] takes over all that nodes[0] hosts.
 func (s *Steered) replaced(e *evidence, wanted int, nodes []millrace.NodeID) (made plan.Plan, err error) {
 	if len(nodes) != 2 || nodes[0] == nodes[1] {
 		return made, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "nodes", Detail: "a node is replaced by one other", WayOut: "name the node, and the one that takes over"}
@@ -566,7 +574,7 @@ func (s *Steered) replaced(e *evidence, wanted int, nodes []millrace.NodeID) (ma
 	goal := Layout(made.Goal)
 	goal = goal.clone()
 	bytes, total := bytesOf(e.stats), int64(0)
-	both, first := 0, millrace.Partition(0) // that both host
+	both, first := 0, millrace.Partition(0) // how many partitions both host, and the first of them
 	for p := range partition.All() {
 		i := slices.Index(goal[p], old)
 		if i < 0 {
@@ -583,7 +591,7 @@ func (s *Steered) replaced(e *evidence, wanted int, nodes []millrace.NodeID) (ma
 		total += max(0, m.Bytes-e.stats[fresh].Partitions[p].Bytes)
 		made.Moves = append(made.Moves, m)
 	}
-	if both > 0 { // with a replica less, they would wait for another one for ever
+	if both > 0 { // they would have one replica fewer, and the plan would wait for another for ever
 		return made, &millrace.Error{
 			Reason: millrace.ReasonInvalid, Field: "nodes", Detail: fmt.Sprintf("%s hosts %d of these partitions already, such as %d, and none twice", fresh, both, first),
 			WayOut: fmt.Sprintf("name a node that hosts none of them, or spread them over all others: millrace node drain %s", old),
@@ -600,7 +608,7 @@ func (s *Steered) replaced(e *evidence, wanted int, nodes []millrace.NodeID) (ma
 	return made, nil
 }
 
-// newPlan begins a plan without moves.
+// newPlan returns a running plan without moves.
 func newPlan(s *Steered, kind Kind, why, by string, limits Limits, now time.Time) *Plan {
 	base := Layout(s.Assignment.Replicas)
 	p := &Plan{
@@ -612,6 +620,7 @@ func newPlan(s *Steered, kind Kind, why, by string, limits Limits, now time.Time
 	return p
 }
 
+// differs reports whether some partition has other hosts in o. Their order does not count.
 func (l *Layout) differs(o *Layout) bool {
 	for p := range l {
 		if !slices.Equal(slices.Sorted(slices.Values(l[p])), slices.Sorted(slices.Values(o[p]))) {
@@ -632,13 +641,13 @@ func (i Intent) clone() Intent {
 // NodeChange is what a proposal changes of a node.
 type NodeChange struct {
 	ID          millrace.NodeID `json:"id"`
-	Before      int             `json:"before"` // partitions
+	Before      int             `json:"before"` // how many partitions it hosts
 	After       int             `json:"after"`
 	BytesBefore int64           `json:"bytes_before"`
 	BytesAfter  int64           `json:"bytes_after"`
 }
 
-// Nodes returns what the plan changes of each node.
+// Nodes returns, for each node that hosts something before or after the plan, how much.
 func (p *Proposal) Nodes() []NodeChange {
 	count := map[millrace.NodeID]*NodeChange{}
 	of := func(id millrace.NodeID) *NodeChange {
@@ -664,8 +673,8 @@ func (p *Proposal) Nodes() []NodeChange {
 	return out
 }
 
-// noRoom refuses an assignment for which nodes have no room: so many partitions would have
-// fewer replicas than are wanted, for reasons that the planner tells.
+// noRoom returns the refusal of a first assignment by which few partitions would have fewer
+// replicas than wanted, because of the planner's reasons.
 func noRoom(nodes []plan.Node, wanted, few int, reasons []string) error {
 	var disks []string
 	for _, n := range nodes {
@@ -679,10 +688,10 @@ func noRoom(nodes []plan.Node, wanted, few int, reasons []string) error {
 	}
 }
 
-// First returns a first assignment, of epoch 1, that spreads all partitions over
-// nodes by the rules of every later plan. Nodes that are not registered are in
-// no zone. One that backs up is refused, and so are more replicas than there are nodes, or
-// than there is room for.
+// First returns a cluster's first assignment, of epoch 1. It spreads all partitions over the
+// nodes by the same rules as later plans. A node that is not registered counts as in no
+// zone. The error refuses a node that only backs up, and more replicas than there are
+// nodes or there is room for.
 func First(s *Steered, stats map[millrace.NodeID]members.NodeStats, nodes []millrace.NodeID, replicas int) (a topology.Assignment, err error) {
 	pr := plan.Problem{Wanted: replicas}
 	for _, id := range slices.Compact(slices.Sorted(slices.Values(nodes))) {
@@ -705,7 +714,7 @@ func First(s *Steered, stats map[millrace.NodeID]members.NodeStats, nodes []mill
 			few++
 		}
 	}
-	if few > 0 { // nobody would make the others later
+	if few > 0 { // no plan would make the missing replicas later
 		return a, noRoom(pr.Nodes, replicas, few, made.Warnings)
 	}
 	a = topology.Assignment{Epoch: 1, Wanted: replicas, Replicas: made.Goal}

@@ -12,15 +12,15 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
-// repair plans to make elsewhere what nodes host that are given up: as a plan of
-// its own or, while another is under way, by another end of that. A node that is
-// back in time keeps what nobody has begun to replace.
+// repair plans to make the replicas of given-up nodes elsewhere: by a new plan or, while one
+// is under way, by another goal for that. Moves away from a node that is back are dropped
+// if they have not begun. The error says why replicas cannot be made elsewhere.
 func (c *Coordinator) repair(s *Steered, e *evidence) error {
 	under := s.Plan != nil && !s.Plan.Status.Ended()
 	if under && s.Plan.Status != Paused {
 		s.Plan.spare(e, &s.Intent)
 	}
-	if under && s.Plan.heirless(e) { // what lies safely where it is does not go to whom nobody named
+	if under && s.Plan.heirless(e) { // the old node's replicas are safe, and no person chose another node for them
 		by := "coordinator " + c.cfg.Name + ", since the node that was to take over is gone for good"
 		if err := s.order(Cancel, e, by); err != nil {
 			return err
@@ -76,10 +76,11 @@ func (c *Coordinator) repair(s *Steered, e *evidence) error {
 	return nil
 }
 
-// repaired makes the plan that gives to others what now gives to nodes that are given up.
-// What a rollback cannot give back to those, nor to any other node that now names, stays
-// where it is. So does, where a plan is cancelled, what was to give way: else the plan
-// would wait for as many replicas as are wanted, which nobody brings.
+// repaired makes the plan that gives to other nodes what the layout now gives to given-up
+// nodes. While a plan is rolled back or cancelled, a replica for which no other node can be
+// found stays on an alive node that hosts the partition, even if it was to be removed from
+// there: otherwise the plan would wait for ever for the wanted number of replicas. A
+// rollback keeps none on a drained node.
 func (s *Steered) repaired(e *evidence, wanted int, now Layout) (plan.Plan, error) {
 	made, err := s.solve(e, wanted, now, assignedOrAdded, noGain)
 	if err != nil || s.Plan == nil || s.Plan.Status != RollingBack && s.Plan.Status != Cancelling {
@@ -105,15 +106,16 @@ func (s *Steered) repaired(e *evidence, wanted int, now Layout) (plan.Plan, erro
 		return made, nil
 	}
 	kept := *s
-	if cancels { // who was to host nothing, and stays, is not drained any more
+	if cancels { // a node that was drained and keeps replicas is not drained any more
 		kept.Intent = s.Intent.clone()
 		kept.unmark(s.Plan, &goal)
 	}
 	return kept.solve(e, wanted, goal, assignedOrAdded, noGain)
 }
 
-// givenUp returns the nodes that are gone and are not waited for: by what people said of
-// them, or since a coordinator has waited for the grace.
+// givenUp returns the nodes that are not alive and are not waited for: a person gave them
+// up, or the leading coordinator did after the grace. Other nodes may be in the map with
+// the value false.
 func (s *Steered) givenUp() map[millrace.NodeID]bool {
 	ids := map[millrace.NodeID]bool{}
 	for id, m := range s.Intent.Nodes {
@@ -125,8 +127,8 @@ func (s *Steered) givenUp() map[millrace.NodeID]bool {
 	return ids
 }
 
-// spare takes out the moves that nobody has begun, from nodes that were given up and
-// are back. What drains is to be moved from all the same.
+// spare drops the moves that replace replicas of given-up nodes, if the node is back and the
+// move has not begun. Moves away from a drained node stay.
 func (p *Plan) spare(e *evidence, intent *Intent) {
 	before := len(p.Moves)
 	p.Moves = slices.DeleteFunc(p.Moves, func(m Move) bool {
@@ -137,8 +139,8 @@ func (p *Plan) spare(e *evidence, intent *Intent) {
 	}
 }
 
-// heirless reports whether a plan is to replace nodes, and all are given up that were to
-// take over.
+// heirless reports whether a running plan replaces a node, and the node that was to take over
+// is given up.
 func (p *Plan) heirless(e *evidence) bool {
 	if p.Kind != Replace || p.Status != Running {
 		return false

@@ -18,40 +18,41 @@ import (
 type Progress struct {
 	Moves    map[MoveState]int `json:"moves"`
 	Bytes    int64             `json:"bytes"`     // of all moves
-	Done     int64             `json:"done"`      // of those that are done
-	Seconds  float64           `json:"seconds"`   // since it began, or that it took
-	Rate     float64           `json:"rate"`      // bytes a second, since it was last told what to do
-	Left     float64           `json:"left"`      // seconds that are left, as moves have ended since the first did; -1: not known
-	UnderWay []MoveProgress    `json:"under_way"` // moves whose new replica is being built
+	Done     int64             `json:"done"`      // bytes of the moves that are done
+	Seconds  float64           `json:"seconds"`   // since the plan began, or from its beginning to its end
+	Rate     float64           `json:"rate"`      // bytes a second, since the last order
+	Left     float64           `json:"left"`      // an estimate of the seconds that are left; -1: not known
+	UnderWay []MoveProgress    `json:"under_way"` // moves that are Building
 	Nodes    []NodeProgress    `json:"nodes"`
-	// Before are moves that were done before the plan was told to go back: they are no part of how
-	// far that is.
+	// Before counts, in a rollback, the moves that were done before it was ordered. They do
+	// not count for how far the rollback is.
 	Before int `json:"before,omitempty"`
-	// Undone are moves that took away, in the end, what an order took back: of one that is
-	// cancelled, the new replicas that were not ready.
+	// Undone counts, in a cancelled plan, the moves that were done since and removed a new
+	// replica that was not ready.
 	Undone int `json:"undone,omitempty"`
-	// Holding are, by the node that they wait for, the moves of which the new replica is
-	// ready and the old one stays, since that node does not serve the partition, or not for long.
+	// Holding has, by the node that they wait for, the moves whose new replica is ready and
+	// whose old one must stay, because that node does not serve the partition, or soon will
+	// not.
 	Holding map[millrace.NodeID]Held `json:"holding,omitempty"`
-	// Quarantined counts, by node, the moves whose new replica is in quarantine: they wait until
-	// somebody releases it, or what is wrong ends.
+	// Quarantined counts, by node, the moves whose new replica is in quarantine. They wait
+	// until a person releases the replica, or the cause ends.
 	Quarantined map[millrace.NodeID]int `json:"quarantined,omitempty"`
 }
 
 // Held are moves that wait for a node.
 type Held struct {
 	Moves int    `json:"moves"`
-	Why   string `json:"why"` // it does not serve what they leave
+	Why   string `json:"why"` // why the node does not serve the partitions
 }
 
-// Standstill says why nothing moves or is repaired: the plan is paused, since when and by
-// whom; "" if it is not.
+// Standstill says that the plan is paused, since when and by whom, so that nothing moves or
+// is repaired; "" if it is not paused.
 func (p *Plan) Standstill() string {
 	if p == nil || p.Status != Paused {
 		return ""
 	}
 	since := ""
-	for _, e := range p.Log { // the last one tells of this pause
+	for _, e := range p.Log { // the last such event is of this pause
 		if who, ok := strings.CutPrefix(e.What, string(Pause)+", by "); ok {
 			since = " since " + e.When.Format(time.RFC3339) + ", by " + who[:max(0, strings.LastIndex(who, ": "))]
 		}
@@ -59,24 +60,24 @@ func (p *Plan) Standstill() string {
 	return fmt.Sprintf("plan %s (%s) is paused%s: nothing moves or is repaired until millrace cluster resume", p.ID, p.Kind, since)
 }
 
-// MoveProgress is a move that is under way, as the node says that builds it.
+// MoveProgress is how far a move is, by what the node of the new replica reports.
 type MoveProgress struct {
 	Move
-	Replica string  `json:"replica"` // its state there; waiting while nobody has begun it, done in the end
-	Reason  string  `json:"reason,omitempty"`
-	Detail  string  `json:"detail,omitempty"`
-	Seconds float64 `json:"seconds"` // in its state
+	Replica string  `json:"replica"`          // the state of the new replica: waiting before the move begins, then as its node reports, at last done
+	Reason  string  `json:"reason,omitempty"` // a stable word
+	Detail  string  `json:"detail,omitempty"` // a sentence
+	Seconds float64 `json:"seconds"`          // since that state began
 }
 
-// Wait is what moves wait for, besides their turn.
+// Wait is something, other than their turn, that moves wait for.
 type Wait struct {
-	Moves int    `json:"moves"`
+	Moves int    `json:"moves"` // how many wait for it
 	For   string `json:"for"`
 }
 
-// Waits counts what the moves of the last plan wait for that nobody may begin now, the most
-// frequent first. Of a node that lacks room the first such move is told: each lacks another
-// amount.
+// Waits returns what the moves of the last plan wait for that may not begin now, the most
+// frequent first. Moves to a node that lacks room are one Wait, which describes the first
+// of them, since each lacks another amount.
 func (s *Steered) Waits(stats map[millrace.NodeID]members.NodeStats, now time.Time) (waits []Wait) {
 	p := s.Plan
 	if p == nil || p.Status.Ended() || p.Status == Paused {
@@ -109,7 +110,7 @@ func (s *Steered) Waits(stats map[millrace.NodeID]members.NodeStats, now time.Ti
 	return waits
 }
 
-// NodeProgress is what a node hosts, before, now and after.
+// NodeProgress is how many partitions a node hosts before, now and after the plan.
 type NodeProgress struct {
 	ID     millrace.NodeID `json:"id"`
 	Before int             `json:"before"`
@@ -149,7 +150,7 @@ func (s *Steered) Progress(now time.Time) (pr Progress) {
 	for _, id := range slices.Sorted(maps.Keys(count)) {
 		pr.Nodes = append(pr.Nodes, *count[id])
 	}
-	var lately []Move // moved since the last order
+	var lately []Move // those done since the last order
 	bytes, full := int64(0), false
 	pr.Holding, pr.Quarantined = map[millrace.NodeID]Held{}, map[millrace.NodeID]int{}
 	for _, m := range p.Moves {
@@ -193,26 +194,27 @@ func (s *Steered) Progress(now time.Time) (pr Progress) {
 	switch {
 	case p.Status.Ended():
 		pr.Left = 0
-	case p.Status == Paused || full || len(pr.Holding)+len(pr.Quarantined) > 0 || s.gone(): // for nobody knows how long
+	case p.Status == Paused || full || len(pr.Holding)+len(pr.Quarantined) > 0 || s.gone(): // not known: the plan waits for something
 	default:
 		pr.Left = p.remains(lately, pr.Bytes-pr.Done, now)
 	}
 	return pr
 }
 
-// remains is how many seconds moves of so many bytes take yet, by those that have ended
-// lately, as many of them or as many bytes, whichever is longer; -1: that is not known. How long the first of them took says nothing: others
-// were built meanwhile.
+// remains estimates how many seconds the moves left, of so many bytes, still take; -1: not
+// known. It takes the rate of moves, and of bytes, that were done lately, and returns the
+// longer of the two estimates. The first of those moves only begins the time that is
+// measured: others were built while it was.
 func (p *Plan) remains(lately []Move, bytes int64, now time.Time) float64 {
 	if len(lately) == 0 {
 		return -1
 	}
 	minute := func(m Move) bool { return now.Sub(m.Since) < time.Minute }
-	if slices.ContainsFunc(lately, minute) { // what held it up before holds it up no more
+	if slices.ContainsFunc(lately, minute) { // only the last minute counts: what slowed earlier moves may be over
 		lately = slices.DeleteFunc(slices.Clone(lately), func(m Move) bool { return !minute(m) })
 	}
 	first := slices.MinFunc(lately, func(a, b Move) int { return a.Since.Compare(b.Since) }).Since
-	moved, ended := int64(0), 0 // after the first
+	moved, ended := int64(0), 0 // bytes and moves, after the first
 	for _, m := range lately {
 		if m.Since.After(first) {
 			moved, ended = moved+m.Bytes, ended+1
@@ -222,17 +224,17 @@ func (p *Plan) remains(lately []Move, bytes int64, now time.Time) float64 {
 		return -1
 	}
 	seconds := now.Sub(first).Seconds()
-	left := seconds / float64(ended) * float64(p.left()) // as when so many begin a second
+	left := seconds / float64(ended) * float64(p.left()) // by the rate of moves
 	if moved > 0 {
 		left = max(left, seconds/float64(moved)*float64(bytes))
 	}
 	return left
 }
 
-// readyReplica is the state of a new replica that is ready.
+// readyReplica is MoveProgress.Replica of a new replica that is ready.
 const readyReplica = "ready"
 
-// underWay is what the node that builds a replica says of it.
+// underWay returns how far a move is that has begun and is not done.
 func (s *Steered) underWay(m Move, now time.Time) MoveProgress {
 	mp := MoveProgress{Move: m, Replica: "assigned", Seconds: now.Sub(m.Since).Seconds()}
 	ready := s.Map.Ready(m.To)
@@ -252,7 +254,7 @@ func (s *Steered) underWay(m Move, now time.Time) MoveProgress {
 	return mp
 }
 
-// goes says when the old replica of a move goes.
+// goes says when the old replica of a move is removed.
 func (s *Steered) goes(m Move) string {
 	switch {
 	case m.From == "":
@@ -267,9 +269,9 @@ func (s *Steered) goes(m Move) string {
 	return text
 }
 
-// holding returns the nodes that a move waits for whose new replica is ready: those that host
-// the partition and do not serve it, or not for long, as its own new node may. It waits for
-// nobody where enough others serve.
+// holding returns the nodes for which the old replica of a move has to stay: owners of the
+// partition, perhaps the new one too, that are not ready for it. nil if the old replica may
+// be removed.
 func (s *Steered) holding(m Move) (ids []millrace.NodeID) {
 	e := &evidence{nodes: s.Map, givenUp: s.givenUp()}
 	if s.Plan.mayEnd(&m, &s.Assignment, e) {
@@ -283,7 +285,7 @@ func (s *Steered) holding(m Move) (ids []millrace.NodeID) {
 	return ids
 }
 
-// unserving says why a node does not serve what it hosts.
+// unserving says why a node does not serve a partition that it hosts.
 func (s *Steered) unserving(id millrace.NodeID) string {
 	switch halted := s.Map.Halted(id); {
 	case !s.Map.Alive(id):
@@ -294,7 +296,7 @@ func (s *Steered) unserving(id millrace.NodeID) string {
 	return "does not serve it yet"
 }
 
-// gone reports whether a node is gone that the plan is yet to give something.
+// gone reports whether a node to which the plan still has to give something is not alive.
 func (s *Steered) gone() bool {
 	for id := range s.Plan.takers() {
 		if !s.Map.Alive(id) {
@@ -304,8 +306,7 @@ func (s *Steered) gone() bool {
 	return false
 }
 
-// moved is where one of the plan's moves is, also one that nobody has begun or
-// that is done.
+// moved returns how far the i-th move of the plan is, in whatever state it is.
 func (s *Steered) moved(i int, e *evidence) MoveProgress {
 	p, m := s.Plan, s.Plan.Moves[i]
 	switch m.State {
@@ -355,7 +356,7 @@ type Replica struct {
 	Reason string          `json:"reason,omitempty"`
 	Detail string          `json:"detail,omitempty"`
 	Since  time.Time       `json:"since,omitzero"`
-	Why    string          `json:"why"` // it is here
+	Why    string          `json:"why"` // why the replica is on this node
 }
 
 // Verdict says whether a node may host a partition, and by which rule not.
@@ -366,8 +367,9 @@ type Verdict struct {
 	Detail string          `json:"detail"`
 }
 
-// Explain says why a partition is where it is, and of every other node, or of
-// one, whether it may host it: by the rules that the planner goes by.
+// Explain says why each replica of a partition is where it is, and for every other node
+// whether it may host the partition by the planner's rules. If only is not empty, it looks
+// at that node alone.
 func (s *Steered) Explain(stats map[millrace.NodeID]members.NodeStats, p millrace.Partition, only millrace.NodeID, now time.Time) (x Explanation, err error) {
 	e := &evidence{now: now, nodes: s.Map, stats: stats, givenUp: s.givenUp()}
 	x.Partition, x.Wanted = p, s.Map.Wanted()
@@ -419,7 +421,7 @@ func (s *Steered) replicaOf(id millrace.NodeID, p millrace.Partition) Replica {
 		}
 	}
 	if s.Plan != nil {
-		if slices.Contains(s.Plan.Base[p], id) { // before it all is by the plans before, of which nobody keeps the times
+		if slices.Contains(s.Plan.Base[p], id) { // earlier plans brought it, and their times are not kept
 			r.Why = fmt.Sprintf("it was here before %s, when plan %s (%s) began", s.Plan.Created.Format(time.RFC3339), s.Plan.ID, s.Plan.Kind)
 		}
 		for _, m := range s.Plan.Moves {

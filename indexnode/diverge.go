@@ -67,6 +67,7 @@ func streamOf(i int32) (kafka.Stream, error) {
 	return kafka.Stream(i), nil
 }
 
+// trail returns the digests that a replica had at offsets of both streams.
 func trail(p millrace.Partition, r *replica.Replica) *nodev1.Trail {
 	t := &nodev1.Trail{Partition: int32(p), Answers: r.State().Answers(), Log: r.Log()}
 	all := r.Trail()
@@ -80,16 +81,18 @@ func trail(p millrace.Partition, r *replica.Replica) *nodev1.Trail {
 }
 
 const (
-	// maxWholeTime bounds what reads all of a partition: the space of what is
-	// replaced is kept meanwhile.
+	// maxWholeTime bounds a read of a whole partition. Until it ends the store cannot
+	// reclaim the space of rows that were replaced meanwhile.
 	maxWholeTime = 10 * time.Minute
-	// maxWholeReads is how many callers read contents at a time.
+	// maxWholeReads is how many calls of ReadPartition the node serves at a time. Each
+	// takes a place.
 	maxWholeReads = 8
-	// beginWithin bounds how long a caller may take to say what it reads: it takes
-	// the place of another.
+	// beginWithin bounds how long a caller may take to say what it reads, since another
+	// caller may need its place.
 	beginWithin = 10 * time.Second
-	// takeWithin bounds how long a message may wait for its caller to take it, where all
-	// places are taken: somebody may read what is printed.
+	// takeWithin bounds how long a message may wait for its caller to take it. It counts
+	// only while all places are taken: a caller that prints may be slow, since a person
+	// reads along.
 	takeWithin = 30 * time.Second
 )
 
@@ -98,7 +101,8 @@ func (n *Node) ReadPartition(stream nodev1.NodeService_ReadPartitionServer) erro
 	return n.inPlace(stream, n.readPartition)
 }
 
-// watched is a stream that tells for how long a message waits to be taken.
+// watched is a stream that knows for how long the message in Send has been waiting for
+// its caller to take it.
 type watched struct {
 	nodev1.NodeService_ReadPartitionServer
 	began time.Time
@@ -111,6 +115,7 @@ func (w *watched) Send(m *nodev1.ReadPartitionResponse) error {
 	return w.NodeService_ReadPartitionServer.Send(m)
 }
 
+// waits returns for how long the present Send has been waiting; 0 if there is none.
 func (w *watched) waits() time.Duration {
 	if since := w.since.Load(); since != 0 {
 		return time.Since(w.began) - time.Duration(since)
@@ -118,8 +123,10 @@ func (w *watched) waits() time.Duration {
 	return 0
 }
 
-// inPlace reads in one of the places of who reads a partition, as long as its caller
-// begins, and takes what is read before others want the place.
+// inPlace calls read in one of the places of ReadPartition. read closes the channel once
+// its caller has said what it reads. inPlace refuses the call if all places are taken, and
+// ends it if the caller does not say that within beginWithin, or takes no message within
+// takeWithin while all places are taken.
 func (n *Node) inPlace(stream nodev1.NodeService_ReadPartitionServer, read func(context.Context, nodev1.NodeService_ReadPartitionServer, chan<- struct{}) error) error {
 	select {
 	case n.wholeReads <- struct{}{}:
@@ -141,7 +148,7 @@ func (n *Node) inPlace(stream nodev1.NodeService_ReadPartitionServer, read func(
 	look := time.NewTicker(time.Second)
 	defer look.Stop()
 	for {
-		select { // what waits for the stream ends when this returns
+		select { // when this returns, gRPC ends the calls of the stream that read waits in
 		case <-look.C:
 			if len(n.wholeReads) == maxWholeReads && to.waits() >= takeWithin {
 				return rpcerr.Status(&millrace.Error{
@@ -163,8 +170,9 @@ func (n *Node) inPlace(stream nodev1.NodeService_ReadPartitionServer, read func(
 	}
 }
 
-// whileRunning bounds what reads a whole partition, or much for an operator: a node that
-// stops does not wait for it.
+// whileRunning returns ctx with a timeout of maxWholeTime, which also ends when the node
+// stops. It is for calls that read a whole partition, or much for an operator: a node that
+// stops does not wait for them.
 func (n *Node) whileRunning(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, maxWholeTime)
 	run := n.running.Load()
@@ -172,7 +180,7 @@ func (n *Node) whileRunning(ctx context.Context) (context.Context, context.Cance
 		return ctx, cancel
 	}
 	stop := context.AfterFunc(*run, cancel)
-	if (*run).Err() != nil { // before that has come to it
+	if (*run).Err() != nil { // AfterFunc calls cancel from another goroutine, perhaps later
 		cancel()
 	}
 	return ctx, func() {
@@ -190,8 +198,10 @@ func (n *Node) readPartition(ctx context.Context, stream nodev1.NodeService_Read
 	return errors.Join(sendRows(ctx, c, stream), c.Close())
 }
 
-// contentsFor has the replica stand still where the caller wants it to, fixes
-// what it holds there, and lets it go on.
+// contentsFor reads from the stream which partition and offsets the caller wants. It stops
+// the replica at these offsets, takes a snapshot of what it holds there, and lets it go on.
+// It has sent the offsets and digests of the snapshot when it returns; the caller closes
+// it.
 func (n *Node) contentsFor(ctx context.Context, stream nodev1.NodeService_ReadPartitionServer) (*store.Contents, error) {
 	req, err := stream.Recv()
 	if err != nil {
@@ -276,7 +286,7 @@ func (n *Node) CheckPartition(ctx context.Context, req *nodev1.CheckPartitionReq
 	report, err := n.store.Check(ctx, p)
 	resp := &nodev1.CheckPartitionResponse{Timelines: int64(report.Timelines), Records: int64(report.Records), Features: int64(report.Features)}
 	if errors.Is(err, store.ErrCorrupt) {
-		if n.store.Quarantined(p) == nil { // it was of what was replaced meanwhile
+		if n.store.Quarantined(p) == nil { // the fault was in data that has been replaced meanwhile
 			return nil, rpcerr.Status(&millrace.Error{
 				Reason: millrace.ReasonUnavailable, Field: "partition", Detail: fmt.Sprintf("partition %d was made anew while it was read", p), WayOut: "check it again",
 			})
@@ -290,8 +300,9 @@ func (n *Node) CheckPartition(ctx context.Context, req *nodev1.CheckPartitionReq
 	return resp, rpcerr.Status(err)
 }
 
-// examination waits until no other partition is read whole: each takes memory
-// and the disk. Call examined in the end.
+// examination waits until no other partition is checked, counted or made anew for a
+// witness, since each of these takes memory and the disk. ReadPartition does not wait for
+// it. Call examined in the end, unless the error, that of ctx, is not nil.
 func (n *Node) examination(ctx context.Context) error {
 	select {
 	case n.examining <- struct{}{}:
@@ -327,6 +338,8 @@ func (n *Node) witness(ctx context.Context, req *nodev1.WitnessPartitionRequest)
 	cfg := backups.WitnessConfig{
 		Brokers: n.cfg.Brokers, Topics: n.cfg.Topics, Retention: n.cfg.Store.Retention, Scratch: n.witnesses(), Log: n.log,
 		Partition: p, Stream: s, Of: n.replicas.Of(p).Log(), Past: n.replicas.Of(p).HasPast(), Offset: millrace.Offset(req.Offset),
+		// A backup that ends where all replicas were still equal is right whoever made it. A
+		// later one must not be of a node whose replica is in doubt.
 		Trusts: func(m *backup.Manifest) bool {
 			at := m.Applied.Content
 			if s == kafka.Features {
@@ -345,7 +358,8 @@ func (n *Node) witness(ctx context.Context, req *nodev1.WitnessPartitionRequest)
 	return &nodev1.WitnessPartitionResponse{Digest: sum, Source: source}, nil
 }
 
-// witnesses is where partitions are that are made anew to compare with.
+// witnesses is the directory of partitions that are made anew for WitnessPartition, to
+// compare replicas with.
 func (n *Node) witnesses() string { return filepath.Join(n.cfg.Dir, "witness") }
 
 // CondemnPartition implements nodev1.NodeServiceServer.
@@ -354,6 +368,9 @@ func (n *Node) CondemnPartition(ctx context.Context, req *nodev1.CondemnPartitio
 	return resp, rpcerr.Status(err)
 }
 
+// condemn quarantines a replica that differs from the other ones, so that it is made anew.
+// It refuses to if no other node serves the partition. It first writes to disk what
+// differs, and goes on if that fails.
 func (n *Node) condemn(ctx context.Context, req *nodev1.CondemnPartitionRequest) (*nodev1.CondemnPartitionResponse, error) {
 	p, err := partitionOf(req.Partition)
 	if err != nil {
@@ -389,8 +406,8 @@ func (n *Node) condemn(ctx context.Context, req *nodev1.CondemnPartitionRequest)
 	return resp, nil
 }
 
-// servedElsewhere reports whether another node says that it serves a partition. Where no
-// cluster says who does, nobody is asked.
+// servedElsewhere reports whether another node that is alive says that it serves a
+// partition. It also returns true while this node has no map of the cluster.
 func (n *Node) servedElsewhere(p millrace.Partition) bool {
 	maps := n.maps.Load()
 	if maps == nil {
@@ -403,7 +420,7 @@ func (n *Node) servedElsewhere(p millrace.Partition) bool {
 	})
 }
 
-// act is an entry for the audit of what somebody has the node do to a partition.
+// act returns an entry for the audit log: what somebody has the node do to a partition.
 func (n *Node) act(ctx context.Context, what string, p millrace.Partition, after string) audit.Entry {
 	return audit.Entry{
 		Who: cmp.Or(permit.Who(ctx).Name, "anybody"), Act: what, On: fmt.Sprintf("partition %d of %s", p, n.cfg.ID),
@@ -412,16 +429,18 @@ func (n *Node) act(ctx context.Context, what string, p millrace.Partition, after
 }
 
 const (
-	// keepFor bounds how long a replica that is wrong answers on while what
-	// differs is written.
+	// keepFor bounds the writing of what differs: until it ends, a replica that is wrong
+	// goes on answering.
 	keepFor = 10 * time.Second
-	// keptDeltas and keptFiles bound what is written.
+	// keptDeltas bounds the differences in a file, and keptFiles the files in the
+	// directory.
 	keptDeltas = 10_000
 	keptFiles  = 16
 )
 
-// keepDifference writes into the data directory what a replica has otherwise
-// than another one: first the order, then a line for each.
+// keepDifference writes into the data directory in what a replica differs from that of
+// req.Peer, and returns the name of the file. Its first line is the request, and each
+// further line a difference, all as JSON.
 func (n *Node) keepDifference(ctx context.Context, p millrace.Partition, req *nodev1.CondemnPartitionRequest) (name string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, keepFor)
 	defer cancel()

@@ -6,7 +6,7 @@ import (
 	"github.com/millrace/millrace/indexnode/store"
 )
 
-// engineMetrics tell how the storage engine does.
+// engineMetrics collects the metrics of the storage engine.
 type engineMetrics struct{ store *store.Store }
 
 type engineMetric struct {
@@ -47,7 +47,7 @@ func (engineMetrics) Describe(out chan<- *prometheus.Desc) {
 // Collect implements [prometheus.Collector].
 func (m engineMetrics) Collect(out chan<- prometheus.Metric) {
 	e, ok := m.store.Engine()
-	if !ok {
+	if !ok { // the store is closed, has ended, or waits for the disk
 		return
 	}
 	for _, m := range engineMetricsAll {

@@ -36,8 +36,9 @@ import (
 // version a .tar.zst under its model's name.
 const ModelsKind = "models"
 
-// hosting is a running node's ties to the outside: what the cluster wants
-// hosted, what it is told of the replicas, and the log that they read.
+// hosting is what connects a running node with the rest of the cluster: it hears from etcd
+// which partitions to host, tells the cluster how the replicas are, and has the connections
+// to the log that they read.
 type hosting struct {
 	node      *Node
 	consumer  *streams.Consumer
@@ -50,7 +51,8 @@ type hosting struct {
 	warmer    *warm.Warmer    // nil: a backup node answers nobody
 }
 
-// newHosting connects to nothing yet: Kafka may be away.
+// newHosting opens the clients of Kafka and of the backups. It waits for no connection,
+// since Kafka may be away.
 func (n *Node) newHosting() (h *hosting, err error) {
 	h = &hosting{node: n}
 	defer func() {
@@ -75,8 +77,8 @@ func (n *Node) newHosting() (h *hosting, err error) {
 	return h, h.openKeeper()
 }
 
-// openKeeper has partitions backed up and restored, if the configuration says
-// where.
+// openKeeper opens the keeper, which backs partitions up and restores them. It does nothing
+// if the configuration names no place for backups.
 func (h *hosting) openKeeper() (err error) {
 	n := h.node
 	if n.cfg.Backup.To == "" {
@@ -135,7 +137,8 @@ func (h *hosting) close() {
 	}
 }
 
-// run hosts what the cluster assigns to the node, which brokers reach at addr.
+// run hosts what the cluster assigns to the node until ctx is done or something fails.
+// Brokers reach the node at addr, host:port.
 func (h *hosting) run(ctx context.Context, addr string) error {
 	n := h.node
 	n.addr.Store(addr)
@@ -165,12 +168,12 @@ func (h *hosting) run(ctx context.Context, addr string) error {
 	}
 	defer h.leave(ctx)
 	n.member.Store(h.member)
-	var kept replica.Backups // stays nil, and no nil Keeper
+	var kept replica.Backups // stays a nil interface, and not one that holds a nil *Keeper
 	if h.keeper != nil {
 		kept = h.keeper
 		h.tidy()
 	}
-	var warms replica.Warmer // stays nil, likewise
+	var warms replica.Warmer // stays a nil interface, likewise
 	if !n.backsUp() {
 		h.warmer = n.warm.Warmer(h.watcher.Current)
 		warms = h.warmer
@@ -204,8 +207,9 @@ func (h *hosting) run(ctx context.Context, addr string) error {
 	return g.Wait()
 }
 
-// ensureTopics creates the topics that are missing, whenever Kafka is there.
-// Topics that do not fit are told, again and again: what is on disk serves.
+// ensureTopics creates the topics that are missing, once Kafka is there. If the topics do
+// not fit it logs so every minute, and goes on: the node still serves what it has on disk.
+// It returns the error of ctx, or nil once the topics fit.
 func (h *hosting) ensureTopics(ctx context.Context) error {
 	for {
 		tell := func(err error) { h.node.log.Warn("waiting for the topics", "err", err) }
@@ -220,12 +224,14 @@ func (h *hosting) ensureTopics(ctx context.Context) error {
 	}
 }
 
-// backupShare is how many times older what the log deletes must be than the
-// oldest backup: a restore takes time, and the next may be of the one before.
+// backupShare is how many times longer the log must keep records than the time within
+// which there always is a backup. A restore takes time, and it may have to use an older
+// backup than the newest.
 const backupShare = 3
 
-// keeps reports why the log does not keep what a replica without a disk would
-// need, or nil.
+// keeps returns why the log may have deleted records that a replica without its disk
+// needs, or nil. A log may delete records that are backupShare times as old as the newest
+// backup of a partition ever is. It may not be bounded by bytes.
 func (h *hosting) keeps(ctx context.Context) error {
 	log, err := kafka.InspectTopics(ctx, h.node.cfg.Brokers, h.node.cfg.Topics)
 	if err != nil {
@@ -233,7 +239,7 @@ func (h *hosting) keeps(ctx context.Context) error {
 	}
 	reach := h.node.cfg.BackupsReach
 	if own := h.node.cfg.Backup; reach == 0 && own.To != "" {
-		reach = 2 * own.WithDefaults().Every // one may fail
+		reach = 2 * own.WithDefaults().Every // one backup may fail
 	}
 	for _, t := range []kafka.LogTopic{log.Timeline, log.Features} {
 		if reach > 0 && t.CleanupPolicy == "delete" && t.RetentionBytes < 0 && t.Retention >= backupShare*reach {
@@ -246,7 +252,7 @@ func (h *hosting) keeps(ctx context.Context) error {
 	return nil
 }
 
-// tidy frees the disk of what earlier restores have left.
+// tidy removes files that restores which broke off have left on the disk.
 func (h *hosting) tidy() {
 	hosted := h.watcher.Current().Hosted(h.node.cfg.ID)
 	if err := h.keeper.Tidy(hosted.Or(h.node.cfg.Keeps)); err != nil {
@@ -254,7 +260,7 @@ func (h *hosting) tidy() {
 	}
 }
 
-// leave says that the node goes on purpose.
+// leave tells the cluster that the node ends on purpose. It waits for etcd for 2 s at most.
 func (h *hosting) leave(ctx context.Context) {
 	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
@@ -263,8 +269,8 @@ func (h *hosting) leave(ctx context.Context) {
 	}
 }
 
-// followAssignment has hosted what the map says, as it changes. A backup node
-// has what its configuration says.
+// followAssignment has the replicas host what the map assigns to the node, and delete what
+// it orders, whenever it changes. A backup node hosts what its configuration says.
 func (h *hosting) followAssignment(ctx context.Context) error {
 	if h.node.backsUp() {
 		h.node.replicas.Want(h.node.cfg.Keeps)
@@ -283,9 +289,9 @@ func (h *hosting) followAssignment(ctx context.Context) error {
 	}
 }
 
-// ordered returns what a node is to delete. An order counts only while etcd
-// stands by it, and while a replica elsewhere is ready: a mistaken or an old map
-// must not delete the last one.
+// ordered returns the partitions that a node is to delete by order of the map. An order
+// counts only while fault is nil, so that the map is up to date, and while another replica
+// of the partition is ready: a wrong or old map must not delete the last replica.
 func ordered(m *topology.Map, fault error, id millrace.NodeID) (drop topology.Set) {
 	if fault != nil {
 		return drop
@@ -301,8 +307,8 @@ func ordered(m *topology.Map, fault error, id millrace.NodeID) (drop topology.Se
 	return drop
 }
 
-// announce tells the cluster which partitions answer, which of them are old,
-// and why others do not.
+// announce tells the cluster which partitions answer, which of these have answers that are
+// too old, and why others do not answer.
 func (h *hosting) announce(ctx context.Context) error {
 	tick := time.NewTicker(h.node.cfg.LagLimit / 4)
 	defer tick.Stop()
@@ -313,7 +319,7 @@ func (h *hosting) announce(ctx context.Context) error {
 		answering, old, age := h.node.replicas.Answering(now)
 		drained := h.node.leavesReport(answering)
 		if h.node.backsUp() || len(drained) > 0 {
-			answering = topology.Set{} // nobody is to ask it
+			answering = topology.Set{} // brokers are not to ask this node
 		}
 		lag := topology.Lag{Behind: old}
 		if old.Len() > 0 {
@@ -332,9 +338,9 @@ func (h *hosting) announce(ctx context.Context) error {
 			return ctx.Err()
 		case <-tick.C:
 		case <-leaving:
-			leaving = nil // once
+			leaving = nil // it is closed: wake up once
 		case <-h.node.replicas.Moved():
-			select { // what comes together is told together: each word is read by every process
+			select { // gather changes: every process of the cluster reads each message
 			case <-ctx.Done():
 			case <-leaving:
 				leaving = nil
@@ -344,11 +350,12 @@ func (h *hosting) announce(ctx context.Context) error {
 	}
 }
 
-// gatherFor is how long after a change of a replica it is told.
+// gatherFor is how long after a replica's change the cluster is told, with what changed
+// meanwhile.
 const gatherFor = 200 * time.Millisecond
 
-// leavesReport tells of a node that is being stopped which partitions it still
-// answers for those who have not heard.
+// leavesReport returns, if the node is being stopped, a report of the partitions that it
+// still answers for brokers that have not heard of that; else nil.
 func (n *Node) leavesReport(answering topology.Set) []topology.Report {
 	if !n.isLeaving() || answering.Len() == 0 {
 		return nil
@@ -359,14 +366,15 @@ func (n *Node) leavesReport(answering topology.Set) []topology.Report {
 	}}
 }
 
-// worthTelling spares every broker a look at the map for a number that has
-// hardly changed.
+// worthTelling reports whether a lag differs enough from the one that was told: other
+// partitions, or half as many seconds again. Each message has every broker look at the
+// map anew.
 func worthTelling(told, now topology.Lag) bool {
 	return now.Behind != told.Behind || now.Seconds > 1.5*told.Seconds || now.Seconds < told.Seconds/1.5
 }
 
-// typesReport warns where records have more content types than can be asked for
-// at once.
+// typesReport returns a warning if records have more content types than can be asked for
+// at once; else nil.
 func (n *Node) typesReport(answering topology.Set) []topology.Report {
 	if _, all := n.store.Types(); all || answering.Len() == 0 {
 		return nil
@@ -377,8 +385,9 @@ func (n *Node) typesReport(answering topology.Set) []topology.Report {
 	}}
 }
 
-// pausedReport tells of a pause, also while nothing comes that would be applied:
-// who else is paused must not rely on this node.
+// pausedReport returns a warning while an operator has paused the node; else nil. It says
+// so even while no record waits: whoever pauses other nodes must not rely on this one for
+// fresh answers.
 func (n *Node) pausedReport(now time.Time, answering topology.Set) []topology.Report {
 	until := n.replicas.Paused(now)
 	if until.IsZero() || answering.Len() == 0 {
@@ -390,7 +399,8 @@ func (n *Node) pausedReport(now time.Time, answering topology.Set) []topology.Re
 	}}
 }
 
-// reports tells of all partitions hosted, by state and reason.
+// reports returns a report for each state and reason of the partitions that are hosted. It
+// includes partitions that are ready without any reason.
 func (n *Node) reports(now time.Time) []topology.Report {
 	type key struct{ state, reason, said string }
 	at := map[key]int{}
@@ -409,7 +419,7 @@ func (n *Node) reports(now time.Time) []topology.Report {
 		}
 		k := key{state: state.String(), reason: string(why.Reason)}
 		if why.Reason == replica.ByOperator {
-			k.said = why.Detail // which is of some partitions, and not of all
+			k.said = why.Detail // an operator may give other partitions another reason
 		}
 		i, ok := at[k]
 		if !ok {
@@ -428,8 +438,8 @@ func (n *Node) reports(now time.Time) []topology.Report {
 	return all
 }
 
-// followSchemas forgets what is cached under a layout that a new schema of the
-// family, or one that was retired, replaced.
+// followSchemas empties the cache whenever the schemas change: a schema that is new or
+// retired replaces the layout of its family, and the cache holds rows of the old one.
 func (h *hosting) followSchemas(ctx context.Context) error {
 	n := h.node
 	known := n.schemas.Snapshot()
@@ -437,8 +447,8 @@ func (h *hosting) followSchemas(ctx context.Context) error {
 		moved := h.schemaLog.Moved()
 		if now := n.schemas.Snapshot(); now != known {
 			known = now
-			// A reader that began before may still fill the cache under an
-			// old layout: wait until it is out.
+			// A reader that began before may still fill the cache with rows of an
+			// old layout: wait until it is done.
 			for p := range partition.All() {
 				n.replicas.Of(p).Barrier()
 			}
@@ -452,11 +462,11 @@ func (h *hosting) followSchemas(ctx context.Context) error {
 	}
 }
 
-// input is what partitioners tell of themselves. Until that has been read once
-// nothing that came in counts as brought to the log.
+// input is what partitioners tell of their progress.
 type input struct{ *progress.Log }
 
-// Through implements replica.Input.
+// Through implements replica.Input. Until the topic progress has been read once it is 1 ms
+// after 1970: nothing that came in counts as partitioned into the log.
 func (i input) Through() (time.Time, bool) {
 	if !i.Read() {
 		return time.UnixMilli(1), true
@@ -464,8 +474,8 @@ func (i input) Through() (time.Time, bool) {
 	return i.Log.Through()
 }
 
-// host is a node as its replicas see it: who looks timelines up keeps the cache,
-// and all that comes is counted.
+// host is a node as its replicas see it. The Lookup keeps the caches equal to the store,
+// and counters count what was applied and refused.
 type host struct {
 	*lookup.Lookup
 	counters *counters

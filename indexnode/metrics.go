@@ -10,14 +10,16 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// counters are what a node tells of itself. It counts whether anybody
-// registered them or not.
+// counters count what a node's replicas consume. They count whether they are registered or
+// not.
 type counters struct {
 	records  *prometheus.CounterVec // consumed, by stream
 	changes  *prometheus.CounterVec // by kind
 	refusals *prometheus.CounterVec // by reason
 }
 
+// newCounters returns counters at 0. If reg is not nil it registers them there, with all
+// other metrics of n.
 func newCounters(reg prometheus.Registerer, n *Node) counters {
 	c := counters{
 		records:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "millrace_indexnode_records_total", Help: "Records consumed, by stream."}, []string{"stream"}),
@@ -100,7 +102,7 @@ func newCounters(reg prometheus.Registerer, n *Node) counters {
 
 func (c *counters) applied(s kafka.Stream, changes []store.Change, records int) {
 	c.records.WithLabelValues(s.String()).Add(float64(records))
-	var kinds [4]int
+	var kinds [4]int // changes of each store.ChangeKind
 	for i := range changes {
 		kinds[changes[i].Kind]++
 	}
@@ -126,7 +128,7 @@ func (g *replicaGauge) Describe(out chan<- *prometheus.Desc) { out <- replicaDes
 func (g *replicaGauge) Collect(out chan<- prometheus.Metric) {
 	type labels struct{ state, reason string }
 	partitions := map[labels]int{}
-	for _, r := range g.node.reports(time.Now()) { // several where the causes differ
+	for _, r := range g.node.reports(time.Now()) { // several may have the same state and reason
 		partitions[labels{r.State, r.Reason}] += r.Partitions.Len()
 	}
 	for l, n := range partitions {

@@ -1,8 +1,8 @@
 // Package indexnode is the index node: it consumes the partitions it hosts
 // from the log into its store, keeps their timelines decoded in memory, and
-// answers the questions of brokers about them. Every replica serves; none
-// talks to another to do so, but for what is hot before it begins. See
-// DESIGN.md.
+// answers the questions of brokers about them. Every replica serves, and needs
+// no other replica for an answer. Before a replica begins to serve it asks other
+// nodes what is hot, to fill its cache. See DESIGN.md.
 package indexnode
 
 import (
@@ -65,7 +65,7 @@ type Config struct {
 	Weight    float64          // of [topology.Node]; 0: 1
 	Instance  datadir.Instance // of its directory, as [datadir.CheckDir] gives it
 	Advertise string           // host:port under which brokers reach it; empty: the listener's
-	Dir       string           // of its store
+	Dir       string           // the node's data directory; its store is in Dir/store
 	Brokers   kafka.Brokers
 	Topics    kafka.Topics
 	Cluster   *cluster.Client
@@ -73,33 +73,34 @@ type Config struct {
 	Cache     cache.Config
 	Models    *relevance.Registry // nil: the built-in models
 	// LagLimit is how old an answer may be before it is flagged and brokers
-	// ask other replicas first. 0: 8 s, so that with what is not known of the
-	// partitioners' last moments none is unflagged that is older than 10 s.
+	// ask other replicas first. 0: 8 s. An answer may be up to 2 s older than is
+	// known, since the last moments of a partitioner that stops are not known. So
+	// no answer older than 10 s lacks the flag.
 	LagLimit time.Duration
 	// QuestionMemory bounds what all questions take together, in bytes: what
 	// they read from the store, beside the caches, and their answers. 0: 256
 	// MiB, the least.
 	QuestionMemory int64
-	// BackupsReach says that there always is a backup of each partition which
-	// is no older, so that the log may delete what is three times as old. 0:
-	// there is none, and the log must keep everything.
+	// BackupsReach is how old the newest backup of each partition is at most. The
+	// log may delete records that are three times as old. 0: twice the interval of
+	// Backup, or, if that has no place, the log must keep everything.
 	BackupsReach time.Duration
-	// Backup says where partitions are backed up, and come back from; without a
+	// Backup says where partitions are backed up to and restored from; without a
 	// place there are no backups.
 	Backup backups.Config
-	// Keeps makes a backup node of it: it has these partitions, whatever the
-	// assignment says, backs them up and answers nobody. Empty: it serves.
+	// Keeps makes the node a backup node: it has these partitions, whatever the
+	// assignment says, backs them up, and no broker asks it. Empty: it serves.
 	Keeps topology.Set
-	// Drain is how long a node that is told to stop goes on answering when it has
-	// said that it is to be asked no more: brokers hear of that within a second.
-	// 0: it stops at once.
+	// Drain is how long a node that was told to stop goes on answering after it has
+	// told the cluster so: brokers hear of that within a second. 0: it stops at once.
 	Drain time.Duration
-	// Peers is how other nodes are called, which tell what is hot and what they
-	// have otherwise; none: the connection is not encrypted.
+	// Peers is how other nodes are called, for what is hot there and for what differs
+	// between replicas. Empty: the connection is not encrypted.
 	Peers []grpc.DialOption
-	// Permit is who may ask what; nil: whoever reaches the node everything.
+	// Permit says who may ask what; nil: whoever reaches the node may ask everything.
 	Permit *permit.Policy
-	// Audit is told of what others have the node do; nil: the log alone.
+	// Audit takes down what operators and the coordinator have the node do; nil: only the
+	// process's log does.
 	Audit   *audit.Log
 	Metrics prometheus.Registerer // nil: none
 	Log     *slog.Logger          // nil: slog.Default()
@@ -151,12 +152,12 @@ type Node struct {
 	member     atomic.Pointer[members.Membership] // once Run has joined
 	counters   counters
 	rates      rates
-	leaving    chan struct{} // closed when it is to be asked no more
+	leaving    chan struct{} // closed when the node has been told to stop
 	addr       atomic.Value  // string: where brokers reach it, once Run has begun
 	keeper     atomic.Pointer[backups.Keeper]
 	running    atomic.Pointer[context.Context] // of Run, until the node drains no more
-	wholeReads chan struct{}                   // holds one for each partition that a caller reads
-	examining  chan struct{}                   // holds one for the partition that is read whole
+	wholeReads chan struct{}                   // holds one for each call of ReadPartition
+	examining  chan struct{}                   // holds one while a partition is examined: see examination
 	awaits     atomic.Value                    // string: what Run waits for before it hosts anything; empty: nothing
 	maps       atomic.Pointer[func() *topology.Map]
 	memory     *memory.Budget // of questions
@@ -183,7 +184,7 @@ func Open(cfg Config) (*Node, error) {
 	if n.store, err = store.Open(filepath.Join(cfg.Dir, "store"), cfg.Store); err != nil {
 		return nil, fmt.Errorf("indexnode: %w", err)
 	}
-	if err := os.RemoveAll(n.witnesses()); err != nil { // that a crash has left
+	if err := os.RemoveAll(n.witnesses()); err != nil { // a crash may have left some
 		n.log.Warn("what witnesses that broke off have left stays on the disk", "err", err)
 	}
 	if n.schemas, err = registry.New(replica.StoredSchemas(n.store), nil); err != nil {
@@ -221,10 +222,11 @@ func arrivingBytes(questions int64) int64 { return questions / 4 }
 // lagLimit is Config.LagLimit's default.
 const lagLimit = 8 * time.Second
 
-// Run joins the cluster, hosts what it is assigned, and serves brokers on l,
-// until ctx is done: then it says that it is to be asked no more, answers for
-// [Config.Drain] and finishes what is under way. Outages of Kafka and etcd, and
-// damage of partitions, are waited for and told, and end nothing.
+// Run joins the cluster, hosts the partitions that are assigned to the node, and serves
+// brokers on l until ctx is done. Then it tells the cluster that it leaves, goes on
+// answering for [Config.Drain], and finishes the requests in flight. Outages of Kafka and
+// etcd and damaged partitions do not end it: they are reported, and it waits for them to
+// be mended.
 func (n *Node) Run(ctx context.Context, l net.Listener) error {
 	server := n.server()
 	h, err := n.newHosting()
@@ -254,12 +256,13 @@ func (n *Node) Run(ctx context.Context, l net.Listener) error {
 	return nil
 }
 
-// finishFor is how long requests that are under way have to end when a node
-// stops: docs/operations.md promises it to whoever kills it then.
+// finishFor bounds how long a node that stops waits for requests in flight.
+// docs/operations.md gives this figure to operators.
 const finishFor = 10 * time.Second
 
-// finish lets what is under way end, and ends what takes longer than within: a
-// caller that does not read what it is sent would keep the node from stopping.
+// finish stops the server once its requests in flight have ended, and cuts off those that
+// take longer than within: a caller that does not read what it is sent would keep the node
+// from stopping.
 func finish(server *grpc.Server, within time.Duration) {
 	defer time.AfterFunc(within, server.Stop).Stop()
 	server.GracefulStop()
@@ -268,23 +271,23 @@ func finish(server *grpc.Server, within time.Duration) {
 const (
 	// maxRequestBytes bounds a query: 20,000 entities of the longest kind.
 	maxRequestBytes = 16 << 20
-	// maxCallBytes bounds what a call is counted at, with the frames it comes in.
+	// maxCallBytes bounds the bytes that a call counts for, with the frames it comes in.
 	maxCallBytes = maxRequestBytes + maxRequestBytes/8
 	// maxHeaderBytes bounds the headers of a call. Brokers send some hundred bytes.
 	maxHeaderBytes = 16 << 10
-	// shakeWithin bounds a handshake, and idleConn how long a connection may have
-	// nothing to ask: it takes the place of another.
+	// shakeWithin bounds a handshake. idleConn bounds how long a connection may have no
+	// call: it takes the place of another one.
 	shakeWithin = 10 * time.Second
 	idleConn    = 15 * time.Minute
 )
 
-// guard bounds what the connections of the port hold of calls. A call may take its
-// time: a partition is read for minutes, and what it sends meanwhile is little.
+// guard returns l with a bound on the memory of calls that are arriving. It sets no bound
+// on the time of a call: ReadPartition takes minutes, and its caller sends little meanwhile.
 func (n *Node) guard(l net.Listener) net.Listener {
 	return arrivals.Watch(l, arrivals.Bounds{Budget: n.arriving, Call: maxCallBytes})
 }
 
-// admitCall refuses by its headers a call for which there is no memory.
+// admitCall refuses a call for which there is no memory, as soon as its headers are there.
 func admitCall(ctx context.Context, _ *tap.Info) (context.Context, error) {
 	if from, ok := peer.FromContext(ctx); ok {
 		if err := arrivals.Room(from.Addr); err != nil {
@@ -294,16 +297,16 @@ func admitCall(ctx context.Context, _ *tap.Info) (context.Context, error) {
 	return ctx, nil
 }
 
-// server is what brokers ask.
+// server returns the gRPC server that brokers, other nodes and operators ask.
 func (n *Node) server() *grpc.Server {
 	s := grpc.NewServer(append(serverOptions(), n.cfg.Permit.ServerOptions(admitCall, permit.Broker, permit.Node)...)...)
 	nodev1.RegisterNodeServiceServer(s, n)
 	nodev1.RegisterAdminServiceServer(s, n.admin())
-	healthv1.RegisterHealthServer(s, health.NewServer()) // by which brokers tell a busy node from one that answers nobody
+	healthv1.RegisterHealthServer(s, health.NewServer()) // brokers use it to tell a busy node from an unresponsive one
 	return s
 }
 
-// admin is what operators ask.
+// admin returns the service that operators ask.
 func (n *Node) admin() *admin.Server {
 	return admin.New(admin.Config{
 		Node: n.cfg.ID, Store: n.store, Cache: n.cache, Schemas: n.schemas, Replicas: n.replicas, Forget: n.lookup.ForgetPartition, Rates: n.rates.get,
@@ -311,7 +314,7 @@ func (n *Node) admin() *admin.Server {
 	})
 }
 
-// peers is how other nodes are called.
+// peers returns how other nodes are called.
 func (n *Node) peers() []grpc.DialOption {
 	if len(n.cfg.Peers) > 0 {
 		return n.cfg.Peers
@@ -319,8 +322,8 @@ func (n *Node) peers() []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}
 }
 
-// drain returns when the node may stop answering: some time after ctx is done,
-// or when hosts is.
+// drain waits until the node may stop answering: Config.Drain after ctx is done, or when
+// hosts is done. It closes leaving when ctx is done.
 func (n *Node) drain(ctx, hosts context.Context) {
 	select {
 	case <-hosts.Done():
@@ -334,7 +337,7 @@ func (n *Node) drain(ctx, hosts context.Context) {
 	}
 }
 
-// isLeaving reports whether the node is to be asked no more.
+// isLeaving reports whether the node has been told to stop.
 func (n *Node) isLeaving() bool {
 	select {
 	case <-n.leaving:
@@ -344,7 +347,7 @@ func (n *Node) isLeaving() bool {
 	}
 }
 
-// serverOptions are those of the server that brokers ask.
+// serverOptions returns the options of the server, without those of permissions.
 func serverOptions() []grpc.ServerOption {
 	return append(grpctune.Server(), grpc.ForceServerCodecV2(nodewire.Codec()),
 		grpc.MaxRecvMsgSize(maxRequestBytes), grpc.MaxConcurrentStreams(1024), grpc.MaxHeaderListSize(maxHeaderBytes),
@@ -357,11 +360,12 @@ func (n *Node) Close() error {
 	return n.store.Close()
 }
 
-// ErrUnassigned is of a node that is well and hosts nothing: it is new, or drained.
-// It can do all that is asked of it.
+// ErrUnassigned is what Ready returns for a node that is well and hosts nothing, because it
+// is new or drained. Such a node is ready for whatever it may be asked.
 var ErrUnassigned = errors.New("no partition is assigned to this node")
 
-// Ready reports why the node cannot answer for all that it hosts, or nil.
+// Ready returns why the node cannot answer for all that it hosts, or nil. See
+// ErrUnassigned.
 func (n *Node) Ready() error {
 	if n.isLeaving() {
 		return errors.New("the node is being stopped")
@@ -373,7 +377,7 @@ func (n *Node) Ready() error {
 		return errors.New("waiting for " + what)
 	}
 	if m := n.member.Load(); m != nil {
-		var held *millrace.Error // etcd may be away; but another process with this name is for somebody to mend
+		var held *millrace.Error // another process has this node's name; other faults, such as etcd away, pass by themselves
 		if errors.As(m.Fault(), &held) {
 			return held
 		}
@@ -385,8 +389,9 @@ func (n *Node) Ready() error {
 	return err
 }
 
-// whole returns how many partitions a node has by its reports, and which of them it cannot
-// answer for. What is draining is another node's, and answers for a moment yet.
+// whole returns how many partitions a node has by its reports, and as an error those that
+// it cannot answer for. It leaves out partitions that are draining: they belong to another
+// node now, and only answer for another moment.
 func whole(reports []topology.Report) (hosted int, err error) {
 	var faults []string
 	for _, r := range reports {
@@ -396,7 +401,7 @@ func whole(reports []topology.Report) (hosted int, err error) {
 			continue
 		case r.State != replica.Ready.String():
 			faults = append(faults, fmt.Sprintf("%d partitions are %s (%s: %s)", count, r.State, r.Reason, r.Detail))
-		case r.Seconds > 0: // who would say that they are stale waits for Kafka
+		case r.Seconds > 0: // older than LagLimit; the state is not stale yet, since what would say so waits for Kafka
 			faults = append(faults, fmt.Sprintf("answers are as the log was %.0f s ago, and Kafka has not said since where it ends", r.Seconds))
 		}
 		hosted += count
@@ -407,8 +412,8 @@ func whole(reports []topology.Report) (hosted int, err error) {
 	return hosted, err
 }
 
-// whyEmpty says why a node hosts nothing. Only the assignment can say that it is to: a
-// node that has just started hosts nothing either.
+// whyEmpty returns why a node hosts nothing. It is ErrUnassigned only if the assignment
+// says that it should host nothing: a node that has just started hosts nothing either.
 func (n *Node) whyEmpty() error {
 	maps := n.maps.Load()
 	if maps == nil {
@@ -427,11 +432,11 @@ func (n *Node) whyEmpty() error {
 // backsUp reports whether it is a backup node.
 func (n *Node) backsUp() bool { return n.cfg.Keeps != topology.Set{} }
 
-// Proven reports whether partitioners have proven that what came in up to some
-// time is in the log, and every replica has reached such a time. A new group has
-// proven nothing at first, and answers are old until then.
+// Proven reports whether partitioners have proven that all that came in up to some
+// time is in the log, and every replica has reached such a time. A new group of
+// partitioners has proven nothing at first; answers count as old until it has.
 func (n *Node) Proven() bool { return n.replicas.Proven(time.Now()) }
 
-// Applied returns the next offsets of a partition's two streams that its
-// answers do not include yet.
+// Applied returns, for each of a partition's two streams, the first offset that its answers
+// do not include yet, by kafka.Stream.
 func (n *Node) Applied(p millrace.Partition) [2]millrace.Offset { return n.replicas.Of(p).Applied() }

@@ -19,14 +19,14 @@ type rates struct {
 	of [partition.Count]map[millrace.ContentType]rate
 }
 
-// rate is of a type in a partition.
+// rate is the rates of a content type in a partition.
 type rate struct {
-	taken, gone int64 // at the last look
-	in, out     float64
+	taken, gone int64   // counted since the partition began, at the last look
+	in, out     float64 // records a second
 }
 
-// get returns the rates of a type in a partition, zero where nobody has looked
-// twice.
+// get returns the rates of a type in a partition, in records a second. They are 0 until
+// look has been called twice.
 func (r *rates) get(p millrace.Partition, t millrace.ContentType) (in, out float64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -34,7 +34,7 @@ func (r *rates) get(p millrace.Partition, t millrace.ContentType) (in, out float
 	return was.in, was.out
 }
 
-// look looks at what there is now.
+// look brings the rates up to date with the store's counts. It is called every few seconds.
 func (r *rates) look(n *Node, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -50,8 +50,9 @@ func (r *rates) look(n *Node, now time.Time) {
 	}
 }
 
-// next returns the rates of a partition, some seconds after others; nil, from which the next
-// look begins anew, where what comes is not new: a replica reads what the log had before.
+// next returns the rates of a partition, seconds after was; was is nil at the first look. It
+// returns nil, so that the next look is a first one, while the replica is behind: what it
+// takes in then are old records of the log.
 func (*rates) next(was map[millrace.ContentType]rate, state replica.State, types map[millrace.ContentType]tally.Counts, seconds float64) map[millrace.ContentType]rate {
 	if state == replica.Absent || state == replica.Restoring || state == replica.CatchingUp {
 		return nil

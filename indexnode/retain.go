@@ -7,11 +7,12 @@ import (
 	"github.com/millrace/millrace/internal/wait"
 )
 
-// sweepEvery is how often the space of what retention dropped is reclaimed
-// where no record comes to do so.
+// sweepEvery is how often the space of what retention dropped is reclaimed. A record that
+// comes to a timeline reclaims the space there at once; this is for the other timelines.
 const sweepEvery = time.Hour
 
-// sweep reclaims space until ctx is done, one partition after the other.
+// sweep reclaims space until ctx is done, one partition after the other. It returns nil at
+// once if there is no retention.
 func (h *hosting) sweep(ctx context.Context) error {
 	n := h.node
 	for len(n.cfg.Store.Retention) > 0 {

@@ -16,9 +16,9 @@ import (
 	"github.com/millrace/millrace/internal/wait"
 )
 
-// typeMetrics tell how much the node has of each content type. Partitions are
-// not told apart: millrace state does that. Types are those that the store
-// knows by name; all others are told together, with an empty label.
+// typeMetrics collects how much the node has of each content type, over all its
+// partitions; millrace state shows it by partition. It has a label for each type that the
+// store counts by name, and an empty one for all others together.
 type typeMetrics struct{ node *Node }
 
 func typeDesc(name, help string, more ...string) *prometheus.Desc {
@@ -47,7 +47,7 @@ func (m *typeMetrics) Describe(out chan<- *prometheus.Desc) {
 // Collect implements [prometheus.Collector].
 func (m *typeMetrics) Collect(out chan<- prometheus.Metric) {
 	n := m.node
-	flows := n.store.Flows() // has all types that any partition counts by name, up to its bound
+	flows := n.store.Flows() // has all types that any partition counts by name, up to store.MaxTypes
 	label := func(t millrace.ContentType) millrace.ContentType {
 		if _, known := flows[t]; !known || !utf8.ValidString(string(t)) {
 			return ""
@@ -83,7 +83,7 @@ func (m *typeMetrics) Collect(out chan<- prometheus.Metric) {
 	for t, f := range gone {
 		c, name := sums[t], string(t)
 		if t == "" && c == (tally.Counts{}) && f == (tally.Flow{}) && cached[t] == 0 {
-			continue // there are no others
+			continue // there are no types without a name
 		}
 		tell(descTypeRecords, prometheus.GaugeValue, float64(c.Records), name)
 		tell(descTypeDeleted, prometheus.GaugeValue, float64(c.Deleted), name)
@@ -99,11 +99,12 @@ func (m *typeMetrics) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// countEvery is how often a node looks whether a partition is not counted.
+// countEvery is how often a node looks for partitions that are not counted.
 const countEvery = time.Minute
 
-// count counts partitions that are not, as those of an earlier version's store,
-// one after the other, with pauses as long as the counting.
+// count counts the partitions that are not counted yet, such as those that an earlier
+// version wrote. It takes one after the other, and pauses after each for as long as the
+// counting took.
 func (h *hosting) count(ctx context.Context) error {
 	n := h.node
 	for {
@@ -125,6 +126,7 @@ func (h *hosting) count(ctx context.Context) error {
 	}
 }
 
+// countPartition checks a partition, which counts it. If it is damaged it is condemned.
 func (n *Node) countPartition(ctx context.Context, p millrace.Partition) error {
 	if err := n.examination(ctx); err != nil {
 		return err

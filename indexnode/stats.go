@@ -14,27 +14,28 @@ import (
 )
 
 const (
-	// statsEvery is how often a node looks at what it tells for planning, and
-	// heldEvery how often at what its disk has of partitions hosted elsewhere,
-	// for which the planner waits, and at the room that is left.
+	// statsEvery is how often a node gathers what it tells the planner.
 	statsEvery = 15 * time.Second
-	heldEvery  = 3 * time.Second
+	// heldEvery is how often it looks whether its disk still has partitions that are
+	// hosted elsewhere, and how much room is left. The planner waits for both.
+	heldEvery = 3 * time.Second
 	// lately is the time over which rates are smoothed.
 	lately = time.Minute
 )
 
-// observer makes rates of counts.
+// observer makes rates from the counts that it sees at each look.
 type observer struct {
 	node *Node
 	at   time.Time // of the last look; zero: there was none
 	seen [partition.Count]struct {
-		records, read int64 // at the last look
-		known         bool
-		ingest, load  float64
+		records, read int64   // counts at the last look
+		known         bool    // there was a last look
+		ingest, load  float64 // records applied a second, and read a second, smoothed over lately
 	}
 }
 
-// look returns what the node is to tell for planning.
+// look returns what the node is to tell the planner. held is the partitions that are hosted
+// elsewhere and still have something on this node's disk.
 func (o *observer) look(now time.Time, held topology.Set) members.NodeStats {
 	n := o.node
 	s := members.NodeStats{MemoryBytes: memory.Machine(), Partitions: map[millrace.Partition]members.PartitionStats{}, Held: held}
@@ -51,13 +52,15 @@ func (o *observer) look(now time.Time, held topology.Set) members.NodeStats {
 	return s
 }
 
-// due reports whether it is time to look again, after so much was told.
+// due reports whether it is time to look again. told is what the planner was told last: it
+// is time if held has changed since, if the free space has changed enough, or if
+// statsEvery has passed.
 func (o *observer) due(now time.Time, held topology.Set, told *members.NodeStats) bool {
 	_, free := o.node.store.Disk()
 	return held != told.Held || !told.NearFree(free) || now.Sub(o.at) >= statsEvery
 }
 
-// observe looks at a partition, some seconds after the last time.
+// observe looks at a partition, seconds after the last look.
 func (o *observer) observe(p millrace.Partition, seconds float64) members.PartitionStats {
 	n, was := o.node, &o.seen[p]
 	at := n.store.Applied(p)
@@ -77,8 +80,9 @@ func (o *observer) observe(p millrace.Partition, seconds float64) members.Partit
 	return members.PartitionStats{Bytes: size, Records: records, Ingest: was.ingest, Load: was.load}
 }
 
-// tellStats tells what planning is to know of the node: soon what its disk holds
-// of others and how much of it is free, and the rest now and then.
+// tellStats tells the planner about the node until ctx is done. It tells within heldEvery
+// what the disk holds of partitions hosted elsewhere and how much of it is free, and the
+// rest every statsEvery.
 func (h *hosting) tellStats(ctx context.Context) error {
 	o := &observer{node: h.node}
 	tick := time.NewTicker(heldEvery)
@@ -101,7 +105,7 @@ func (h *hosting) tellStats(ctx context.Context) error {
 	}
 }
 
-// unflushedBytes is how much a node gathers before it writes it to disk, on a machine
-// of so much memory: a thirty-second of it. The more records of a timeline are
-// written together, the less each costs.
+// unflushedBytes returns how many bytes of records a node gathers before it writes them to
+// disk: a thirty-second of the machine's memory, between 128 and 512 MiB. The more records
+// of a timeline are written together, the less each costs.
 func unflushedBytes(memory int64) int64 { return min(max(memory/32, 128<<20), 512<<20) }

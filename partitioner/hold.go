@@ -9,8 +9,9 @@ import (
 	"github.com/millrace/millrace/internal/kafka/progress"
 )
 
-// introduce makes the group known in the progress topic before its first
-// transaction, so that no look at the whole log misses its offsets.
+// introduce makes the group known in the topic progress before its first transaction. A
+// look at the whole log reads the offsets of the groups that it finds there. Ready tells of
+// the wait. An ended ctx is no error.
 func (p *Partitioner) introduce(ctx context.Context) error {
 	wait := func(err error) { p.state.set(func(s *state) { s.waits = err }) }
 	wait(errors.New("waiting for Kafka to take the group's name"))
@@ -28,10 +29,11 @@ func (p *Partitioner) introduce(ctx context.Context) error {
 	return nil
 }
 
-// hold waits while somebody asks for it, pace.hold at most by this process's
-// own clock. It is called between two transactions, and a transaction follows,
-// so that wishes for holds, however many, slow ingest down and never stop it.
-// One that has been kept is not kept again: whoever asked may be gone.
+// hold waits while somebody asks for a hold, who looks at the whole log and wants no
+// transaction meanwhile. It waits for pace.hold at most, by this process's own clock. It is
+// called between two transactions, and a transaction follows, so that any number of
+// requests for holds slows ingest down and never stops it. A request that was kept once is
+// not kept again, since whoever asked may be gone.
 func (p *Partitioner) hold(ctx context.Context) {
 	if !p.toHold() {
 		return

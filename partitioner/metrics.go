@@ -85,7 +85,7 @@ func newMetrics(reg prometheus.Registerer, brokers kafka.Brokers) (*metrics, err
 	return m, errors.Join(errs...)
 }
 
-// reasons are those that a record can be refused for here.
+// reasons are the reasons for which the partitioner refuses records.
 var reasons = []schemas.Reason{
 	schemas.EmptyValue, schemas.BadFraming, schemas.UnknownSchema, schemas.Truncated, schemas.TrailingBytes,
 	schemas.BadVarint, schemas.BadCount, schemas.BadBoolean, schemas.BadUnionIndex, schemas.BadEnumIndex,
@@ -93,8 +93,8 @@ var reasons = []schemas.Reason{
 	schemas.MissingRole, schemas.BadValue, schemas.TimeInTheFuture, WrongKind,
 }
 
-// begin has the counts of the input topics at 0. A series that first appears with a
-// burst has not risen, for Prometheus, and no alert would tell of it.
+// begin creates the series of the input topics, at 0. Prometheus sees no rise in a series
+// that first appears with the count of a burst, so no alert would tell of the burst.
 func (m *metrics) begin(topics []string) {
 	for _, topic := range topics {
 		for _, c := range []*prometheus.CounterVec{m.consumed, m.published, m.copies, m.ignored} {
@@ -106,8 +106,8 @@ func (m *metrics) begin(topics []string) {
 	}
 }
 
-// measured takes over how far the group is. Where nothing is known any more nothing is
-// told: the last values would say that all is well.
+// measured sets the gauges to how far the group is. If that is not known, it deletes the
+// series of the topics: the last values would say that all is well.
 func (m *metrics) measured(p progress.Progress) {
 	if p.Topics == nil {
 		m.waiting.Reset()

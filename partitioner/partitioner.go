@@ -1,10 +1,9 @@
-// Package partitioner brings content and feature records to the partitions
-// where they are indexed. It consumes any number of topics in a group, checks
-// every record strictly, works out its timelines, and republishes it to the
-// timeline or features topic in Kafka transactions that also commit what was
-// consumed: each record takes effect there exactly once. What cannot be
-// accepted goes to the dead letters, byte for byte, with its reason. See
-// DESIGN.md.
+// Package partitioner brings content and feature records to the partitions where they are
+// indexed. It consumes any number of topics in a consumer group, checks every record
+// strictly, works out its timelines, and republishes it to the topic timeline or features.
+// It does so in Kafka transactions that also commit the offsets of what was consumed, so
+// that each record takes effect there exactly once. A record that cannot be accepted goes
+// to the topic dead-letters, byte for byte, with its reason. See DESIGN.md.
 package partitioner
 
 import (
@@ -38,31 +37,31 @@ type Config struct {
 	Group    string        // consumer group; empty = DefaultGroup
 
 	// Instance names this process within the group, and stays the same when it
-	// is started again; two living processes must not share one. Required.
+	// is started again. No two running processes may have the same one. Required.
 	Instance string
 
-	// Address is where people find this process, such as its admin port: another one
-	// that is given its name tells it. Empty = the name of the machine, and the number of
-	// the process.
+	// Address is where people find this process, such as its admin port. If another
+	// process is given the same instance name, it reports this address. Empty = the name of
+	// the machine and the number of the process.
 	Address string
 
-	// SchemaRegistry is the URL of a Confluent-compatible registry, for topics
-	// with Confluent framing. Empty = such records have an unknown schema.
+	// SchemaRegistry is the URL of a Confluent-compatible registry, for records with
+	// Confluent framing. Empty = the schema of such records is unknown.
 	SchemaRegistry string
-	RegistryAccess confluent.Access // how it is reached
+	RegistryAccess confluent.Access // how the registry is reached
 
 	// SchemaWait is how long a record of an unknown schema is held for the
 	// schema to appear. 0 = 2 s; negative = not at all.
 	SchemaWait time.Duration
 
 	// Future is how far a record's time may be after its arrival, which is its
-	// timestamp in Kafka; others are dead letters. 0 = schemas.DefaultFuture. It is
-	// the same in every process of a group, or a record's outcome would be that of
-	// the process which reads it.
+	// timestamp in Kafka. A record with a later time is a dead letter. 0 =
+	// schemas.DefaultFuture. It must be the same in every process of a group; else the
+	// outcome of a record would depend on which process reads it.
 	Future time.Duration
 }
 
-// DefaultGroup is the consumer group where none is named.
+// DefaultGroup is the default of Config.Group.
 const DefaultGroup = progress.DefaultGroup
 
 const defaultSchemaWait = 2 * time.Second
@@ -138,7 +137,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// inputs are all topics to consume.
+// inputs returns all topics to consume.
 func (c Config) inputs() []string {
 	return append(append([]string{}, c.Content...), c.Features...)
 }
@@ -149,18 +148,18 @@ type Partitioner struct {
 	log      *slog.Logger
 	metrics  *metrics
 	registry *registry.Registry
-	schemas  *schemalog.Log // feeds registry
-	progress *progress.Log
-	beat     *groups.Heartbeat // runs beside everything else, so that it tells when that is stuck
+	schemas  *schemalog.Log    // follows the topic schemas, and fills registry
+	progress *progress.Log     // follows the topic progress
+	beat     *groups.Heartbeat // has a goroutine of its own, so that it can report when Run is stuck
 	stuck    *stuckAt
-	held     map[progress.Hold]bool // holds that have been kept; of Run alone
+	held     map[progress.Hold]bool // holds that were kept; only Run uses it
 	state    state
 	pace     pace
-	batch    int // most records polled at once, now; at most pace.records
+	batch    int // the most records to poll at once now; at most pace.records
 	on       events
 }
 
-// events are told to tests, at the moments they are named for.
+// events are functions that tests set, to be called at certain moments.
 type events struct {
 	committed func()              // after a commit is counted
 	waiting   func()              // before a record waits for its schema
@@ -173,22 +172,23 @@ type events struct {
 
 // pace is when to commit and when to pause.
 type pace struct {
-	records   int           // most records in a transaction, read or written
-	bytes     int           // most bytes of values written in one; like records, it ends the gathering
-	gather    time.Duration // longest wait for more records
-	behind    time.Duration // the same, where more of them wait than were gathered
+	records   int           // a transaction gathers no more once it has read or written so many records
+	bytes     int           // or written so many bytes of values
+	gather    time.Duration // the longest time in which a transaction gathers records
+	behind    time.Duration // the same, if more records wait than were gathered
 	quiet     time.Duration // a transaction ends after this long without records
-	poisonRun int           // dead letters in a row that pause consumption
-	pause     time.Duration // for how long
+	poisonRun int           // so many dead letters in a row pause consumption
+	pause     time.Duration // for how long they do
 	backoff   time.Duration // before a new session after a failed one
-	idle      time.Duration // records that wait for longer are told by a process that brings none of them on
-	open      time.Duration // transactions of producers that are open for longer are told
-	hold      time.Duration // longest wait for a look at the whole log
-	standby   time.Duration // between two looks at whether another process still has the name
-	logs      time.Duration // between two looks at whether the topics are what they were
+	idle      time.Duration // Ready reports records that wait for longer while this process commits none
+	open      time.Duration // Ready reports transactions of producers that are open for longer
+	hold      time.Duration // the longest wait for a look at the whole log
+	standby   time.Duration // between two looks at whether another process still has the instance name
+	logs      time.Duration // between two looks at whether the topics were replaced
 }
 
-// New validates. The metrics are registered with reg.
+// New returns a partitioner, which does nothing before Run. It registers the metrics with
+// reg. The error names the faults of the configuration.
 func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Partitioner, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -219,9 +219,9 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Partitioner,
 		poisonRun: 10_000,
 		pause:     30 * time.Second,
 		backoff:   500 * time.Millisecond,
-		idle:      6 * time.Second, // and with the heartbeat that tells of it less than ten
+		idle:      6 * time.Second, // with the time until the next heartbeat, less than ten
 		open:      time.Minute,
-		hold:      900 * time.Millisecond, // with what the clock and the machine add, a second
+		hold:      900 * time.Millisecond, // with what a busy machine adds, about a second
 		standby:   3 * time.Second,
 		logs:      2 * time.Second,
 	}}
@@ -231,8 +231,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Partitioner,
 	return p, nil
 }
 
-// open begins to follow the topics that tell this process something. It needs
-// no Kafka.
+// open begins to follow the topics schemas and progress. It does not wait for Kafka.
 func (p *Partitioner) open() (err error) {
 	if p.schemas, err = schemalog.Open(schemalog.Config{
 		Brokers: p.cfg.Brokers, Topic: p.cfg.Topics.Schemas, Registry: p.registry, Log: p.log,

@@ -10,14 +10,14 @@ import (
 	"github.com/millrace/millrace/internal/kafka/progress"
 )
 
-// state is what Ready judges, beside what it can ask for.
+// state is what Run tells Ready.
 type state struct {
 	sync.Mutex
-	waits     error           // what keeps Run from its work
+	waits     error           // why Run does not partition yet, or any more; nil while it does
 	session   *groups.Session // nil while there is none
-	failed    error           // the last transaction, and no later one was committed
-	paused    bool            // for nothing but poison
-	committed time.Time       // when a transaction was committed last
+	failed    error           // why the last transaction or session failed; nil once one is committed
+	paused    bool            // consumption pauses, since only dead letters came in
+	committed time.Time       // when the last transaction was committed
 }
 
 func (s *state) set(f func(*state)) {
@@ -29,7 +29,7 @@ func (s *state) set(f func(*state)) {
 // errNotRun says that Run was not called yet.
 var errNotRun = errors.New("the partitioner has not begun")
 
-// Ready returns nil while this process does its work, or else what it waits
+// Ready returns nil while this process does its work. Else the error says what it waits
 // for, or what is wrong.
 func (p *Partitioner) Ready() error {
 	p.state.Lock()
@@ -66,7 +66,9 @@ func (p *Partitioner) Ready() error {
 	return p.idle(last)
 }
 
-// idle tells a process that has nothing to do from one that does nothing.
+// idle returns an error if records wait and this process brings none of them on, or if a
+// producer's open transaction holds them up. It returns nil for a process that has nothing
+// to do. The caller holds the state's lock.
 func (p *Partitioner) idle(last progress.Progress) error {
 	waiting, waited := int64(0), time.Duration(0)
 	for topic, t := range last.Topics {

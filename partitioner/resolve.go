@@ -14,60 +14,61 @@ import (
 	"github.com/millrace/millrace/schemas/registry"
 )
 
-// idleShare bounds the waits for unknown schemas to a twentieth of the time: after a wait in
-// vain no other begins for idleShare times as long. So bad records, each with another
-// fingerprint, cannot hold up good ones for longer.
+// idleShare bounds the waits for unknown schemas to about a twentieth of the time: after a
+// wait in vain, no other begins for idleShare times as long. So bad records, each with
+// another fingerprint, cannot hold up good ones for longer.
 const idleShare = 20
 
-// refusedFor is for how long a registry is not asked again for a schema id that it does not
-// have, or whose schema Millrace does not accept; maxRefused bounds how many such ids are
-// remembered.
+// refusedFor is how long the schema registry is not asked again for a schema id that it does
+// not have, or whose schema Millrace does not accept. maxRefused bounds how many such ids
+// are remembered.
 const (
 	refusedFor = 30 * time.Second
 	maxRefused = 1024
 )
 
-// What a registry is asked in vain: so many ids at once, and then so many a second. Each
-// costs a request, and bad records may name ever new ones. Ids that it has cost none of
-// these, and those that it has not are remembered.
+// How many ids the schema registry is asked for in vain: misses at once, and then
+// missesAfter a second. Each costs a request, and bad records may name new ids all the
+// time. An id whose schema it has does not count.
 const (
 	misses      = 100
 	missesAfter = 1 // a second
 )
 
-// refusal is why the records of a schema id are dead letters, and until when the registry is
-// not asked again.
+// refusal is why the records of a schema id are dead letters, and until when the schema
+// registry is not asked again.
 type refusal struct {
 	until time.Time
 	why   *schemas.Error
 }
 
-// resolver finds the schema that a value was written under. A schema that was published
-// before the record is always found, since the topic has it by then. For one that is published
-// after the record it waits a little.
+// resolver finds the schema that a value was written under. It always finds a schema that
+// was published before the record, since it reads the topic schemas to its end first. For
+// one that is published after the record it waits a little.
 type resolver struct {
-	registry *registry.Registry
+	registry *registry.Registry // the schemas that are known; it asks a schema registry for Confluent ids
 	log      *schemalog.Log
 	wait     time.Duration
-	waiting  func()             // is called when a wait begins
-	fresh    bool               // the schemas topic has been read to its end since the last poll
+	waiting  func()             // called when a wait begins
+	fresh    bool               // the topic schemas was read to its end since the last poll
 	nextWait time.Time          // no wait begins before
-	refused  map[uint32]refusal // by schema id of a Confluent registry
-	found    map[uint32]bool    // ids of schemas that were published
-	misses   *rate.Limiter      // of ids that the registry does not have
-	unasked  func()             // is called for a record whose id nobody is asked for
+	refused  map[uint32]refusal // by schema id of the schema registry
+	found    map[uint32]bool    // ids whose schemas were published to the topic schemas
+	misses   *rate.Limiter      // of asking for ids in vain
+	unasked  func()             // called for a record for whose id the schema registry is not asked
 }
 
 func newResolver(known *registry.Registry, log *schemalog.Log) *resolver {
 	return &resolver{registry: known, log: log, waiting: func() {}, refused: map[uint32]refusal{}, found: map[uint32]bool{}, misses: rate.NewLimiter(missesAfter, misses), unasked: func() {}}
 }
 
-// polled must be called when new records have come in.
+// polled says that new records have come in, so that their schemas may be newer than what
+// was read of the topic schemas.
 func (r *resolver) polled() { r.fresh = false }
 
-// writer returns the schema of a value. An error that is not a *schemas.Error
-// means that nothing is known yet about the record: Kafka or the registry
-// could not be asked.
+// writer returns the schema under which a value was written. A *schemas.Error makes the
+// record a dead letter. Any other error says that this cannot be decided now, since Kafka or
+// the schema registry did not answer, or ctx ended.
 func (r *resolver) writer(ctx context.Context, f schemas.Framed) (*schemas.Schema, error) {
 	if f.Confluent {
 		return r.confluent(ctx, f)
@@ -110,8 +111,9 @@ func (r *resolver) writer(ctx context.Context, f schemas.Framed) (*schemas.Schem
 	}
 }
 
-// confluent asks the registry that Confluent ids belong to, and publishes
-// the schema to the schemas topic for everyone else.
+// confluent returns the schema of a value with Confluent framing. It asks the schema
+// registry for the value's id, and publishes the schema to the topic schemas, for all who
+// read the record later.
 func (r *resolver) confluent(ctx context.Context, f schemas.Framed) (*schemas.Schema, error) {
 	if known, ok := r.refused[f.ID]; ok && time.Now().Before(known.until) {
 		return nil, known.why
@@ -150,6 +152,7 @@ func (r *resolver) refuse(id uint32, why schemas.Error) {
 	r.refused[id] = refusal{time.Now().Add(refusedFor), &why}
 }
 
+// unknown reports whether err says that no schema with the fingerprint is known.
 func unknown(err error) bool {
 	var e *schemas.Error
 	return errors.As(err, &e) && e.Reason == schemas.UnknownSchema

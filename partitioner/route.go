@@ -29,22 +29,23 @@ const (
 // decision is the outcome of one input, with what it takes to carry it out.
 type decision struct {
 	outcome  outcome
-	stream   kafka.Stream      // of a published record
-	entities []millrace.Entity // whose timelines it goes to
-	value    []byte            // single-object encoding
-	refusal  *schemas.Error    // of a dead letter
+	stream   kafka.Stream      // the topic of a published record: timeline or features
+	entities []millrace.Entity // a published record goes to their timelines, or features
+	value    []byte            // of a published record, in single-object encoding
+	refusal  *schemas.Error    // why a record is a dead letter
 }
 
-// router decides the outcome of each record by itself: it follows from its bytes, its topic
-// and its timestamp, whatever came before it and whenever it is read. While a schema that it
-// needs is not known yet it cannot be decided, and waits.
+// router decides the outcome of each record by itself. The outcome follows from the
+// record's bytes, its topic and its timestamp, whatever came before it and whenever it is
+// read. It can also depend on a schema that comes a little later than the record: the
+// resolver waits for it.
 type router struct {
 	features map[string]bool // which topics carry features
 	resolver *resolver
 	future   time.Duration // how far a record's time may be after its arrival
 }
 
-// route decides about a record. An error means that it cannot be decided now.
+// route decides the outcome of a record. An error says that this cannot be decided now.
 func (r *router) route(ctx context.Context, in groups.Input) (decision, error) {
 	if in.Value == nil && len(in.Key) > 0 {
 		return decision{outcome: ignored}, nil
@@ -57,6 +58,8 @@ func (r *router) route(ctx context.Context, in groups.Input) (decision, error) {
 	return v, err
 }
 
+// accept returns the decision to publish a record. A *schemas.Error says why it is a dead
+// letter; any other error is as in route.
 func (r *router) accept(ctx context.Context, in groups.Input) (decision, error) {
 	framed, err := schemas.Unframe(in.Value)
 	if err != nil {
@@ -94,8 +97,8 @@ func refuse(reason schemas.Reason, field, format string, args ...any) error {
 // maxDetailBytes bounds the header detail of a dead letter.
 const maxDetailBytes = 512
 
-// newDeadLetter is the input byte for byte, with the headers it came with and
-// then those that say why and from where.
+// newDeadLetter returns the dead letter of an input: its key and value byte for byte, and
+// its headers, followed by those that say why it was refused and where it came from.
 func newDeadLetter(topic string, in groups.Input, why *schemas.Error) kafka.Outgoing {
 	detail := why.Error()
 	if len(detail) > maxDetailBytes {

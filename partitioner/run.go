@@ -16,14 +16,15 @@ import (
 )
 
 // commitTimeout bounds a transaction from its begin to its end, also when Run
-// is being stopped. It is shorter than the time a broker lets it be open.
+// is being stopped. It is shorter than the time for which Kafka lets it be open.
 const commitTimeout = 8 * time.Second
 
-// Run creates Millrace's topics where they are missing and partitions until
-// ctx ends, which is no error: the transaction under way is committed first.
-// It gives up with kafka.ErrPartitionCount when a topic does not fit, and stands
-// by while another process has its instance name; every other failure is told,
-// counted and tried again, for as long as it takes.
+// Run creates Millrace's topics if they are missing, and partitions until ctx ends, which
+// is no error: the transaction under way is committed first. While another process has its
+// instance name, it stands by. It returns an error only while it sets up, for what another
+// try cannot mend, such as kafka.ErrPartitionCount for a topic with another number of
+// partitions. Every other failure is logged, counted and tried again, for as long as it
+// takes.
 func (p *Partitioner) Run(ctx context.Context) error {
 	if err := p.open(); err != nil {
 		return fmt.Errorf("partitioner: %w", err)
@@ -73,12 +74,13 @@ func (p *Partitioner) Run(ctx context.Context) error {
 	return nil
 }
 
-// standBy waits while another process has the instance name. It neither takes the
-// name back, nor ends: what watches over processes would start it anew, and then
-// the two would fence each other in turn.
+// standBy waits while another process has the instance name. It does not take the name
+// back, since the two would then fence each other in turn: Kafka refuses the transactions of
+// the one that had the name before. It does not end the process either, since a supervisor
+// would start it again, with the same effect.
 func (p *Partitioner) standBy(ctx context.Context, fenced error) {
 	at, away := "an address that is not known yet", 0
-	for told := ""; away < 2; _ = wait.For(ctx, p.pace.standby) { // once may be between two generations
+	for told := ""; away < 2; _ = wait.For(ctx, p.pace.standby) { // once is not enough: the group may just be rebalancing
 		holder, err := groups.Holder(ctx, p.cfg.Brokers, p.cfg.Group, p.cfg.Instance, p.cfg.Address)
 		switch {
 		case ctx.Err() != nil:
@@ -101,8 +103,8 @@ func (p *Partitioner) standBy(ctx context.Context, fenced error) {
 	p.log.Info("partitioner: nobody has the instance name any more", "instance", p.cfg.Instance, "was", at)
 }
 
-// halt tells that the group must not write, and waits a moment before that is
-// judged again.
+// halt logs that the group must not write, since the topics that it writes to are not those
+// that it wrote to before. It waits a moment, after which Run tries again.
 func (p *Partitioner) halt(ctx context.Context, other *groups.OtherLog) {
 	p.state.set(func(s *state) {
 		if before := (*groups.OtherLog)(nil); !errors.As(s.failed, &before) {
@@ -121,7 +123,8 @@ func (p *Partitioner) close() {
 	p.progress.Close()
 }
 
-// ensureTopics waits until Millrace's topics can be used, or ctx ends.
+// ensureTopics creates Millrace's topics if they are missing, and waits until they can be
+// used, or ctx ends, which is no error.
 func (p *Partitioner) ensureTopics(ctx context.Context) error {
 	wait := func(err error) {
 		p.state.set(func(s *state) { s.waits = err })
@@ -141,12 +144,13 @@ func (p *Partitioner) ensureTopics(ctx context.Context) error {
 	return nil
 }
 
-// warnOfDeletes tells of topics that do not keep what index nodes are rebuilt
-// from: they were created by somebody else, or before Millrace created them so.
+// warnOfDeletes logs a warning for each topic that deletes records from which index nodes
+// may have to be rebuilt. Millrace creates the topics so that they keep everything, but
+// somebody else may have created or changed them.
 func (p *Partitioner) warnOfDeletes(ctx context.Context) {
 	log, err := kafka.InspectTopics(ctx, p.cfg.Brokers, p.cfg.Topics)
 	if err != nil {
-		return // the heartbeat tells
+		return // the heartbeat reports that Kafka does not answer
 	}
 	for _, d := range log.Deletes() {
 		p.log.Warn("partitioner: the log does not keep everything; an index node cannot be rebuilt from it alone", "found", d,
@@ -154,12 +158,11 @@ func (p *Partitioner) warnOfDeletes(ctx context.Context) {
 	}
 }
 
-// session runs transactions until one fails, a batch was skipped or ctx ends,
-// which is no error. A session that failed to commit is never used again: only
-// its successor, under the same transactional id, learns what became of the
-// transaction.
+// session runs transactions until one fails, a batch was skipped or ctx ends. The last two
+// are no error. After a failed commit the session is not used again: only the next one,
+// under the same transactional id, can learn what became of the transaction.
 func (p *Partitioner) session(ctx context.Context, r *router) error {
-	if !p.progress.Read() { // it says what the group has read
+	if !p.progress.Read() { // the session compares the topics with what the group has read
 		if err := p.progress.Refresh(ctx); err != nil {
 			return err
 		}
@@ -183,7 +186,7 @@ func (p *Partitioner) session(ctx context.Context, r *router) error {
 		return err
 	}
 	defer s.Close()
-	p.stuck.keep(func(progress.Stuck) bool { return false }) // it will be told again
+	p.stuck.keep(func(progress.Stuck) bool { return false }) // the new session meets the places again
 	p.state.set(func(st *state) { st.session = s })
 	p.state.set(func(st *state) {
 		if other := (*groups.OtherLog)(nil); errors.As(st.failed, &other) {
@@ -233,8 +236,9 @@ func (p *Partitioner) session(ctx context.Context, r *router) error {
 	}
 }
 
-// awaitMove calls found once a topic is not the one that a session began with,
-// unless ctx ends before. A session with nothing to do would not notice.
+// awaitMove calls found once a topic was replaced by another of the same name since the
+// session began. It returns when ctx ends. A session without records to commit would not
+// notice by itself.
 func (p *Partitioner) awaitMove(ctx context.Context, s *groups.Session, found func(error)) {
 	for ctx.Err() == nil {
 		_ = wait.For(ctx, p.pace.logs)
@@ -245,7 +249,7 @@ func (p *Partitioner) awaitMove(ctx context.Context, s *groups.Session, found fu
 	}
 }
 
-// rest pauses consumption and tells everyone.
+// rest pauses consumption for pace.pause. The log, Ready and a metric say so.
 func (p *Partitioner) rest(ctx context.Context) {
 	p.log.Error("partitioner: nothing but dead letters comes in; pausing", "records", p.pace.poisonRun, "pause", p.pace.pause,
 		"way_out", "look at the reason headers in the topic "+p.cfg.Topics.DeadLetters)
@@ -257,7 +261,7 @@ func (p *Partitioner) rest(ctx context.Context) {
 	p.state.set(func(s *state) { s.paused = false })
 }
 
-// poll is Session.Poll with the faults told.
+// poll is Session.Poll, and logs the faults and keeps the places where reading is stuck.
 func (p *Partitioner) poll(ctx context.Context, s *groups.Session, max int) ([]groups.Input, error) {
 	in, faults, err := s.Poll(ctx, max)
 	p.stuck.keep(func(at progress.Stuck) bool { return s.Has(at.Topic, at.Partition) && !isPast(in, at) })
@@ -265,20 +269,21 @@ func (p *Partitioner) poll(ctx context.Context, s *groups.Session, max int) ([]g
 		err = errors.Join(err, p.noteFault(ctx, fault))
 	}
 	if len(faults) > 0 && len(in) == 0 {
-		_ = wait.For(ctx, p.pace.quiet) // what cannot be opened is fetched again at once
+		_ = wait.For(ctx, p.pace.quiet) // without a pause, Kafka would be asked for the same batch again at once
 	}
 	return in, err
 }
 
-// isPast reports whether records from behind a place came in.
+// isPast reports whether a record at a place or after it came in, so that the process is
+// not stuck there.
 func isPast(in []groups.Input, at progress.Stuck) bool {
 	return slices.ContainsFunc(in, func(r groups.Input) bool {
 		return r.Topic == at.Topic && r.Partition == at.Partition && r.Offset >= at.Offset
 	})
 }
 
-// transact brings first, and what else comes in within moments, through one
-// transaction.
+// transact carries out one transaction, for the records of first and those that come in
+// shortly after. It goes on for commitTimeout at most, also after ctx has ended.
 func (p *Partitioner) transact(ctx context.Context, s *groups.Session, r *router, first []groups.Input) (*transaction, error) {
 	began := time.Now()
 	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
@@ -307,9 +312,9 @@ func (p *Partitioner) transact(ctx context.Context, s *groups.Session, r *router
 	return t, s.Commit(work)
 }
 
-// gatherFor is how long a transaction gathers. Each costs a batch and a marker in
-// every partition that it touches, so where it is behind it is longer: what waits
-// for longer than it has been gathering gains by that.
+// gatherFor returns how long a transaction gathers records. A transaction costs a batch and
+// a marker in every partition that it writes to. So if more records wait than it has taken,
+// it gathers for longer: with fewer transactions the group catches up sooner.
 func (p pace) gatherFor(taken int, waiting int64) time.Duration {
 	if waiting > int64(taken) {
 		return p.behind
@@ -317,8 +322,8 @@ func (p pace) gatherFor(taken int, waiting int64) time.Duration {
 	return p.gather
 }
 
-// gather polls for what comes in at once; none means that it is time to commit:
-// also because somebody asks for a hold.
+// gather polls for records that come in within pace.quiet. If it returns none, it is time to
+// commit: none came, the time until is over, ctx has ended, or somebody asks for a hold.
 func (p *Partitioner) gather(ctx context.Context, s *groups.Session, until time.Time, max int) ([]groups.Input, error) {
 	wait := min(p.pace.quiet, time.Until(until))
 	if wait <= 0 || ctx.Err() != nil || p.toHold() {
@@ -329,7 +334,7 @@ func (p *Partitioner) gather(ctx context.Context, s *groups.Session, until time.
 	in, err := p.poll(ctx, s, max)
 	var stuck *groups.Unreadable
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) && !errors.As(err, &stuck) {
-		err = nil // the wait is over, or Run is to stop after this transaction
+		err = nil // the wait is over, or Run must stop after this transaction
 	}
 	return in, err
 }
@@ -338,12 +343,12 @@ func (p *Partitioner) gather(ctx context.Context, s *groups.Session, until time.
 type transaction struct {
 	s       *groups.Session
 	topics  kafka.Topics
-	records int
-	copies  int  // records produced
-	bytes   int  // of their values
-	lively  bool // something else than dead letters came last
-	run     int  // dead letters since then
-	byTopic map[string]*tally
+	records int               // records read
+	copies  int               // records produced, dead letters included
+	bytes   int               // of their values
+	lively  bool              // at least one record was no dead letter
+	run     int               // dead letters since the last such record, or since the beginning
+	byTopic map[string]*tally // by input topic
 }
 
 // carryOut produces what the decision asks for, and counts it.
@@ -380,8 +385,8 @@ func (t *transaction) produce(ctx context.Context, o kafka.Outgoing) {
 	t.s.Produce(ctx, o)
 }
 
-// poison returns the length of the run of dead letters that the transaction
-// ends in, begun with so many before it.
+// poison returns how many dead letters in a row there are at the end of the transaction,
+// if there were before in a row when it began.
 func (t *transaction) poison(before int) int {
 	if t.lively {
 		return t.run

@@ -13,15 +13,16 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// UnreadableBatch is the reason of dead letters that are a batch, or a piece of
-// one, which could not be opened and was skipped by an operator.
+// UnreadableBatch is the reason of a dead letter that holds a batch of records, or a piece of
+// one, which could not be opened and which an operator skipped.
 const UnreadableBatch schemas.Reason = "unreadable-batch"
 
-// pieceBytes bounds a dead letter that is a piece of a batch.
+// pieceBytes bounds the piece of a batch that one dead letter holds.
 const pieceBytes = 1 << 20
 
-// stuckAt holds the places that this process cannot read past: at most one a
-// partition.
+// stuckAt holds the places past which this process cannot read, at most one in each
+// partition of an input topic: a batch that cannot be opened, or offsets that the log no
+// longer has.
 type stuckAt struct {
 	mu struct {
 		sync.Mutex
@@ -52,7 +53,7 @@ func (s *stuckAt) has(topic string, partition int32) bool {
 	return ok
 }
 
-// keep forgets the places that are not to stay.
+// keep removes the places for which stays returns false.
 func (s *stuckAt) keep(stays func(progress.Stuck) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,7 +75,7 @@ func (s *stuckAt) all() []progress.Stuck {
 	return all
 }
 
-// skipping is a place that an operator asks to skip.
+// skipping is a place where this process is stuck and which an operator asks to skip.
 type skipping struct {
 	progress.Stuck
 	asked progress.Skip
@@ -93,8 +94,8 @@ func (p *Partitioner) toSkip() (all []skipping) {
 	return all
 }
 
-// awaitSkip calls found once an operator asks to skip a place that this process
-// is stuck at, unless ctx ends before.
+// awaitSkip calls found once an operator asks to skip a place where this process is stuck.
+// It returns when ctx ends.
 func (p *Partitioner) awaitSkip(ctx context.Context, found func()) {
 	for {
 		moved := p.progress.Moved()
@@ -110,8 +111,9 @@ func (p *Partitioner) awaitSkip(ctx context.Context, found func()) {
 	}
 }
 
-// skip has the group go on behind places. A batch that is there is kept aside
-// first: if the process dies in between, it is kept twice and skipped once.
+// skip makes the group continue after places. A batch that is there is first written to the
+// dead letters. If the process dies in between, the batch is written there twice and skipped
+// once.
 func (p *Partitioner) skip(ctx context.Context, s *groups.Session, all []skipping) error {
 	var places []progress.Stuck
 	for _, at := range all {
@@ -139,7 +141,7 @@ func (p *Partitioner) skip(ctx context.Context, s *groups.Session, all []skippin
 	return nil
 }
 
-// keepAside brings a batch to the dead letters, and returns once it is there.
+// keepAside writes the batch at a place to the dead letters, and returns once it is there.
 func (p *Partitioner) keepAside(ctx context.Context, at progress.Stuck) error {
 	letters, err := p.aside(ctx, at)
 	if err != nil {
@@ -156,8 +158,8 @@ func (p *Partitioner) keepAside(ctx context.Context, at progress.Stuck) error {
 	return to.Flush(ctx)
 }
 
-// aside returns the dead letters that hold a batch as it is in the log, in
-// pieces.
+// aside returns the dead letters that hold, in pieces, the batch at a place as it is in the
+// log.
 func (p *Partitioner) aside(ctx context.Context, at progress.Stuck) ([]kafka.Outgoing, error) {
 	b, err := groups.FetchBatch(ctx, p.cfg.Brokers, at.Topic, at.Partition, at.Offset)
 	if err != nil {
@@ -185,8 +187,9 @@ func (p *Partitioner) aside(ctx context.Context, at progress.Stuck) ([]kafka.Out
 	return letters, nil
 }
 
-// noteFault logs a fault of reading, and notes where a partition is stuck. An error
-// means that this is not known: a new session is told of it again.
+// noteFault logs a fault of reading, and adds the place to p.stuck if a partition is stuck
+// there. The error says that the place could not be found out. It ends the session, and the
+// next one meets the fault again.
 func (p *Partitioner) noteFault(ctx context.Context, fault error) error {
 	p.metrics.faults.Inc()
 	var u *groups.Unreadable
@@ -195,7 +198,7 @@ func (p *Partitioner) noteFault(ctx context.Context, fault error) error {
 		return nil
 	}
 	if p.stuck.has(u.Topic, u.Partition) {
-		return nil // and was told
+		return nil // it was logged before
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()

@@ -8,24 +8,24 @@ import (
 	"github.com/millrace/millrace/internal/expr"
 )
 
-// The estimate of what a record costs. It looks at the spec and the trees
-// alone and measures no time: every node, however busy, comes to the same, and
-// so either all of them admit a pack or none does.
+// The costs by which the estimate of [Model.Cost] is made, in simple operations. It looks
+// only at the spec and the trees, and measures no time. So every node, however busy,
+// comes to the same number, and either all of them admit a model or none does.
 const (
 	callCost = 10 // of a function
-	textCost = 32 // of a function that reads a text
-	listCost = 64 // of an operation on a list, which is taken to have as many items
-	// longCost is of a function that reads a viewer's text from end to end for each
-	// record: a caller may send 16 KiB.
+	textCost = 32 // more for each text argument of a function
+	listCost = 64 // more for each list that an operation reads, which is taken to have 64 items
+	// longCost is more for a viewer's text that a function reads from end to end for
+	// each record: a caller may send 16 KiB.
 	longCost = 4096
-	// maxSlower is how many times more a version may cost than the one that
-	// serves, if it costs more than minSlow.
+	// maxSlower is how many times the cost of the serving version another version may
+	// have, if it costs more than minSlow; see MuchSlower.
 	maxSlower = 50
 	minSlow   = 5_000
 )
 
-// Cost estimates what scoring a record costs, in simple operations. A step of a
-// tree counts for one.
+// Cost estimates what scoring a record costs, in simple operations. A step down a tree
+// counts as one.
 func (m *Model) Cost() int {
 	cost := 0
 	for _, f := range m.spec.Features {
@@ -37,12 +37,14 @@ func (m *Model) Cost() int {
 	return cost
 }
 
-// Readings counts the operations that read a text or a list of a record from end to
-// end, as the spec has them, for golden rows: what these take depends on its length.
-// Texts that are compared are not among them, since those of other lengths differ.
-// What a layout's plan reads where it serves is [Scorer.Readings].
+// Readings returns how many operations of the spec read a text or a list of a record from
+// end to end, so that their time depends on its length. Comparisons of texts do not
+// count: texts of other lengths are not read. It is for the check of a pack's golden
+// rows, which are records with the scores that they must have. For the records of one
+// layout see [Scorer.Readings].
 func (m *Model) Readings() int { return m.readings }
 
+// readings counts for [Model.Readings].
 func readings(s *Spec) (n int) {
 	var walk func(*expr.Node)
 	walk = func(e *expr.Node) {
@@ -69,7 +71,7 @@ func exprCost(n *expr.Node) int {
 	return cost
 }
 
-// ownCost is exprCost without the operands'.
+// ownCost returns the cost of an operation without that of its operands.
 func ownCost(n *expr.Node) int {
 	cost := 1
 	if n.Op == expr.Call {
@@ -91,9 +93,9 @@ func ownCost(n *expr.Node) int {
 	return cost
 }
 
-// lengthy reports whether an operation reads a text from end to end for each record,
-// and the text may be a viewer's. What the viewer alone decides is computed once a
-// question; a key is looked up, and a text compared, in little time.
+// lengthy reports whether operation n reads its operand a, a text that may be the
+// viewer's, from end to end for each record. An operation on the viewer alone is not: it
+// is computed once a request. Nor is a look-up or a comparison, which takes little time.
 func lengthy(n, a *expr.Node) bool {
 	if a.Type != expr.String || n.Name != "size" && (n.Name != "contains" || a != n.Args[0]) || n.Op != expr.Call {
 		return false
@@ -101,14 +103,15 @@ func lengthy(n, a *expr.Node) bool {
 	return reads(a, expr.Viewer) && (reads(n, expr.Record) || reads(n, expr.Entity) || reads(n, expr.Object))
 }
 
-// reads reports whether an expression reads something of a record, a viewer and so on.
+// reads reports whether an expression reads anything of what: of the record, the viewer
+// and so on.
 func reads(n *expr.Node, what expr.Op) bool {
 	return n.Op == what || slices.ContainsFunc(n.Args, func(a *expr.Node) bool { return reads(a, what) })
 }
 
-// shares divides what several models cost together: an expression that some of
-// them have in common is computed once, and shared evenly among these. The parts
-// are in the order of the models and come to 1.
+// shares returns each model's part of what several models cost together, in their order.
+// The parts add up to 1. An expression that several models have in common is computed
+// once, and its cost is divided evenly among them.
 func shares(models []*Model) []float64 {
 	all := joined{at: map[string]int{}}
 	parts := make([]float64, len(models))
@@ -116,7 +119,7 @@ func shares(models []*Model) []float64 {
 		for _, f := range m.spec.Features {
 			all.add(i, f.Tree)
 		}
-		parts[i] = 1 + float64(len(m.spec.Features)) // what is done with them
+		parts[i] = 1 + float64(len(m.spec.Features)) // the sum over the features
 		if f := m.params.Forest; f != nil {
 			parts[i] += float64(f.Steps())
 		}
@@ -138,17 +141,18 @@ func shares(models []*Model) []float64 {
 
 // joined is the distinct expressions of several models.
 type joined struct {
-	at          map[string]int // in expressions, by their text
+	at          map[string]int // indexes of expressions, by the expression's text
 	expressions []sharedCost
 }
 
+// sharedCost is an expression, with the models that have it.
 type sharedCost struct {
 	cost int
-	of   []int // models, ascending
+	of   []int // indexes of the models, ascending
 }
 
-// add adds an expression of a model, and reports whether it looks into a table
-// of the model's parameters, which it has in common with nobody.
+// add adds an expression of a model, with its operands. It reports whether the expression
+// looks into a table of the model's parameters: then no other model has it in common.
 func (j *joined) add(model int, n *expr.Node) (tables bool) {
 	tables = n.Op == expr.Table
 	for _, a := range n.Args {
@@ -170,28 +174,30 @@ func (j *joined) add(model int, n *expr.Node) (tables bool) {
 }
 
 const (
-	operationsANanosecond = 2 // at least
-	// leastLimit is what a record may take of any model: a batch of few records
-	// takes as long as one of many.
+	operationsANanosecond = 2 // how many simple operations a core does, at least
+	// leastLimit is the least that CostLimit returns: a batch of few records has a
+	// cost that does not depend on their number.
 	leastLimit = 5 * time.Microsecond
-	// ReadLimit is what reading a byte of a text or an item of a list may take where a
-	// version serves: fifty times an operation, which golden rows reckon for it too.
-	// It is 25 ns. BenchmarkReadings of indexnode/query measures what it takes, here on
-	// two cores that others used: to count letters 0.4 ns a byte of ASCII and 1.5 ns of
-	// Cyrillic, to search 0.02 ns, and 5 ns in a text that is made to be slow to
-	// search; of lists 0.2 to 4 ns, and 8 ns of 800,000 empty texts.
+	// ReadLimit is how long a serving version may take to read a byte of a text or an
+	// item of a list: fifty times an operation, so 25 ns. The check of golden rows
+	// counts one operation for it. BenchmarkReadings of indexnode/query measures the
+	// time. On two busy cores it was, for a byte: 0.4 ns to count letters of ASCII
+	// and 1.5 ns of Cyrillic, 0.02 ns to search, and 5 ns to search a text made to be
+	// slow. For an item of a list it was 0.2 to 4 ns, and 8 ns in a list of 800,000
+	// empty texts.
 	ReadLimit = maxSlower * time.Nanosecond / operationsANanosecond
 )
 
-// CostLimit returns what scoring a record may take where the model serves, but for
-// what it reads (see [ReadLimit]): fifty times what Cost reckons with, and no less
-// than some microseconds.
+// CostLimit returns how long scoring a record may take while the model serves: fifty
+// times what Cost estimates, and at least leastLimit. What the model reads from end to
+// end comes on top; see [ReadLimit].
 func (m *Model) CostLimit() time.Duration {
 	return max(maxSlower*time.Duration(m.Cost())*time.Nanosecond/operationsANanosecond, leastLimit)
 }
 
-// MuchSlower reports a model that costs far more, in operations a record, than
-// the one it is to replace. Nodes admit it; who lets it serve should know.
+// MuchSlower returns an error if a version costs far more than the one it is to replace;
+// now and before are their costs, in operations a record. Nodes admit it all the same:
+// the error is for whoever lets it serve.
 func MuchSlower(now, before int) error {
 	if now <= minSlow || now <= maxSlower*before {
 		return nil

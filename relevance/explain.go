@@ -10,23 +10,23 @@ import (
 	"github.com/millrace/millrace/relevance/trees"
 )
 
-// Explanation is why a record scores what it does. For linear and logistic
-// models Base and the contributions add up to the linear score; for trees to
-// the sum of the leaves, each split's step counted for its feature.
+// Explanation says why a record has its score. For linear and logistic models Base and
+// the contributions add up to the linear score. For trees they add up to the sum of the
+// leaves; the difference that each split makes counts as a contribution of its feature.
 type Explanation struct {
-	Score    float64 // as Score gives it, behind the link
-	Base     float64 // the bias; what trees give before the first split
+	Score    float64 // as Scorer.Score gives it, the logistic function or the trees' link applied
+	Base     float64 // the bias; for trees, the sum of their values before the first split
 	Features []Explained
 }
 
-// Explained is a feature's part in a score.
+// Explained is what one feature contributes to a score.
 type Explained struct {
 	Name         string
 	Value        any // float64 or string
 	Contribution float64
 }
 
-// Explain explains the score of one row. It allocates: it is for people.
+// Explain explains the score of one row. It allocates, since it is for people.
 func (s *Scorer) Explain(rows *column.Slab, row int, entity *column.Slab) Explanation {
 	e, inputs := s.Features(rows, row, entity)
 	if s.planned.plan.Scorer != plan.Trees {
@@ -41,8 +41,9 @@ func (s *Scorer) Explain(rows *column.Slab, row int, entity *column.Slab) Explan
 	return e
 }
 
-// Features is Explain without a base, and without contributions where trees
-// score, which cost the most; it returns the inputs of these.
+// Features is like Explain, but leaves out Base and, for trees, the contributions, which
+// take the most time. For trees, inputs are the values of the features, in their order;
+// else nil.
 func (s *Scorer) Features(rows *column.Slab, row int, entity *column.Slab) (e Explanation, inputs []float64) {
 	p, m := s.planned.plan, s.keeping()
 	m.BindEntity(entity)
@@ -53,7 +54,7 @@ func (s *Scorer) Features(rows *column.Slab, row int, entity *column.Slab) (e Ex
 	for _, t := range p.Terms {
 		x := Explained{Name: t.Feature, Value: m.Value(t.Value)}
 		if text, ok := x.Value.(string); ok {
-			x.Value = strings.Clone(text) // the machine writes the next row's there
+			x.Value = strings.Clone(text) // the machine overwrites this memory with the next row
 		}
 		if t.Contribution >= 0 {
 			x.Contribution = m.Value(t.Contribution).(float64)
@@ -65,7 +66,8 @@ func (s *Scorer) Features(rows *column.Slab, row int, entity *column.Slab) (e Ex
 	return e, inputs
 }
 
-// keeping returns the machine that keeps every value, bound to the request.
+// keeping returns an interpreter that keeps the value of every operation, bound to the
+// request.
 func (s *Scorer) keeping() *plan.Machine {
 	if s.explainer == nil {
 		s.explainer = s.planned.plan.Machine(true)
@@ -77,10 +79,10 @@ func (s *Scorer) keeping() *plan.Machine {
 	return s.explainer
 }
 
-// ScoreFeatures returns the score of each record whose features are given, in the
-// order of the spec, as float64, bool or string; a missing number is NaN. It
-// is how golden rows are checked: of many at once, trees are swept as they are
-// where they serve.
+// ScoreFeatures returns the scores of records from the values of their features. A record
+// has a value for each feature, in the order of the spec: a float64, a bool or a string;
+// a missing number is NaN. The golden rows of a pack are checked by it. Trees score them
+// in batches, as they do when they serve.
 func (m *Model) ScoreFeatures(records ...[]any) []float64 {
 	scores := make([]float64, 0, len(records))
 	if f := m.params.Forest; f != nil {
@@ -95,7 +97,7 @@ func (m *Model) ScoreFeatures(records ...[]any) []float64 {
 	return scores
 }
 
-// scoreTrees scores a batch of records.
+// scoreTrees scores at most trees.Batch records.
 func scoreTrees(f *trees.Forest, records [][]any) []float64 {
 	var s trees.Scores
 	matrix, scores := f.Matrix(), make([]float64, len(records))
@@ -125,6 +127,7 @@ func (m *Model) scoreSum(values []any) float64 {
 	return compute.Score(score)
 }
 
+// asNumber returns a bool as 0 or 1, and any other value as it is.
 func asNumber(v any) any {
 	if b, ok := v.(bool); ok {
 		return compute.Bool(b)
@@ -132,6 +135,8 @@ func asNumber(v any) any {
 	return v
 }
 
+// contribution returns what a feature with the weight w and the value v adds to the
+// linear score.
 func (m *Model) contribution(w plan.Weight, v any) float64 {
 	switch v := v.(type) {
 	case string:

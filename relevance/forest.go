@@ -9,13 +9,14 @@ import (
 
 var treesKeys = []string{"model", "inputs", "class", "output"}
 
-// forest reads the section trees and the model file that it names.
+// forest reads the section trees of a spec, and the model file that it names, into
+// p.Forest.
 //
 //	trees:
 //	  model: home.txt     # a LightGBM or XGBoost file beside the spec
-//	  inputs: [a, b]      # the features of its columns; by name if left out
-//	  class: 2            # of a multiclass model
-//	  output: raw         # without the objective's link
+//	  inputs: [a, b]      # the feature of each of its columns; if left out, by their names
+//	  class: 2            # which class of a multiclass model
+//	  output: raw         # the sum of the leaves, without the link of the objective
 func (r *specReader) forest(p *Parameters, section entry) {
 	r.namedTables(p)
 	for name, at := range p.at {
@@ -73,7 +74,7 @@ func (r *specReader) importModel(section, e entry) *trees.Model {
 	return m
 }
 
-// output chooses the class and the link.
+// output applies the keys class and output to a model; nil after a fault.
 func (r *specReader) output(m *trees.Model, section entry, keys map[string]entry) *trees.Model {
 	if e, ok := keys["class"]; ok {
 		class := r.number(e.value, "class")
@@ -102,7 +103,8 @@ func (r *specReader) output(m *trees.Model, section entry, keys map[string]entry
 	return m
 }
 
-// bindInputs makes the forest's columns the spec's features, in its order.
+// bindInputs returns a forest whose columns are the features of the spec, in their order;
+// nil after a fault.
 func (r *specReader) bindInputs(m *trees.Model, section, e entry) *trees.Forest {
 	names, at := m.Names, section.at
 	if e.value != nil {

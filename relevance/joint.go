@@ -52,7 +52,8 @@ func (j *Joint) Plan(rows, entity *column.Layout) (*plan.Plan, error) {
 	return plan.Join(sources, rows, entity)
 }
 
-// Bind prepares a scorer, as [Model.Bind] does. It fails if that of any of the models would.
+// Bind prepares a scorer, as [Model.Bind] does. It fails if Bind of any of the models
+// would.
 func (j *Joint) Bind(rows, entity *column.Layout, viewer *millrace.Viewer, asOf millrace.Time) (*JointScorer, error) {
 	p := j.plan(layouts{rows, entity})
 	if p.err != nil {
@@ -93,14 +94,14 @@ func (j *Joint) names() string {
 
 // JointScorer is a [Scorer] of several models.
 type JointScorer struct {
-	machine *plan.Machine     // interprets the models, or prepares for generated code what the request decides
+	machine *plan.Machine     // interprets the models; with generated code, it only computes what the request alone decides
 	score   compute.ModelFunc // the generated code; nil: the models are interpreted
 	args    compute.ModelArgs
 	forests []*trees.Forest // by model; nil but for models of trees with generated code
-	batch   int             // rows at a time; 0: all
+	batch   int             // how many rows are scored at a time; 0: all
 	scores  trees.Scores
 	plan    *plan.Plan
-	similar bool // the code takes similarities from who calls it
+	similar bool // the generated code expects its caller to compute the similarities of lists
 	objects objectRows
 }
 
@@ -175,7 +176,7 @@ func (s *JointScorer) Reads(columns []int) ([]int, bool) {
 	return columns, len(s.plan.Entity) > 0
 }
 
-// Readings tells what Score reads from end to end.
+// Readings returns what Score reads from end to end; see [Readings].
 func (s *JointScorer) Readings() Readings { return s.plan.Readings() }
 
 // ObjectLayout returns the layout of the features of objects; see [Scorer.ObjectLayout].
@@ -184,7 +185,7 @@ func (s *JointScorer) ObjectLayout() *column.Layout { return s.plan.Objects() }
 // SetObjects gives the features of objects; see [Scorer.SetObjects].
 func (s *JointScorer) SetObjects(objects *column.Slab) { s.objects.given = objects }
 
-// Execution tells what scores: "generated" or "interpreted".
+// Execution returns what computes the scores: "generated" or "interpreted" code.
 func (s *JointScorer) Execution() string {
 	if s.score == nil {
 		return "interpreted"

@@ -1,6 +1,7 @@
-// Package relevance scores records: model specs and their parameters, the
-// registry of models that serve, and the interpreter, which is the exact
-// reference of the Go that package codegen writes.
+// Package relevance scores records. It reads model specs and their parameters, and has
+// the registry of the models that a process can score by. A model is interpreted (package
+// plan), or scored by generated Go, which package codegen writes and which gives the same
+// bits.
 package relevance
 
 import (
@@ -22,38 +23,39 @@ import (
 type Model struct {
 	spec    *Spec
 	params  Parameters
-	weights []float64
-	tables  []*compute.Table
-	plans   *sync.Map // by layouts, each a *planned; shared with models that differ only in weights
-	slow    bool      // never uses generated code
-	own     *Model    // the model with the weights that this one replaces; nil: it has its own
+	weights []float64        // the parameters that are numbers, as plans index them; the bias is first
+	tables  []*compute.Table // the parameters that are tables, likewise
+	plans   *sync.Map        // by layouts, each a *planned; shared with models that differ only in weights
+	slow    bool             // never uses generated code
+	own     *Model           // the model from which [Model.Weighted] made this one; nil: it did not
 
 	readings int              // see Readings
 	viewers  []map[string]any // see Viewers
 }
 
-// layouts is what a plan is for.
+// layouts are those for which a plan is made: of the records, and of the entity's features.
 type layouts struct{ rows, entity *column.Layout }
 
 // planned is a plan and the generated code of its shape, if there is any.
 type planned struct {
 	plan    *plan.Plan
-	score   compute.ModelFunc
-	similar bool // the code takes similarities from who calls it
-	err     error
+	score   compute.ModelFunc // nil: there is no generated code
+	similar bool              // the generated code expects its caller to compute the similarities of lists
+	err     error             // why there is no plan
 
-	// The plan in two parts: fold is what depends on the record alone. Both are nil if
-	// nothing does.
+	// The plan in two parts: fold is what depends on the record alone, and rest all
+	// else. Both are nil if nothing depends on the record alone.
 	fold, rest *planned
 }
 
-// Parse reads a spec with its parameters. File names it in messages; schemas
-// are those it may name. The error, a [*SpecError], reports every fault.
+// Parse reads a spec with its parameters. file is its name in messages, and schemas are
+// those that it may name. The spec may not name other files. The error, a [*SpecError],
+// has every fault.
 func Parse(file string, src []byte, schemas Schemas) (*Model, error) {
 	return SpecText{Name: file, Text: src}.Parse(schemas)
 }
 
-// MaxFileBytes bounds each file that a spec names, and so those of a pack.
+// MaxFileBytes bounds each file that a spec names, and so each file of a pack.
 const MaxFileBytes = 48 << 20
 
 // ParseFile reads the spec name of fsys, and the files beside it that it names.
@@ -93,7 +95,7 @@ func (t SpecText) reader(schemas Schemas) *specReader {
 	return &specReader{specFile: specFile{&problems{}, newSource(t.Name, t.Text), t.Text}, schemas: schemas, open: t.Open}
 }
 
-// Parse is like the function [Parse], for a spec that may name files.
+// Parse is like the function [Parse], but the spec may name files that Open reads.
 func (t SpecText) Parse(schemas Schemas) (*Model, error) {
 	r := t.reader(schemas)
 	params := r.untilFull(r.read)
@@ -106,14 +108,14 @@ func (t SpecText) Parse(schemas Schemas) (*Model, error) {
 	return m, nil
 }
 
-// Name returns the model's name, as requests and feed definitions say it.
+// Name returns the model's name, by which requests and feed definitions refer to it.
 func (m *Model) Name() string { return m.spec.Name }
 
 // Version returns the version of the model's spec.
 func (m *Model) Version() string { return m.spec.Version }
 
-// ReadsObjects reports whether the model reads features of what records are
-// about.
+// ReadsObjects reports whether the spec names a schema for the features of objects, which
+// are what records are about.
 func (m *Model) ReadsObjects() bool { return m.spec.Object != "" }
 
 // Spec returns what the model computes.
@@ -122,16 +124,16 @@ func (m *Model) Spec() *Spec { return m.spec }
 // Parameters returns what training decided. The caller must not change them.
 func (m *Model) Parameters() *Parameters { return &m.params }
 
-// Interpreted returns the model as it serves without generated code: the
-// reference to compare with.
+// Interpreted returns the model without generated code: the reference to compare
+// generated code with.
 func (m *Model) Interpreted() *Model {
 	return &Model{spec: m.spec, params: m.params, weights: m.weights, tables: m.tables, plans: &sync.Map{}, slow: true, readings: m.readings}
 }
 
-// Bind prepares a scorer for records of one layout and the question of one
-// viewer. Entity is the layout of the entity's features, nil when there are
-// none. A field that the layout lacks reads as missing. A viewer value of
-// another type than the spec declares is refused with a [*millrace.Error].
+// Bind prepares a scorer for records of one layout, one viewer and one instant. entity is
+// the layout of the entity's features, nil if there are none. viewer may be nil. A field
+// that a layout lacks reads as missing. A viewer value of another type than the spec
+// declares is refused with a [*millrace.Error].
 func (m *Model) Bind(rows, entity *column.Layout, viewer *millrace.Viewer, asOf millrace.Time) (*Scorer, error) {
 	p := m.plan(layouts{rows, entity})
 	if p.err != nil {
@@ -163,8 +165,8 @@ func (m *Model) plan(l layouts) *planned {
 	return kept.(*planned)
 }
 
-// find looks for generated code of the plan. Code of before there were similarities
-// computes them itself.
+// find looks for generated code of the plan, if generated is set. Older generated code,
+// found by the plan's Former shape, computes the similarities of lists itself.
 func (p *planned) find(generated bool) {
 	if !generated {
 		return
@@ -177,9 +179,9 @@ func (p *planned) find(generated bool) {
 }
 
 // BindFold prepares a scorer for the part of the score that depends on the record alone.
-// It scores a record when that enters a cache, and [Scorer.ScoreFolded] uses the number
-// instead of computing it for every question. It returns nil if the model has no such part,
-// as models of trees do not.
+// A cache computes that part when a record enters it, and [Scorer.ScoreFolded] uses the
+// number for every request. BindFold returns nil if the model has no such part; a model
+// of trees has none.
 func (m *Model) BindFold(rows, entity *column.Layout) (*Scorer, error) {
 	p := m.plan(layouts{rows, entity})
 	if p.err != nil {
@@ -192,6 +194,7 @@ func (m *Model) BindFold(rows, entity *column.Layout) (*Scorer, error) {
 	return newScorer(p.fold, in), nil
 }
 
+// viewerValues appends the viewer's values of vars to dst; see viewerValue.
 func viewerValues(dst []any, viewer *millrace.Viewer, vars []plan.Var) ([]any, error) {
 	for _, v := range vars {
 		x, err := viewerValue(viewer, v)
@@ -203,14 +206,14 @@ func viewerValues(dst []any, viewer *millrace.Viewer, vars []plan.Var) ([]any, e
 	return dst, nil
 }
 
-// viewerValue returns a viewer's value as its spec declares it, nil if the
-// viewer does not have it.
+// viewerValue returns a value of the viewer, of the kind that the spec declares; nil if
+// the viewer does not have it. The viewer's id comes as a *string.
 func viewerValue(viewer *millrace.Viewer, v plan.Var) (any, error) {
 	if viewer == nil {
 		return nil, nil
 	}
 	if v.Name == "id" && v.Kind == plan.String {
-		return &viewer.ID, nil // a string would be copied to the heap
+		return &viewer.ID, nil // as a string in an any it would be allocated
 	}
 	x, ok := viewer.Value(v.Name)
 	if !ok || x == nil {
@@ -230,7 +233,7 @@ func viewerValue(viewer *millrace.Viewer, v plan.Var) (any, error) {
 		got = plan.Strings
 	}
 	if list, is := x.([]string); is && len(list) == 0 && v.Kind == plan.Numbers {
-		return []float64{}, nil // JSON does not say of what an empty list is
+		return []float64{}, nil // an empty list of JSON has no type of its items
 	}
 	if list, is := x.([]float64); is && len(list) == 0 && v.Kind == plan.Strings {
 		return []string{}, nil
@@ -246,11 +249,11 @@ func viewerValue(viewer *millrace.Viewer, v plan.Var) (any, error) {
 	return x, nil
 }
 
-// Viewers returns a few viewers of the model's golden rows. The model's author says by
-// them that it gives them a score.
+// Viewers returns the values of a few viewers from the golden rows of the model's pack.
+// By these rows the author says that the model gives such viewers a score.
 func (m *Model) Viewers() []map[string]any { return m.viewers }
 
-// WithViewers returns the model with viewers of its golden rows.
+// WithViewers returns a copy of the model with these Viewers.
 func (m *Model) WithViewers(all []map[string]any) *Model {
 	with := *m
 	with.viewers = all

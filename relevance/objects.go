@@ -7,21 +7,23 @@ import (
 	"github.com/millrace/millrace/relevance/plan"
 )
 
-// Objects are the features of the objects of records, a row for each record, in
-// the layout in which a scorer reads them. What they were written with does
-// not matter: fields are found by name, and numbers become doubles.
+// Objects collects the features of the objects of records, a row for each record, in the
+// layout in which a scorer reads them. An object is what a record is about. The features
+// may come in any layout: fields are found by name, and whole numbers become doubles
+// where the scorer reads doubles.
 type Objects struct {
-	layout *column.Layout
+	layout *column.Layout // of rows
 	rows   *column.Appender
-	maps   map[*column.Layout][]place
-	last   *column.Layout // that was looked up
-	places []place        // of last
+	maps   map[*column.Layout][]place // where each layout has the fields of layout
+	last   *column.Layout             // the layout that was looked up last
+	places []place                    // of last
 
-	numbers []float64
-	texts   []string
+	numbers []float64 // memory for copy
+	texts   []string  // likewise
 }
 
-// Features are rows of features: a *[column.Slab] or a [column.Packed].
+// Features are rows of features: a *[column.Slab] or a [column.Packed]. A field is an
+// index of Layout's fields.
 type Features interface {
 	Layout() *column.Layout
 	Null(field, row int) bool
@@ -33,17 +35,17 @@ type Features interface {
 
 // place is where a layout has a field.
 type place struct {
-	column int         // -1 where it has not
-	kind   column.Kind // there
+	column int         // -1: it has no such field, or one of another type
+	kind   column.Kind // of the field in that layout
 }
 
-// NewObjects returns no rows for scorers of the layout, which
-// [Scorer.ObjectLayout] tells.
+// NewObjects returns an Objects without rows. layout is the one that
+// [Scorer.ObjectLayout] returns.
 func NewObjects(layout *column.Layout) *Objects {
 	return &Objects{layout: layout, maps: map[*column.Layout][]place{}, rows: column.New(layout, 1, 0).Append()}
 }
 
-// Reset forgets the rows, whose memory is used again: nobody may read them any
+// Reset removes all rows and reuses their memory. Nobody may read a Slab of before any
 // more.
 func (o *Objects) Reset() {
 	s := o.rows.Slab()
@@ -51,7 +53,7 @@ func (o *Objects) Reset() {
 	o.rows = s.Append()
 }
 
-// Slab returns the rows.
+// Slab returns the rows, for [Scorer.SetObjects].
 func (o *Objects) Slab() *column.Slab { return o.rows.Slab() }
 
 // AddNone adds a row for a record of whose object nothing is known.
@@ -61,11 +63,11 @@ func (o *Objects) AddNone() {
 		next.SetNull(i)
 	}
 	if err := o.rows.End(next); err != nil {
-		panic(err) // nulls are never too long
+		panic(err) // End fails only for values that are too long
 	}
 }
 
-// Add adds a row of features for the object of the next record.
+// Add adds a row for the object of the next record, from a row of features.
 func (o *Objects) Add(features Features, row int) error {
 	o.find(features.Layout())
 	next := o.rows.Begin()
@@ -79,8 +81,8 @@ func (o *Objects) Add(features Features, row int) error {
 	return o.rows.End(next)
 }
 
-// find sets where a layout has the fields. One of another type is as good as
-// not there.
+// find sets places to where a layout has the fields. A field of another type counts as
+// missing.
 func (o *Objects) find(l *column.Layout) {
 	if l == o.last {
 		return
@@ -102,6 +104,7 @@ func (o *Objects) find(l *column.Layout) {
 	o.last, o.places = l, places
 }
 
+// copy sets field i of a new row from a field that features has at p.
 func (o *Objects) copy(to *column.Row, i int, from Features, p place, row int) {
 	switch p.kind {
 	case column.Int, column.Time:
@@ -121,13 +124,14 @@ func (o *Objects) copy(to *column.Row, i int, from Features, p place, row int) {
 	}
 }
 
-// objectRows are those of a scorer.
+// objectRows are the rows of objects' features that a scorer reads.
 type objectRows struct {
-	given *column.Slab
-	none  *Objects // for who gave none
+	given *column.Slab // what SetObjects gave; nil: nothing
+	none  *Objects     // rows without values, for when nothing was given
 }
 
-// of returns the rows of a plan that reads them, one for each of rows.
+// of returns a row of objects' features for each of rows. If the plan reads none, it
+// returns what was given.
 func (o *objectRows) of(p *plan.Plan, rows *column.Slab) *column.Slab {
 	if p.Objects() == nil || o.given != nil {
 		return o.given

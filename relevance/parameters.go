@@ -16,7 +16,8 @@ import (
 	"github.com/millrace/millrace/relevance/trees"
 )
 
-// Parameters are what training decides. They are data: new ones need no build.
+// Parameters are the numbers of a model that training decides. They are data: to change
+// them needs no build of code.
 type Parameters struct {
 	Bias    float64
 	Weights map[string]Weight // by feature
@@ -25,8 +26,9 @@ type Parameters struct {
 	at      map[string]pos    // where each weight stands
 }
 
-// Weight is what a feature is multiplied with, a number. Or it is a table, of a feature whose
-// values are its keys, with what each value adds to the score.
+// Weight says what a feature adds to a linear score. It is a number, by which the
+// feature's value is multiplied, or a table, which has what each value of the feature
+// adds.
 type Weight struct {
 	Scalar float64
 	Table  *Table // nil: Scalar is the weight
@@ -34,9 +36,9 @@ type Weight struct {
 
 // Table maps strings or numbers to numbers.
 type Table struct {
-	Strings map[string]float64
-	Numbers []float64 // or the keys, ascending
-	Values  []float64 // of Numbers, one for each
+	Strings map[string]float64 // nil: the keys are numbers
+	Numbers []float64          // the keys that are numbers, ascending
+	Values  []float64          // one for each of Numbers
 }
 
 func (t *Table) kind() plan.Kind {
@@ -46,7 +48,8 @@ func (t *Table) kind() plan.Kind {
 	return plan.Number
 }
 
-// compile makes the table ready for look-ups.
+// compile returns the table in the form for look-ups; missing is the value of an unknown
+// key.
 func (t *Table) compile(missing float64) *compute.Table {
 	if t.Strings != nil {
 		return compute.StringTable(t.Strings, missing)
@@ -77,6 +80,7 @@ func (r *specReader) readParameters(n *document.Node) Parameters {
 	return other.parameters(other.specFile.read())
 }
 
+// parameters reads the entries of the mapping of parameters.
 func (r *specReader) parameters(entries []entry) Parameters {
 	p := Parameters{Weights: map[string]Weight{}, Tables: map[string]Table{}, at: map[string]pos{}}
 	for _, e := range entries {
@@ -150,8 +154,8 @@ func (r *specReader) table(n *document.Node, what string) Table {
 	return t
 }
 
-// order sorts a table by its keys, and refuses keys that stand twice. The entries are those
-// that the keys are from.
+// order sorts a table with number keys, and notes a problem for each key that stands
+// twice. from has the entry of each key; what is the table in messages.
 func (r *specReader) order(t *Table, from []entry, what string) {
 	at := make([]int, len(t.Numbers))
 	for i := range at {
@@ -169,12 +173,14 @@ func (r *specReader) order(t *Table, from []entry, what string) {
 	t.Numbers, t.Values = numbers, values
 }
 
+// number reads a key as a finite number; false if it is none.
 func number(key string) (float64, bool) {
 	x, err := strconv.ParseFloat(key, 64)
 	return x, err == nil && !math.IsNaN(x) && !math.IsInf(x, 0)
 }
 
-// tableTypes tells the types of the tables' keys, for the expressions.
+// tableTypes returns the types of the keys of the named tables, which expressions are
+// checked with.
 func (p *Parameters) tableTypes() map[string]expr.Type {
 	types := map[string]expr.Type{}
 	for name, t := range p.Tables {
@@ -186,8 +192,8 @@ func (p *Parameters) tableTypes() map[string]expr.Type {
 	return types
 }
 
-// weights checks that each feature has a weight that fits, and gives each weight its place
-// among the parameters.
+// weights checks that each feature has a weight that fits. It sets, in the spec's source,
+// the index of each weight in the lists that compile returns.
 func (r *specReader) weights(p *Parameters) {
 	s := r.spec
 	src := &s.source
@@ -218,8 +224,8 @@ func (r *specReader) weights(p *Parameters) {
 	}
 }
 
-// namedTables gives each table of the expressions its place among the
-// parameters.
+// namedTables sets, in the spec's source, the order of the tables that expressions look
+// into: the named ones by name, and then those written in the expressions.
 func (r *specReader) namedTables(p *Parameters) {
 	s, src := r.spec, &r.spec.source
 	for name, t := range p.Tables {
@@ -235,7 +241,7 @@ func (r *specReader) namedTables(p *Parameters) {
 	}
 }
 
-// fits reports a weight that the feature's values cannot be multiplied with.
+// fits notes a problem if a weight does not go with the type of its feature.
 func (r *specReader) fits(f *Feature, w Weight, at pos) {
 	if f.Tree == nil {
 		return
@@ -251,7 +257,8 @@ func (r *specReader) fits(f *Feature, w Weight, at pos) {
 	}
 }
 
-// compile returns the parameters as the lists that plans of the spec index.
+// compile returns the parameters as the lists that plans of the spec index. weights[0] is
+// the bias.
 func (s *Spec) compile(p *Parameters) (weights []float64, tables []*compute.Table) {
 	weights = []float64{p.Bias}
 	if s.source.Scorer == plan.Trees {
@@ -271,8 +278,8 @@ func (s *Spec) compile(p *Parameters) (weights []float64, tables []*compute.Tabl
 	return weights, tables
 }
 
-// expressionTables are the tables that expressions look into, in the order of
-// the spec's source.
+// expressionTables returns the tables that expressions look into, in the order of
+// namedTables.
 func (s *Spec) expressionTables(p *Parameters) (tables []*compute.Table) {
 	for _, v := range s.source.Tables {
 		if t, ok := p.Tables[v.Name]; ok {
@@ -292,7 +299,7 @@ func (s *Spec) expressionTables(p *Parameters) (tables []*compute.Table) {
 	return tables
 }
 
-// String prints a weight as a spec writes it.
+// String returns a weight as a spec writes it.
 func (w Weight) String() string {
 	if w.Table != nil {
 		return w.Table.String()
@@ -300,8 +307,8 @@ func (w Weight) String() string {
 	return fmt.Sprint(w.Scalar)
 }
 
-// Number returns a weight as JSON has it: a number, or an object of numbers by the keys of
-// the table.
+// Number returns a weight for JSON: a float64, or, for a table, a map[string]float64 by
+// its keys.
 func (w Weight) Number() any {
 	if w.Table == nil {
 		return w.Scalar
@@ -316,7 +323,7 @@ func (w Weight) Number() any {
 	return all
 }
 
-// String prints a table as a spec writes it, keys ascending.
+// String returns a table as a spec writes it, keys ascending.
 func (t Table) String() string {
 	var parts []string
 	for _, k := range slices.Sorted(maps.Keys(t.Strings)) {

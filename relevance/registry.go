@@ -15,33 +15,34 @@ import (
 	"github.com/millrace/millrace/schemas/registry"
 )
 
-// ID names one version of a model: the same three always mean the same bytes.
-// Of a built-in model only the name is set.
+// ID names one version of a model: equal IDs always mean the same bytes. The ID of a
+// built-in model has only the name.
 type ID struct {
 	Name    string
 	Version string
-	Sum     string // SHA-256 of the pack, as it was handed over, in hex
+	Sum     string // SHA-256 of the bytes of the pack that was admitted, in hex
 }
 
-// String returns the id as people read it: likes 2.
+// String returns the name and the version, such as "likes 2".
 func (id ID) String() string { return strings.TrimSpace(id.Name + " " + id.Version) }
 
-// Registry is the models that a process can score by: those built in, and
-// every version that was admitted. Which of them serves is not its to say. It
-// is safe for concurrent use.
+// Registry holds the models that a process can score by: the built-in ones, and every
+// version that was admitted. It does not know which version serves. It is safe for
+// concurrent use.
 type Registry struct {
 	mu struct {
 		sync.RWMutex
 		models  map[ID]*Model
-		joints  []*Joint // of models that were asked for together
-		derived map[derived]*Model
+		joints  []*Joint           // the joints that were asked for, at most maxJoints
+		derived map[derived]*Model // models with other weights, at most maxDerived
 	}
 }
 
-// maxJoints bounds how many sets of models are kept; then they start over.
+// maxJoints bounds how many joints are kept. When there are so many, all are dropped.
 const maxJoints = 64
 
-// Join joins a model and others. While they are there, it returns the same.
+// Join returns the joint of a model and others, which it finds by their ids. Equal calls
+// return the same joint as long as the registry keeps it.
 func (r *Registry) Join(m *Model, ids ...ID) (*Joint, error) {
 	models := []*Model{m}
 	for _, id := range ids {
@@ -54,7 +55,7 @@ func (r *Registry) Join(m *Model, ids ...ID) (*Joint, error) {
 	return r.Joined(models...), nil
 }
 
-// Joined is Join of models that were found.
+// Joined is Join for models that the caller has.
 func (r *Registry) Joined(models ...*Model) *Joint {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -85,10 +86,10 @@ func Builtin() *Registry {
 // Get returns a built-in model by its name.
 func (r *Registry) Get(name string) (*Model, error) { return r.Find(ID{Name: name}) }
 
-// Find returns exactly the model that is named. Where no version is named and
-// no such model is built in, the error, a [millrace.Error] with the field
-// "model", refuses the request and names the models that are known; a version
-// that is not here is [millrace.ReasonNotHere].
+// Find returns the model with exactly this id. The error is a [millrace.Error] of the
+// field "model". For a version that is not in the registry its reason is
+// [millrace.ReasonNotHere]. For a name alone that is not built in it is
+// [millrace.ReasonUnknown].
 func (r *Registry) Find(id ID) (*Model, error) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -115,8 +116,9 @@ func (r *Registry) Find(id ID) (*Model, error) {
 	}
 }
 
-// Admit adds a version beside the others: the model that validate returns, which is
-// called if the id is one that a version may have.
+// Admit adds a version: the model that validate returns. It refuses the name of a
+// built-in model, and an id without a version or a checksum; then it does not call
+// validate.
 func (r *Registry) Admit(id ID, validate func() (*Model, error)) error {
 	if err := CheckName(id.Name); err != nil {
 		return fmt.Errorf("relevance: admit %s: %w", id, err)
@@ -145,7 +147,7 @@ func (r *Registry) Drop(id ID) {
 	}
 }
 
-// Names returns the names of the models, sorted.
+// Names returns the names of all models, sorted, each once.
 func (r *Registry) Names() []string {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -160,9 +162,10 @@ func (r *Registry) namesLocked() []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// CompareVersions compares versions as people read them: runs of digits by
-// their number, anything else by its bytes; 1.10-rc1, and whatever else goes on with
-// a hyphen and a letter, comes before 1.10, as in semantic versions.
+// CompareVersions returns below 0 if version a is older than b, above 0 if it is newer,
+// and 0 if neither is. Runs of digits are compared as numbers, and all else by its bytes.
+// As in semantic versions, a version that goes on with a hyphen and a letter is older
+// than the one without: 1.10-rc1 comes before 1.10.
 func CompareVersions(a, b string) int {
 	for a != "" && b != "" {
 		x, y := digits(a), digits(b)
@@ -185,11 +188,12 @@ func CompareVersions(a, b string) int {
 	return cmp.Compare(len(a), len(b))
 }
 
-// preRelease reports whether the rest of a version makes it one before that without.
+// preRelease reports whether the rest of a version begins with a hyphen and a letter.
 func preRelease(rest string) bool {
 	return len(rest) > 1 && rest[0] == '-' && (rest[1] >= 'a' && rest[1] <= 'z' || rest[1] >= 'A' && rest[1] <= 'Z')
 }
 
+// digits returns how many digits s begins with.
 func digits(s string) int {
 	n := 0
 	for n < len(s) && s[n] >= '0' && s[n] <= '9' {
@@ -216,11 +220,11 @@ var shipped = sync.OnceValue(func() Schemas {
 	return all
 })
 
-// ShippedSchemas are the schemas of every binary, for [Parse].
+// ShippedSchemas returns the schemas that every binary has, for [Parse].
 func ShippedSchemas() Schemas { return maps.Clone(shipped()) }
 
-// SchemasOf returns the schemas that ship and those of a registry: what specs may
-// name where these are known.
+// SchemasOf returns the schemas that every binary has and those of a registry of schemas,
+// for [Parse].
 func SchemasOf(known *registry.Snapshot) Schemas {
 	all := ShippedSchemas()
 	all.add(known)
@@ -233,7 +237,7 @@ func (s Schemas) add(known *registry.Snapshot) {
 	}
 }
 
-// BuiltinSpec returns the source of a model that every binary has.
+// BuiltinSpec returns the text of the spec of a built-in model.
 func BuiltinSpec(name string) ([]byte, error) { return builtin.ReadFile("builtin/" + name + ".yaml") }
 
 var builtinModels = sync.OnceValue(func() map[string]*Model {
@@ -252,8 +256,8 @@ var builtinModels = sync.OnceValue(func() map[string]*Model {
 	return models
 })
 
-// CheckName refuses the name of a model that every binary has: no pack takes its
-// place, since it ranks where all others fail.
+// CheckName refuses the name of a built-in model. No pack can take the place of one,
+// since built-in models must rank even if all others fail.
 func CheckName(name string) error {
 	if _, builtin := builtinModels()[name]; !builtin {
 		return nil

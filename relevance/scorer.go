@@ -11,7 +11,7 @@ import (
 // Scorer scores records of one layout for one viewer and instant. It is for
 // one goroutine at a time.
 type Scorer struct {
-	machine *plan.Machine     // interprets the model, or only prepares for generated code what the request decides
+	machine *plan.Machine     // interprets the model; with generated code, it only computes what the request alone decides
 	score   compute.ModelFunc // the generated code; nil: the model is interpreted
 	args    compute.ModelArgs
 	forest  *trees.Forest // of a model of trees with generated code; else nil
@@ -19,14 +19,14 @@ type Scorer struct {
 	planned *planned
 	in      plan.Inputs
 	viewer  []any   // memory for the values of the next viewer
-	folded  *Scorer // of [Scorer.ScoreFolded]; nil until that is used
+	folded  *Scorer // scores what depends on more than the record; nil until [Scorer.ScoreFolded] is used
 
-	ceilings *plan.Ceilings // of folded; nil where there are none
-	bounded  bool           // ceilings were made, or there are none
+	ceilings *plan.Ceilings // of folded; nil: there are none
+	bounded  bool           // ceilings is set
 	objects  objectRows
 
-	explainer *plan.Machine // nil until something is explained
-	unbound   bool          // the explainer is bound to an earlier request
+	explainer *plan.Machine // keeps every value; nil until something is explained
+	unbound   bool          // the explainer is not bound to the present request
 }
 
 func newScorer(p *planned, in plan.Inputs) *Scorer {
@@ -55,8 +55,8 @@ func (s *Scorer) bind(in plan.Inputs) {
 	}
 }
 
-// Rebind prepares the scorer for another viewer and instant, in the memory
-// that it has. After an error it is as it was before.
+// Rebind prepares the scorer for another viewer and instant, and reuses its memory. After
+// an error the scorer is as it was before.
 func (s *Scorer) Rebind(viewer *millrace.Viewer, asOf millrace.Time) error {
 	in := s.in
 	in.AsOf = float64(asOf)
@@ -69,8 +69,8 @@ func (s *Scorer) Rebind(viewer *millrace.Viewer, asOf millrace.Time) error {
 	return nil
 }
 
-// LetGo lets go of the texts and lists of the question, which may take much memory. The
-// scorer must be bound anew before it is used again.
+// LetGo frees the texts and lists of the request, which may take much memory. Call Rebind
+// before the scorer is used again.
 func (s *Scorer) LetGo() {
 	s.machine.LetGo()
 	clear(s.args.Strings)
@@ -82,8 +82,9 @@ func (s *Scorer) LetGo() {
 	s.explainer = nil
 }
 
-// Score writes the score of row sel[i] of rows to out[i]. Entity is one row of
-// the entity's features, or nil. In the steady state it does not allocate.
+// Score writes the score of row sel[i] of rows to out[i]. entity has one row, the
+// entity's features, or is nil. Once its memory has grown to what the rows need, it does
+// not allocate.
 func (s *Scorer) Score(rows *column.Slab, sel []int32, entity *column.Slab, out []float64) {
 	if s.planned.plan.Objects() != nil {
 		s.args.Objects = s.objects.of(s.planned.plan, rows)
@@ -112,7 +113,7 @@ func (s *Scorer) Score(rows *column.Slab, sel []int32, entity *column.Slab, out 
 // run calls the generated code.
 func (s *Scorer) run() {
 	if len(s.args.Sel) == 0 {
-		return // of which there is no first row
+		return // generated code expects at least one row
 	}
 	if s.planned.similar {
 		s.machine.Similar(&s.args)
@@ -121,8 +122,8 @@ func (s *Scorer) run() {
 }
 
 // ScoreFolded gives the same scores as Score, to the bit, but takes the part of them that
-// depends on the record alone from own: for every row of rows what the scorer of
-// [Model.BindFold] computed. It is for models that have such a part.
+// depends on the record alone from own. own has that part for every row of rows, as the
+// scorer of [Model.BindFold] computes it. It is only for models that have such a part.
 func (s *Scorer) ScoreFolded(own []float64, rows *column.Slab, sel []int32, entity *column.Slab, out []float64) {
 	rest := s.rest()
 	rest.args.Folded, rest.objects.given = own, s.objects.given
@@ -130,7 +131,7 @@ func (s *Scorer) ScoreFolded(own []float64, rows *column.Slab, sel []int32, enti
 	rest.Score(rows, sel, entity, out)
 }
 
-// rest is the scorer of what depends on more than the record.
+// rest returns the scorer of what depends on more than the record.
 func (s *Scorer) rest() *Scorer {
 	if s.folded == nil {
 		s.folded = newScorer(s.planned.rest, s.in)
@@ -141,8 +142,9 @@ func (s *Scorer) rest() *Scorer {
 // Ceilings bounds scores before they are computed; see [plan.Ceilings].
 type Ceilings = plan.Ceilings
 
-// Ceilings returns what bounds the scores of [Scorer.ScoreFolded] before they are
-// computed; nil: nothing does. After each Rebind it must be told its limits anew.
+// Ceilings returns the bounds of the scores of [Scorer.ScoreFolded]; nil if there are
+// none. rows is the layout of the records. After each Rebind the limits must be set in it
+// anew.
 func (s *Scorer) Ceilings(rows *column.Layout) *Ceilings {
 	if !s.bounded {
 		s.ceilings, s.bounded = s.rest().machine.Ceilings(rows.Time()), true
@@ -150,17 +152,17 @@ func (s *Scorer) Ceilings(rows *column.Layout) *Ceilings {
 	return s.ceilings
 }
 
-// ObjectLayout returns the layout in which the scorer reads the features of
-// objects, nil if it reads none.
+// ObjectLayout returns the layout in which the scorer reads the features of objects; nil
+// if it reads none.
 func (s *Scorer) ObjectLayout() *column.Layout { return s.planned.plan.Objects() }
 
-// SetObjects gives the features of the objects of the rows that are scored from
-// now on, in the layout that [Scorer.ObjectLayout] tells: row by row, as
-// [Objects] makes them. Nil: nothing is known of them.
+// SetObjects sets the features of the objects of the rows that are scored from now on: a
+// row for each of them, in the layout of [Scorer.ObjectLayout], as [Objects] makes them.
+// Nil: the features are missing.
 func (s *Scorer) SetObjects(objects *column.Slab) { s.objects.given = objects }
 
-// Reads appends the columns of the record that Score reads, or ScoreFolded,
-// and tells whether it reads the entity.
+// Reads appends the indexes of the record's columns that Score reads, or, with folded,
+// ScoreFolded. The bool says whether it reads the entity's features.
 func (s *Scorer) Reads(columns []int, folded bool) ([]int, bool) {
 	p := s.planned
 	if folded {
@@ -172,11 +174,11 @@ func (s *Scorer) Reads(columns []int, folded bool) ([]int, bool) {
 	return columns, len(p.plan.Entity) > 0
 }
 
-// Readings are the texts and lists that scoring reads from end to end, so that their length
-// counts.
+// Readings are the texts and lists that scoring reads from end to end, so that its time
+// depends on their length.
 type Readings = plan.Readings
 
-// Readings tells what Score reads from end to end, or ScoreFolded.
+// Readings returns what Score reads from end to end, or, with folded, ScoreFolded.
 func (s *Scorer) Readings(folded bool) Readings {
 	if folded {
 		return s.planned.rest.plan.Readings()
@@ -184,8 +186,8 @@ func (s *Scorer) Readings(folded bool) Readings {
 	return s.planned.plan.Readings()
 }
 
-// Execution tells what scores: "generated" or "interpreted". Both give the
-// same bits.
+// Execution returns what computes the scores: "generated" or "interpreted" code. Both
+// give the same bits.
 func (s *Scorer) Execution() string {
 	if s.score == nil {
 		return "interpreted"

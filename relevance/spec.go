@@ -16,19 +16,19 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// Schemas are the schemas that specs may name, by the full name of the schema's record.
+// Schemas are the schemas that a spec may name, by the full name of their Avro record.
 type Schemas map[string]Records
 
-// Records are the records, or the features, of one name.
+// Records describes the records, or the features, of one full name.
 type Records struct {
 	Layout *column.Layout
-	Family *schemas.Family // whose layout it is; nil where only the layout is known
+	Family *schemas.Family // all schemas of the name, which make up Layout; nil: only the layout is known
 }
 
-// names are the full names, sorted.
+// names returns the full names, sorted.
 func (s Schemas) names() []string { return slices.Sorted(maps.Keys(s)) }
 
-// maxFeatures bounds a spec: what it costs to score grows with its features.
+// maxFeatures bounds the features of a spec, since the cost of scoring grows with them.
 const maxFeatures = 4096
 
 // Spec is a checked model spec: what a model computes, without parameters.
@@ -37,45 +37,45 @@ type Spec struct {
 	Name     string
 	Version  string
 	About    string
-	Schemas  []string // of records; empty: of records only the fields with a role are known
-	Entity   string   // the schema of the entity's features, or empty
-	Object   string   // the schema of the features of what records are about, or empty
+	Schemas  []string // of records; empty: it reads only the fields that every record has, see roles
+	Entity   string   // the schema of the features of entities, or empty
+	Object   string   // the schema of the features of objects, which are what records are about, or empty
 	Features []Feature
-	source   plan.Source
+	source   plan.Source   // what plans are built from
 	types    []FeatureType // of Features
-	tables   []literal     // tables written inside expressions
+	tables   []literal     // the tables written in expressions
 }
 
 // Feature is a feature of a spec.
 type Feature struct {
 	Name   string
-	Source string // its expression
-	Line   int    // in the file
-	Tree   *expr.Node
-	at     pos // of its name
+	Source string     // its expression
+	Line   int        // of the expression, in the file
+	Tree   *expr.Node // nil only while a spec with faults is read
+	at     pos        // of its name
 }
 
-// literal is a table that is written inside an expression.
+// literal is a table that is written in an expression.
 type literal struct {
 	name  string
 	value *expr.MapValue
 }
 
-// Source returns the spec as a plan needs it.
+// Source returns what plans are built from.
 func (s *Spec) Source() *plan.Source { return &s.source }
 
 // Scorer returns the name of the spec's scorer: "linear", "logistic" or
 // "trees".
 func (s *Spec) Scorer() string { return s.source.Scorer.String() }
 
-// specReader reads a spec and its parameters, collecting faults.
+// specReader reads a spec and its parameters, and collects the faults.
 type specReader struct {
 	specFile
 	spec    *Spec
 	schemas Schemas
-	open    func(file string) ([]byte, error) // reads a file beside the spec; nil: there are none
-	tables  map[string]expr.Type              // of the parameters, for the expressions
-	byName  map[string]int                    // features
+	open    func(file string) ([]byte, error) // reads a file beside the spec; nil: it may name none
+	tables  map[string]expr.Type              // the named tables of the parameters, with the types of their keys
+	byName  map[string]int                    // indexes of the features
 	unknown bool                              // a schema that the spec names is not known
 }
 
@@ -86,7 +86,8 @@ var (
 
 var specKeys = []string{"name", "version", "about", "schemas", "entity", "object", "viewer", "features", "scorer", "trees", "parameters"}
 
-// untilFull calls read, and ends it early once there are more faults than are reported.
+// untilFull calls read. Once there are more than maxProblems faults, add panics with
+// tooMany, and untilFull returns zero Parameters.
 func (r *specReader) untilFull(read func() Parameters) (params Parameters) {
 	defer func() {
 		if p := recover(); p != nil && p != any(tooMany{}) {
@@ -96,8 +97,8 @@ func (r *specReader) untilFull(read func() Parameters) (params Parameters) {
 	return read()
 }
 
-// readParametersAlone reads only what needs no schemas: the parameters, and the scorer
-// that takes them.
+// readParametersAlone reads only the parameters and the scorer of a spec, for which no
+// schemas need be known.
 func (r *specReader) readParametersAlone() Parameters {
 	r.spec = &Spec{File: r.in.name}
 	var parameters *document.Node
@@ -149,6 +150,7 @@ func (r *specReader) read() Parameters {
 	return params
 }
 
+// head reads all keys but viewer, features, trees and parameters.
 func (r *specReader) head(at map[string]entry) {
 	s := r.spec
 	if e, ok := at["name"]; ok {
@@ -157,7 +159,7 @@ func (r *specReader) head(at map[string]entry) {
 		}
 	}
 	if e, ok := at["version"]; ok {
-		// As the cluster's ledgers of versions demand it.
+		// The same rule as that of the cluster's store of versions.
 		if s.Version = r.text(e.value, "version"); s.Version == "" || len(s.Version) > 100 || strings.ContainsFunc(s.Version, func(c rune) bool { return unicode.IsSpace(c) || unicode.IsControl(c) }) {
 			r.add(r.position(e.value), `write 1 to 100 bytes without spaces, such as "2"`, "%q is not the name of a version", s.Version)
 		}
@@ -181,8 +183,8 @@ func (r *specReader) head(at map[string]entry) {
 	}
 }
 
-// schemaWayOut says what to do about an unknown schema: to somebody who uses a command, which
-// reads files, and to somebody whose index nodes refuse a model.
+// schemaWayOut says what to do about an unknown schema. It is for a user of a command,
+// which reads schemas from files, and for one whose index nodes refuse a model.
 const schemaWayOut = "; to a command give the .avsc files of others by --schema, to a cluster by millrace schema define"
 
 func (r *specReader) schema(n *document.Node) string {
@@ -209,9 +211,9 @@ var viewerKinds = map[string]plan.Kind{
 	"list(double)": plan.Numbers, "list(string)": plan.Strings,
 }
 
-// ViewerValues returns the values of the viewer that a spec declares, with the type of
-// each as refusals name it. A request with a value of another type is refused. The schemas
-// of the spec's records need not be known.
+// ViewerValues returns the viewer's values that a spec declares, by name, each with the
+// word for its type that refusals use. A request with a value of another type is refused.
+// The schemas of the spec need not be known.
 func (t SpecText) ViewerValues() (map[string]string, error) {
 	r := t.reader(nil)
 	r.untilFull(func() (none Parameters) {
@@ -226,13 +228,14 @@ func (t SpecText) ViewerValues() (map[string]string, error) {
 	return viewerValuesOf(r.spec), r.err()
 }
 
-// ViewerValues returns what [SpecText.ViewerValues] does, of the model's spec.
+// ViewerValues returns the viewer's values that the model's spec declares; see
+// [SpecText.ViewerValues].
 func (m *Model) ViewerValues() map[string]string { return viewerValuesOf(m.spec) }
 
 func viewerValuesOf(s *Spec) map[string]string {
 	all := map[string]string{}
 	for _, v := range s.source.Viewer {
-		if v.Name != "id" { // which every viewer may have, as a text
+		if v.Name != "id" { // every viewer may have an id, and it is not declared
 			all[v.Name] = v.Kind.String()
 		}
 	}
@@ -287,15 +290,16 @@ func (r *specReader) features(n *document.Node) {
 	}
 }
 
-// roles are the fields that every record has, whatever its schema calls them.
+// roles are the fields that every record has, whatever its schema calls them: a schema
+// says which of its fields has which role.
 var roles = []column.Field{
 	{Name: "id", Kind: column.String}, {Name: "entity", Kind: column.String}, {Name: "type", Kind: column.String},
 	{Name: "time", Kind: column.Time}, {Name: "version", Kind: column.Int, Nullable: true},
 	{Name: "object", Kind: column.String, Nullable: true},
 }
 
-// env is what the spec's expressions may speak of: the fields of its schemas, and each role
-// under its own name, unless a schema has a field of that name.
+// env returns what the spec's expressions may refer to: the fields of its schemas, and
+// each role under its own name, unless a schema has a field of that name.
 func (r *specReader) env() expr.Env {
 	env := expr.Env{Mode: expr.Model, Viewer: map[string]expr.Type{}, Tables: r.tables}
 	s := r.spec
@@ -333,7 +337,7 @@ func (r *specReader) env() expr.Env {
 
 // expression parses a feature's source; nil after a fault.
 func (r *specReader) expression(n *document.Node, src string, env expr.Env) *expr.Node {
-	if r.unknown { // so which fields there are is not known either
+	if r.unknown { // then the fields are not known either
 		return nil
 	}
 	if src == "" {
@@ -356,8 +360,8 @@ func (r *specReader) expression(n *document.Node, src string, env expr.Env) *exp
 	return nil
 }
 
-// suggestion is the way out of a fault of an expression. Where that is about features whose
-// schema the spec does not name, it is to name it.
+// suggestion returns what to do about a fault of an expression. If the expression reads
+// features whose schema the spec does not name, that is to name it.
 func (r *specReader) suggestion(p expr.Problem) string {
 	for root, schema := range map[string]string{"entity": r.spec.Entity, "object": r.spec.Object} {
 		if schema == "" && strings.HasSuffix(p.Message, " in "+root) {
@@ -367,7 +371,7 @@ func (r *specReader) suggestion(p expr.Problem) string {
 	return p.Suggestion
 }
 
-// offset returns the index, in characters, of a line and column in text.
+// offset returns the index, in characters, of a line and a column of text, both from 1.
 func offset(text string, line, col int) int {
 	i := 0
 	runes := []rune(text)
@@ -379,7 +383,7 @@ func offset(text string, line, col int) int {
 	return min(i+max(col-1, 0), len(runes))
 }
 
-// literals collects the tables written inside an expression.
+// literals adds the tables that are written in an expression to the spec, each once.
 func (r *specReader) literals(n *expr.Node) {
 	if m, ok := n.Value.(*expr.MapValue); ok {
 		name := plan.LiteralTable(n)
@@ -392,7 +396,8 @@ func (r *specReader) literals(n *expr.Node) {
 	}
 }
 
-// featureKind returns what kind of value a feature of a type has.
+// featureKind returns the kind of value of a feature whose expression has type t. It
+// fails for a type that a feature cannot have, such as a list.
 func featureKind(t expr.Type) (plan.Kind, error) {
 	switch t {
 	case expr.Double, expr.Int, expr.Time, expr.Duration, expr.Bool:
@@ -403,8 +408,8 @@ func featureKind(t expr.Type) (plan.Kind, error) {
 	return 0, fmt.Errorf("a feature is a number, a boolean or a string, and this is a %s", t)
 }
 
-// RoleLayout is the columns that every record has by role, for a spec that
-// names no schema.
+// RoleLayout returns the layout of the fields that every record has by role, for a spec
+// that names no schema.
 func RoleLayout() *column.Layout {
 	fields := slices.Clone(roles)
 	for i := range fields {
@@ -417,13 +422,14 @@ func RoleLayout() *column.Layout {
 	return l
 }
 
-// FeatureType is a feature's name and what its value is: "number" or "string".
+// FeatureType is a feature's name and the type of its value.
 type FeatureType struct {
 	Name string `json:"name"`
-	Type string `json:"type"`
+	Type string `json:"type"` // "number" or "string"
 }
 
-// FeatureTypes returns the features of the spec. The caller must not change them.
+// FeatureTypes returns the features of the spec with their types, in order. The caller
+// must not change them.
 func (m *Model) FeatureTypes() []FeatureType { return m.spec.types }
 
 func featureTypes(features []Feature) (all []FeatureType) {

@@ -14,14 +14,14 @@ import (
 	"github.com/millrace/millrace/internal/hint"
 )
 
-// specFile is a YAML file whose values know where they stand.
+// specFile is a YAML file that is read, with the problems found so far.
 type specFile struct {
 	*problems
 	in  *source
 	src []byte
 }
 
-// at is a place in the document.
+// at returns a place in the file.
 func (d *specFile) at(line, col int) pos { return pos{d.in, line, col} }
 
 // entry is a key of a mapping and its value.
@@ -31,7 +31,7 @@ type entry struct {
 	value *document.Node
 }
 
-// read parses a file into its top mapping; nil after a fault.
+// read parses the file, and returns the entries of its top mapping; nil after a fault.
 func (d *specFile) read() []entry {
 	n, err := document.Parse(d.src)
 	var faults *document.Error
@@ -53,7 +53,8 @@ func (d *specFile) read() []entry {
 
 func (d *specFile) position(n *document.Node) pos { return d.at(n.Line, n.Col) }
 
-// mapping returns the entries of a mapping, in order, each key once.
+// mapping returns the entries of a mapping, in order, each key once. A nil n has none.
+// what is the mapping in messages, as in the methods below.
 func (d *specFile) mapping(n *document.Node, what string) []entry {
 	if n == nil {
 		return nil
@@ -114,7 +115,7 @@ func (d *specFile) number(n *document.Node, what string) float64 {
 	return 0
 }
 
-// list returns the items of a list; a scalar is a list of one.
+// list returns the items of a list. A scalar counts as a list of one.
 func (d *specFile) list(n *document.Node, what string) []*document.Node {
 	switch n.Kind {
 	case document.List:
@@ -126,7 +127,7 @@ func (d *specFile) list(n *document.Node, what string) []*document.Node {
 	return []*document.Node{n}
 }
 
-// from returns the file's text from a place on, as much of it as is enough.
+// from returns the file's text from a place on, about enough bytes of it.
 func (d *specFile) from(at pos, enough int) []rune {
 	var text strings.Builder
 	for i, line := range d.in.lines[at.line-1:] {
@@ -145,8 +146,9 @@ func (d *specFile) from(at pos, enough int) []rune {
 	return []rune(text.String())
 }
 
-// places maps each character of a scalar's value to its place in the file, so
-// that a fault inside an expression points at the character that caused it.
+// places returns the place in the file of each character of a scalar's value, and of its
+// end. So a fault in an expression can point at the character that caused it, whatever
+// quotes, escapes and line breaks YAML has removed.
 func (d *specFile) places(n *document.Node, value string) []pos {
 	at := d.position(n)
 	src := d.from(at, 4*len(value)+4096)
@@ -186,11 +188,12 @@ type Problem struct {
 	File       string
 	Line, Col  int // from 1; Col in characters
 	Message    string
-	Suggestion string // the way out, or empty
-	text       string // the line
+	Suggestion string // what to do about it, or empty
+	text       string // the line in the file
 }
 
-// SpecError is every fault of a spec at once, in the order of the file.
+// SpecError has every fault of a spec, up to maxProblems, file by file in the order of
+// their lines.
 type SpecError struct {
 	Problems []Problem
 }
@@ -211,8 +214,7 @@ func (e *SpecError) Error() string {
 	return b.String()
 }
 
-// shownColumns is how much of a line a rendering shows on either side of the
-// caret.
+// shownColumns is how many characters of a line are shown on each side of the caret.
 const shownColumns = 70
 
 func (p *Problem) write(b *strings.Builder) {
@@ -220,7 +222,7 @@ func (p *Problem) write(b *strings.Builder) {
 	at := max(p.Col-1, 0)
 	from, i := max(0, at-shownColumns), 0
 	var shown strings.Builder
-	for _, r := range p.text { // not []rune: a line may be the whole file
+	for _, r := range p.text { // not as []rune: a line may be as long as the whole file
 		if i >= at+shownColumns {
 			break
 		}
@@ -235,12 +237,12 @@ func (p *Problem) write(b *strings.Builder) {
 	}
 }
 
-// problems collects the faults of a spec and the files it names.
+// problems collects the faults of a spec and of the files that it names.
 type problems struct {
 	list []Problem
 }
 
-// source is a file that faults are found in.
+// source is a file in which faults are found.
 type source struct {
 	name  string
 	lines []string
@@ -250,11 +252,12 @@ func newSource(name string, src []byte) *source {
 	return &source{name: name, lines: strings.Split(string(src), "\n")}
 }
 
-// maxProblems bounds what a [SpecError] tells: finding each costs more than
-// reading what is right.
+// maxProblems bounds the faults in a [SpecError]. To find a fault costs more than to read
+// what is right.
 const maxProblems = 100
 
-// tooMany ends the reading of a spec that has more faults than are told.
+// tooMany is the panic by which add ends the reading of a spec that has more than
+// maxProblems faults; see specReader.untilFull.
 type tooMany struct{}
 
 func (p *problems) add(at pos, suggestion, format string, args ...any) {
@@ -269,7 +272,7 @@ func (p *problems) add(at pos, suggestion, format string, args ...any) {
 	p.list = append(p.list, Problem{at.in.name, at.line, at.col, fmt.Sprintf(format, args...), suggestion, text})
 }
 
-// err returns the faults, file by file in their order, or nil.
+// err returns the faults as a [*SpecError]; nil if there are none.
 func (p *problems) err() error {
 	if len(p.list) == 0 {
 		return nil
@@ -292,5 +295,5 @@ type pos struct {
 	line, col int
 }
 
-// nearest suggests the known name that a wrong one was probably meant to be.
+// nearest returns a hint with the known name that a wrong one was probably meant to be.
 func nearest(name string, known []string) string { return hint.Nearest(name, known) }

@@ -17,12 +17,12 @@ const (
 	tablesName = "tables"
 )
 
-// Weighted returns the model with other values of some parameters. It scores as
-// the model of a pack with these parameters does, bit for bit. A parameter is
-// named by its feature; by feature.value where a category has a weight for each
-// value; bias; and tables.name.key, of a table for look-ups. A feature of that
-// name goes before the bias and the tables. The error, a [millrace.Error] of the
-// field weights, names what is no parameter of the model.
+// Weighted returns the model with other values of some parameters, by their names. It
+// scores bit for bit as the model of a pack with these parameters does. The name of a
+// parameter is that of its feature; feature.value, if the feature has a table of weights;
+// bias; or tables.name.key, for a key of a named table. A feature that is itself called
+// bias or tables goes first. The error is a [millrace.Error] of the field weights, and says
+// which name is no parameter.
 func (m *Model) Weighted(set map[string]float64) (*Model, error) {
 	p := m.params
 	p.Weights, p.Tables = maps.Clone(p.Weights), maps.Clone(p.Tables)
@@ -35,8 +35,9 @@ func (m *Model) Weighted(set map[string]float64) (*Model, error) {
 	return next, nil
 }
 
-// CheckWeights reports what are no parameters of the spec's model, which has that
-// id, as [Model.Weighted] does. The schemas of its records need not be known.
+// CheckWeights returns the error that [Model.Weighted] would return for set; nil if all
+// names are parameters. id is the model's, for messages. The schemas of the spec need not
+// be known.
 func (t SpecText) CheckWeights(id ID, set map[string]float64) error {
 	r := t.reader(nil)
 	params := r.untilFull(r.readParametersAlone)
@@ -46,7 +47,7 @@ func (t SpecText) CheckWeights(id ID, set map[string]float64) error {
 	return params.setAll(id, r.spec.source.Scorer, set)
 }
 
-// setAll gives parameters of a model other values.
+// setAll gives parameters other values, by their names. of is the model's id, for messages.
 func (p *Parameters) setAll(of ID, scorer plan.Scorer, set map[string]float64) error {
 	if scorer == plan.Trees {
 		return noParameter(fmt.Sprintf("model %s is of trees, which have no weights", of), "set another model instead")
@@ -72,7 +73,8 @@ func (m *Model) Own() *Model {
 	return m
 }
 
-// share takes the tables of features that are the same as in another model.
+// share takes over the compiled tables of another model, for features whose table is the
+// same.
 func (m *Model) share(other *Model) {
 	for i, f := range m.spec.Features {
 		w := m.spec.source.Weights[i]
@@ -82,8 +84,8 @@ func (m *Model) share(other *Model) {
 	}
 }
 
-// set gives a parameter another value, and reports whether there is one of that
-// name. Tables are copied before they are changed.
+// set gives a parameter another value, and reports whether there is one of that name. It
+// copies a table before it changes it. The maps Weights and Tables must be p's own.
 func (p *Parameters) set(name string, x float64) bool {
 	if w, ok := p.Weights[name]; ok && w.Table == nil {
 		p.Weights[name] = Weight{Scalar: x}
@@ -107,7 +109,7 @@ func (p *Parameters) set(name string, x float64) bool {
 	return name == biasName
 }
 
-// with returns the table with another value of a key that it has.
+// with returns the table with another value for a key; false if it does not have the key.
 func (t Table) with(key string, x float64) (Table, bool) {
 	if t.Strings != nil {
 		_, ok := t.Strings[key]
@@ -126,7 +128,7 @@ func (t Table) with(key string, x float64) (Table, bool) {
 	return t, ok
 }
 
-// keys are those of a table, behind what it is called.
+// keys returns the names of a table's parameters: prefix.key for each key.
 func (t Table) keys(prefix string) (names []string) {
 	for _, k := range slices.Sorted(maps.Keys(t.Strings)) {
 		names = append(names, prefix+"."+k)
@@ -137,8 +139,8 @@ func (t Table) keys(prefix string) (names []string) {
 	return names
 }
 
-// near returns the parameters that a wrong name may mean: those of the table
-// that it begins with, or else all.
+// near returns the names of the parameters that a wrong name may stand for: those of the
+// table that it begins with, or else all.
 func (p *Parameters) near(name string) (names []string) {
 	feature, _, _ := strings.Cut(name, ".")
 	if w, ok := p.Weights[feature]; ok && w.Table != nil {
@@ -158,19 +160,19 @@ func (p *Parameters) near(name string) (names []string) {
 	return names
 }
 
-// maxDerived bounds how many models with other weights are kept. One of them
-// goes for each that comes after.
+// maxDerived bounds how many models with other weights are kept. For each one more, any
+// of them is dropped.
 const maxDerived = 64
 
 // derived names a model with other weights.
 type derived struct {
 	of  ID
-	sum string // of the weights
+	sum string // of the weights, as [weights.Sum] gives it
 }
 
-// Weighted returns a model with weights in place of its own, as
-// [Model.Weighted] does; form and sum are those of package weights. While it is
-// kept, it returns the same.
+// Weighted returns the model of an id with other weights, as [Model.Weighted] does. form
+// and sum are as package weights writes them; if both are empty, it returns the model
+// itself. Equal calls return the same model as long as the registry keeps it.
 func (r *Registry) Weighted(id ID, form, sum string) (*Model, error) {
 	m, err := r.Find(id)
 	if err != nil || form == "" && sum == "" {

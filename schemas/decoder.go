@@ -11,23 +11,24 @@ import (
 	_ "github.com/millrace/millrace/schemas/decoders" // of the shipped schemas
 )
 
-// Decoder decodes bodies of one schema into rows of another's layout, or of its
-// family's. It may be used by several goroutines at once.
+// Decoder decodes bodies of one schema into rows of the layout of another schema, or of
+// its family. It is safe for concurrent use.
 type Decoder struct {
 	plan         plan
-	writer       int64 // fingerprint
-	layout       *column.Layout
-	body, schema int // columns
-	// generated does what plan does, only faster, or returns false and leaves
-	// the body to it; nil without generated code.
+	writer       int64          // the fingerprint of the bodies' schema
+	layout       *column.Layout // of the rows
+	body, schema int            // the indexes of the columns $body and $schema
+	// generated does what plan does, only faster. If it returns false it has added no
+	// row, and the plan decodes the body. It is nil if there is no generated code.
 	generated func(a *column.Appender, body []byte) bool
 }
 
 // NewDecoder returns the decoder of bodies written under writer into rows laid
 // out by reader, after Avro's rules of resolution: a field that the writer
 // lacks has the reader's default, one that the reader lacks is dropped, one
-// renamed is found by alias, and numbers are promoted. What serves reads every
-// schema of a name by one layout, through [Family.Decoder].
+// renamed is found by alias, and numbers are promoted. It fails if the two schemas
+// do not resolve. Index nodes use [Family.Decoder] instead, which reads all schemas
+// of a name into one layout.
 func NewDecoder(writer, reader *Schema) (*Decoder, error) {
 	c := newCompiler()
 	c.layout = reader.layout
@@ -42,8 +43,8 @@ func NewDecoder(writer, reader *Schema) (*Decoder, error) {
 	return d, nil
 }
 
-// newDecoder returns the decoder that runs p, or the generated code for the
-// writer's own columns where these are those of layout.
+// newDecoder returns the decoder that runs p. If layout has the writer's own columns it
+// uses the writer's generated code, if there is any.
 func newDecoder(writer *Schema, layout *column.Layout, p plan) *Decoder {
 	d := &Decoder{
 		plan: p, writer: int64(writer.fingerprint), layout: layout,
@@ -77,16 +78,16 @@ func (d *Decoder) Append(a *column.Appender, body []byte) error {
 	return a.End(m.row)
 }
 
-// Step is one operation of the decoder from a schema to itself: what a
-// generator of decoders needs to know. Steps follow the body, the fields of
-// nested records in one row.
+// Step is one operation of the decoder from a schema to itself, for a
+// generator of decoders. Steps are in the order of the body; the fields of nested
+// records stand among the others.
 type Step struct {
 	Op      string   // "boolean", "int", "long", "time", "float", "double", "bytes", "string", "fixed", "enum", "array", "map", "union" or "null"
 	Field   string   // dotted path
 	Column  int      // where the value goes, or -1
 	Size    int      // bytes of a fixed
 	Symbols []string // of an enum
-	Subs    [][]Step // of the items, or of each branch
+	Subs    [][]Step // for the items of an array or map, or for each branch of a union
 }
 
 var opNames = map[op]string{
@@ -122,9 +123,10 @@ func exported(p plan) []Step {
 	return steps
 }
 
-// Shape identifies what a decoder from s to itself does: the canonical form,
-// and the columns with their kinds and roles. Generated decoders are found by
-// it; a fingerprint of 64 bits alone could be met on purpose.
+// Shape returns a hash, in hex, of all that a decoder from s to itself depends on: the
+// canonical form, and the columns with their kinds and roles. Generated decoders are found
+// by it. A fingerprint has 64 bits, so that somebody could make a schema with the
+// fingerprint of another.
 func (s *Schema) Shape() string {
 	h := sha256.New()
 	fmt.Fprintln(h, s.canonical)
@@ -134,7 +136,7 @@ func (s *Schema) Shape() string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// layoutOf returns the columns of a record.
+// layoutOf returns the layout of a schema's outermost record.
 func layoutOf(root *node) (*column.Layout, error) {
 	fields := flatten(nil, root, "", false)
 	for i := range fields {
@@ -159,7 +161,7 @@ func layoutOf(root *node) (*column.Layout, error) {
 	return l, nil
 }
 
-// blankOf returns a row of defaults.
+// blankOf returns a slab of one row that has the default of every field.
 func blankOf(root *node, l *column.Layout) (*column.Slab, error) {
 	c := newCompiler()
 	c.layout = l
@@ -177,7 +179,7 @@ func blankOf(root *node, l *column.Layout) (*column.Slab, error) {
 	return a.Slab(), nil
 }
 
-// defaults appends what puts every default of a record's fields.
+// defaults appends the steps that put the defaults of a record's fields.
 func (c *compiler) defaults(p plan, n *node, path string) (_ plan, err error) {
 	for i := range n.fields {
 		f, at := &n.fields[i], join(path, n.fields[i].name)
@@ -194,7 +196,7 @@ func (c *compiler) defaults(p plan, n *node, path string) (_ plan, err error) {
 	return p, nil
 }
 
-// carried adds the fields that have no column, and their types.
+// carried adds to types the fields without a column, by path, and their types in words.
 func carried(types map[string]string, n *node, path string, l *column.Layout) map[string]string {
 	for i := range n.fields {
 		at, t := join(path, n.fields[i].name), n.fields[i].typ

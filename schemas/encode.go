@@ -19,8 +19,8 @@ import (
 
 // EncodeJSON turns a JSON object into a body. A field may be left out when it
 // has a default; an unknown one is refused by name. Timestamps are RFC 3339
-// strings or integers in the schema's unit, bytes are base64, unions are not
-// wrapped. The error is an [*Error].
+// strings or integers in the schema's unit, integers may be strings, bytes are
+// base64, unions are not wrapped. The error is an [*Error].
 func (s *Schema) EncodeJSON(line []byte) (body []byte, err error) {
 	if body, err = s.AppendJSON(make([]byte, 0, len(line)), line); err != nil {
 		return nil, err
@@ -31,9 +31,9 @@ func (s *Schema) EncodeJSON(line []byte) (body []byte, err error) {
 	return body, nil
 }
 
-// AppendJSON appends to dst what [Schema.EncodeJSON] makes of a JSON object, and
-// leaves it to the caller to hold the roles against their limits, by Envelope or
-// Accept. After an error dst is returned as it was.
+// AppendJSON appends to dst what [Schema.EncodeJSON] makes of a JSON object. It does not
+// check the roles against their limits; the caller does that by Envelope or Accept. After
+// an error it returns dst as it was.
 func (s *Schema) AppendJSON(dst, line []byte) ([]byte, error) {
 	e := encoders.Get().(*encoder)
 	defer encoders.Put(e)
@@ -41,8 +41,9 @@ func (s *Schema) AppendJSON(dst, line []byte) ([]byte, error) {
 	return e.encode(dst, s.root, line, "")
 }
 
-// CheckJSON refuses a text that is not one JSON value which every reader understands
-// alike: one with a name twice in an object, say, or that is not UTF-8.
+// CheckJSON returns an error if a text is not exactly one JSON value, or if two readers
+// could understand it differently: if an object has a name twice, for example, or the text
+// is not UTF-8.
 func CheckJSON(text []byte) error {
 	e := encoders.Get().(*encoder)
 	defer encoders.Put(e)
@@ -59,18 +60,19 @@ var encoders = sync.Pool{New: func() any { return new(encoder) }}
 // encoder writes JSON values as Avro.
 type encoder struct {
 	jsontext.Tape
-	buf    []byte
-	from   int // where it begins in buf
-	max    int // bytes
-	places []int32
-	text   []byte
+	buf    []byte  // the result
+	from   int     // where in buf the value begins
+	max    int     // how many bytes the value may have
+	places []int32 // of the records being written: see place
+	text   []byte  // memory for the next string with escapes
 	// defaults asks for the rules of a schema's defaults: bytes are the code
-	// points of a string, timestamps and integers are numbers only, and what a
-	// record has beyond its fields is ignored.
+	// points of a string, timestamps and integers are numbers only, and members of an
+	// object that are no field of the record are ignored.
 	defaults bool
 }
 
-// encode appends a JSON text as an n, at a path of the schema.
+// encode appends a JSON text as a value of the type n, which is at a path of the schema.
+// After an error it returns dst as it was.
 func (e *encoder) encode(dst []byte, n *node, text []byte, path string) ([]byte, error) {
 	if !e.Read(text) {
 		return dst, &Error{Reason: BadJSON, Field: path, Detail: e.notJSON()}
@@ -91,7 +93,8 @@ func (e *encoder) encode(dst []byte, n *node, text []byte, path string) ([]byte,
 	return dst, err
 }
 
-// notJSON says why the text could not be read: the slow reader says it best.
+// notJSON returns why the text could not be read. It reads it again by [jsontext.Value],
+// which is slow and says why.
 func (e *encoder) notJSON() string {
 	if _, err := jsontext.Value(e.Text); err != nil {
 		return err.Error()
@@ -107,8 +110,8 @@ func detailOf(err error) string {
 	return err.Error()
 }
 
-// inside puts the way to a value before the field that an error names: ".name"
-// of a record's field or a map's value, "[3]" of a list's item.
+// inside adds a step to the front of the field that an error names, as the error goes up:
+// ".name" for a record's field or a map's value, "[3]" for a list's item.
 func inside(step string, err error) error {
 	if e := (*Error)(nil); errors.As(err, &e) {
 		e.Field = step + e.Field
@@ -116,6 +119,7 @@ func inside(step string, err error) error {
 	return err
 }
 
+// wrong returns an error: the type n cannot have the value of the token at.
 func (e *encoder) wrong(n *node, at int32) error {
 	return &Error{Reason: BadValue, Detail: fmt.Sprintf("want %s, got %s", n.what(), e.describe(at))}
 }
@@ -140,7 +144,8 @@ func (e *encoder) bytes(b string) {
 	e.buf = append(e.buf, b...)
 }
 
-// string returns what a string says, until the next call.
+// string returns the text of a string, with its escapes resolved. It is valid until the
+// next call.
 func (e *encoder) string(t *jsontext.Token) string {
 	if !t.Escaped {
 		return e.Raw(t)
@@ -149,6 +154,8 @@ func (e *encoder) string(t *jsontext.Token) string {
 	return alias(e.text)
 }
 
+// value writes the value of the token at as a type. It fails if more than e.max bytes are
+// written by then.
 func (e *encoder) value(n *node, at int32) error {
 	if err := e.unbounded(n, at); err != nil {
 		return err
@@ -159,6 +166,7 @@ func (e *encoder) value(n *node, at int32) error {
 	return nil
 }
 
+// unbounded is value without the check of e.max.
 func (e *encoder) unbounded(n *node, at int32) error {
 	t := &e.Tokens[at]
 	if !writable(n, t.Kind) {
@@ -197,7 +205,8 @@ func (e *encoder) unbounded(n *node, at int32) error {
 	return nil
 }
 
-// writable reports whether a value of a type may be written as k.
+// writable reports whether a value of a type may be a JSON value of the kind k. A union
+// may be any.
 func writable(n *node, k jsontext.Kind) bool {
 	switch n.kind {
 	case kindNull:
@@ -218,8 +227,8 @@ func writable(n *node, k jsontext.Kind) bool {
 	return true
 }
 
-// integer reads a whole number, or a timestamp as RFC 3339. A whole number in
-// a string is one too, since that is how long ones leave in an answer.
+// integer reads a whole number, or a timestamp as RFC 3339. A whole number may be in
+// a string, since answers write large ones so.
 func (e *encoder) integer(n *node, t *jsontext.Token) (int64, bool) {
 	bits := 64
 	if n.kind == kindInt {
@@ -245,8 +254,8 @@ func (e *encoder) integer(n *node, t *jsontext.Token) (int64, bool) {
 	return i, err == nil
 }
 
-// timestampUnit is that of a logical type that JSON shows as RFC 3339; of
-// others 0.
+// timestampUnit returns the unit of a logical type that JSON shows as RFC 3339; 0 for any
+// other.
 func timestampUnit(logical string) time.Duration {
 	switch logical {
 	case "timestamp-millis":
@@ -286,7 +295,8 @@ func (e *encoder) binary(n *node, at int32) error {
 	return nil
 }
 
-// unprint returns the bytes that a string stands for.
+// unprint returns the bytes that a string stands for: it is base64, or, in a schema's
+// default, each code point is a byte.
 func (e *encoder) unprint(text string) ([]byte, error) {
 	if !e.defaults {
 		return base64.StdEncoding.DecodeString(text)
@@ -301,7 +311,7 @@ func (e *encoder) unprint(text string) ([]byte, error) {
 	return b, nil
 }
 
-// array writes a list: how many items, the items, and the end.
+// array writes a list as one block: the number of items, the items, and the end.
 func (e *encoder) array(n *node, at int32) error {
 	if count := e.Tokens[at].To; count > 0 {
 		e.long(int64(count))
@@ -340,7 +350,7 @@ func (e *encoder) mapping(n *node, at int32) error {
 	return nil
 }
 
-// members ranges over the names of an object. The token behind a name is its
+// members ranges over the tokens of an object's names. The token after a name is its
 // value.
 func (e *encoder) members(at int32) func(func(int32) bool) {
 	return func(yield func(int32) bool) {
@@ -369,8 +379,8 @@ func (e *encoder) union(n *node, at int32) error {
 	return e.wrong(n, at)
 }
 
-// record writes the fields of a record in their order, whatever that of the
-// members is.
+// record writes the fields of a record in the order of the schema. The members of the
+// object may have any order.
 func (e *encoder) record(n *node, at int32) error {
 	base := len(e.places)
 	defer func() { e.places = e.places[:base] }()
@@ -394,9 +404,9 @@ func (e *encoder) record(n *node, at int32) error {
 	return nil
 }
 
-// place notes for each field of a record which token is its value, 0 for none, and
-// reports whether a member is of no field. Members mostly come in the order of the
-// fields.
+// place appends to e.places, for each field of a record, the token of its value, or 0 if it
+// has none. It reports whether some member is no field of the record. It is fast for
+// members in the order of the fields, as they mostly come.
 func (e *encoder) place(n *node, at int32) (unknown bool) {
 	base := len(e.places)
 	e.places = append(e.places, make([]int32, len(n.fields))...)
@@ -417,7 +427,8 @@ func (e *encoder) place(n *node, at int32) (unknown bool) {
 	return unknown
 }
 
-// unknown refuses the first, by name, of the members that are of no field.
+// unknown returns an error for the members that are no field: it names the first in
+// alphabetical order.
 func (e *encoder) unknown(n *node, at int32) error {
 	var names []string
 	for i := range e.members(at) {

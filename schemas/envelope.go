@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// The slots of a machine.
+// The slots of kept.texts.
 const (
 	textID = iota
 	textEntity
@@ -21,6 +21,7 @@ const (
 	textSlots
 )
 
+// The slots of kept.ints.
 const (
 	intTime = iota
 	intVersion
@@ -28,7 +29,7 @@ const (
 	intSlots
 )
 
-// compileEnvelope returns the plan that checks a whole body and keeps its
+// compileEnvelope returns the plan that checks a whole body and keeps the values of its
 // roles.
 func compileEnvelope(s *Schema) plan {
 	slots := map[string]slot{}
@@ -56,8 +57,8 @@ func compileEnvelope(s *Schema) plan {
 	return p
 }
 
-// Check reports whether a body is exactly what a writer would have written, but
-// for the limits of roles. The error is an [*Error].
+// Check returns an [*Error] unless a body is exactly what a writer would have written. It
+// does not check the limits of roles.
 func (s *Schema) Check(body []byte) error {
 	m := machine{input: input{b: body}, kept: new(kept)}
 	defer m.release()
@@ -67,8 +68,9 @@ func (s *Schema) Check(body []byte) error {
 // Envelope validates the whole body strictly and returns its roles, which share
 // body's memory. The error is an [*Error].
 //
-// Features have their subject as id and object, and without a version their
-// time is the version.
+// A record without an object has its id as the object. Features without a subject have
+// their entity as the subject. Their id and object are the subject, and if the schema has
+// no version, their time is the version.
 func (s *Schema) Envelope(body []byte) (Envelope, error) {
 	var k kept
 	m := machine{input: input{b: body}, kept: &k}
@@ -102,7 +104,7 @@ func (s *Schema) Envelope(body []byte) (Envelope, error) {
 	return e, err
 }
 
-// alias is text as a string that shares its memory.
+// alias returns text as a string that shares its memory.
 func alias(text []byte) string { return unsafe.String(unsafe.SliceData(text), len(text)) }
 
 func (s *Schema) fillFeatures(e *Envelope) {
@@ -115,7 +117,8 @@ func (s *Schema) fillFeatures(e *Envelope) {
 	}
 }
 
-// checkEnvelope holds the roles against the limits.
+// checkEnvelope returns an error for a role that is empty but required, or longer than its
+// limit.
 func (s *Schema) checkEnvelope(e *Envelope) error {
 	id, idField := string(e.Record.ID), s.roles.ID.Name
 	if s.features {
@@ -135,7 +138,7 @@ func (s *Schema) checkEnvelope(e *Envelope) error {
 			return err
 		}
 	}
-	if strings.ContainsRune(string(e.Type), 0) { // index nodes keep what is not content under such names
+	if strings.ContainsRune(string(e.Type), 0) { // index nodes store features and the like under names with a NUL
 		return &Error{Reason: BadValue, Field: s.roles.Type.Name, Detail: fmt.Sprintf("the type %q has a NUL", e.Type)}
 	}
 	return nil
@@ -146,11 +149,11 @@ func (s *Schema) checkEnvelope(e *Envelope) error {
 // unit, from being the newest in a timeline for years.
 const DefaultFuture = 24 * time.Hour
 
-// Accept is what a record must pass to be published, the same for partitioners and
-// for whoever loads records for them: Envelope, and a time at most future after the
-// record arrived. It arrived at the timestamp that Kafka's log has for it, so that
-// every reader of the log decides alike, at any time. One without a timestamp, which
-// is negative then, may have any time. The error is an [*Error].
+// Accept checks all that a record must pass to be published. Partitioners call it, and so
+// does everybody who loads records for them. It checks Envelope, and that the record's time
+// is at most future after arrived. arrived is the timestamp that the record has in Kafka's
+// log, so that every reader of the log decides the same, at any time. If it is negative the
+// record has no timestamp, and may have any time. The error is an [*Error].
 func (s *Schema) Accept(body []byte, arrived millrace.Time, future time.Duration) (Envelope, error) {
 	e, err := s.Envelope(body)
 	if err != nil {
@@ -193,15 +196,15 @@ func (s *Schema) addAbout(e *Envelope, about []string) error {
 // roleTime is the role of the field that orders a timeline.
 const roleTime = "time"
 
-// roleRule says what a role is and which types its field may have.
+// roleRule says which schemas may have a role, and which types its field may have.
 type roleRule struct {
 	role     string
 	of       func(*Roles) *RoleField
-	record   bool // a role of record schemas
-	feature  bool // a role of feature schemas
-	required bool // on every schema that may have it
-	want     string
-	fits     func(*node) bool
+	record   bool             // record schemas may have it
+	feature  bool             // feature schemas may have it
+	required bool             // every schema that may have it must
+	want     string           // the types, in words
+	fits     func(*node) bool // whether a type is one of them
 }
 
 func isKind(ks ...kind) func(*node) bool {
@@ -236,8 +239,8 @@ var roleRules = []roleRule{
 	{"subject", func(r *Roles) *RoleField { return &r.Subject }, false, true, false, "a string", isKind(kindString)},
 }
 
-// findRoles finds the fields that have roles, and every fault in them. Their
-// columns are not known yet.
+// findRoles finds the fields that have roles, and every fault in them. It does not set
+// their columns, which are not known yet.
 func findRoles(fields []field, features bool) (roles Roles, faults []error) {
 	for i := range fields {
 		if fields[i].role == "" {
@@ -267,6 +270,7 @@ func (r roleRule) in(features bool) bool {
 	return features && r.feature || !features && r.record
 }
 
+// setRole sets the role that a field has, or returns why it may not have it.
 func setRole(roles *Roles, f *field, features bool) error {
 	for _, rule := range roleRules {
 		if rule.role != f.role || !rule.in(features) {

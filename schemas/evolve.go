@@ -9,9 +9,9 @@ import (
 	"github.com/millrace/millrace/internal/column"
 )
 
-// Change is what a schema makes of a field that filters and models read.
+// Change is what a new schema of a family changes in a field that filters and models read.
 type Change struct {
-	Features bool   // the field is of features, and not of records
+	Features bool   // the field is one of features, not of records
 	Field    string // dotted path
 	What     What
 	Detail   string // a clause, such as: read its default
@@ -23,16 +23,16 @@ type What string
 // The kinds of changes.
 const (
 	Added   What = "adds"
-	Renamed What = "renames" // its records read the field under both names
-	Widened What = "widens"  // a number of a larger type from now on
-	Differs What = "changes" // its records may hold what those before could not
-	Dropped What = "drops"   // its records read a default, or null
-	Retyped What = "retypes" // its records read null
-	Clashes What = "clashes" // with another name's field: filters read null in its records
+	Renamed What = "renames" // the new schema's records have the field under both names
+	Widened What = "widens"  // the field is a number of a larger type from now on
+	Differs What = "changes" // the new schema's records may hold other values than those before
+	Dropped What = "drops"   // the new schema's records read a default, or null
+	Retyped What = "retypes" // the new schema's records read null
+	Clashes What = "clashes" // a schema of another name has the field with another type: filters read null in the new schema's records
 )
 
-// Loses reports whether records of the schema lack the field, so that what
-// reads it passes them over.
+// Loses reports whether records of the new schema lack the field, or hold it with a type
+// that cannot be read.
 func (c Change) Loses() bool { return c.What == Dropped || c.What == Retyped }
 
 // Path returns the field as filters and specs name it.
@@ -48,9 +48,9 @@ func (c Change) String() string {
 	return strings.TrimSuffix(fmt.Sprintf("%s %s: %s", c.What, c.Path(), c.Detail), ": ")
 }
 
-// AppendChanges adds to the changes of a schema, the last of next, what it
-// changes in the fields of its family and in their types; f is the family without
-// it. It tells no further change of type of a field that changes already has.
+// AppendChanges appends to changes what a new schema changes in the columns of its family,
+// and in the types of fields. f is the family without the schema, and next the family with
+// it, as its last. It leaves out a change of type of a field that changes already has.
 func (f *Family) AppendChanges(changes []Change, next *Family) []Change {
 	last, add := f.schemas[len(f.schemas)-1], next.schemas[len(next.schemas)-1]
 	for _, c := range next.layout.Fields() {
@@ -69,8 +69,8 @@ func (f *Family) AppendChanges(changes []Change, next *Family) []Change {
 	return changes
 }
 
-// differences compares the types of the fields at and below a path that two
-// schemas have, columns or not.
+// differences compares a type that two schemas have at a path, and the fields below it that
+// both have. It compares fields with and without a column.
 func differences(features bool, path string, was, is *node) (all []Change) {
 	tell := func(what What, detail string) { all = append(all, Change{features, path, what, detail}) }
 	was, null := bare(was)
@@ -111,7 +111,7 @@ func differences(features bool, path string, was, is *node) (all []Change) {
 	return all
 }
 
-// bare is a type without null, and whether it was nullable.
+// bare returns a type without null, and whether it was nullable.
 func bare(n *node) (*node, bool) {
 	if t, ok := n.nullable(); ok {
 		return t, true
@@ -119,7 +119,7 @@ func bare(n *node) (*node, bool) {
 	return n, false
 }
 
-// without returns the symbols that others lack.
+// without returns the symbols that are not among others.
 func without(symbols, others []string) []string {
 	return slices.DeleteFunc(slices.Clone(symbols), func(s string) bool { return slices.Contains(others, s) })
 }
@@ -128,7 +128,8 @@ func number(k kind) bool {
 	return k == kindInt || k == kindLong || k == kindFloat || k == kindDouble
 }
 
-// change compares what the records of two schemas read in a column.
+// change returns what the schema add changes in a column of the family now, compared with
+// the schema last before it. ok is false if that is nothing.
 func change(now *Family, last, add *Schema, f column.Field) (c Change, ok bool) {
 	c = Change{Features: add.features, Field: f.Name}
 	was, is := last.layout.Index(f.Name), add.layout.Index(f.Name)
@@ -142,7 +143,7 @@ func change(now *Family, last, add *Schema, f column.Field) (c Change, ok bool) 
 		c.What, c.Detail = Widened, "it was an int, and is a double for all records"
 		return c, f.Widened && add.layout.Fields()[is].Kind == column.Double && last.layout.Fields()[was].Kind == column.Int
 	case was < 0:
-		return c, false // it was not there before either
+		return c, false // the last schema did not have it either
 	case n != nil:
 		c.What = Retyped
 		c.Detail = fmt.Sprintf("it is %s and was %s, so that its records read null, or what of it fits", n.what(), f.Kind)
@@ -168,16 +169,16 @@ func change(now *Family, last, add *Schema, f column.Field) (c Change, ok bool) 
 	return c, true
 }
 
-// isWithin reports whether a path is another or below it.
+// isWithin reports whether path is the path of, or a path below that.
 func isWithin(path, of string) bool { return path == of || strings.HasPrefix(path, of+".") }
 
-// has reports whether a schema before the last has a column.
+// has reports whether a schema of the family other than last has a column.
 func (f *Family) has(last *Schema, name string) bool {
 	return slices.ContainsFunc(f.schemas, func(s *Schema) bool { return s != last && s.layout.Index(name) >= 0 })
 }
 
-// CheckEvolution reports why records of old could not be read under new, with
-// every field that a role has moved from or to.
+// CheckEvolution returns why records of old could not be read under new, and every role
+// that is not on the field where it was; nil if all is well.
 func CheckEvolution(old, new *Schema) error {
 	if old.Name() != new.Name() {
 		return fmt.Errorf("schemas: %s is not an evolution of %s; an evolution keeps the full name", new.Name(), old.Name())
@@ -189,8 +190,9 @@ func CheckEvolution(old, new *Schema) error {
 	return errors.Join(err, checkRolesStay(old, new))
 }
 
-// checkRolesStay makes sure that a record says the same of itself under both
-// schemas: a role stays on its field, and one added begins at its zero.
+// checkRolesStay returns an error for roles by which a record would have another id, time
+// and so on under the two schemas. A role must stay on its field. The field of a role that
+// is new must have an empty default, 0 or false.
 func checkRolesStay(old, new *Schema) error {
 	var faults []error
 	to := pair(old.root, new.root)
@@ -215,9 +217,9 @@ func checkRolesStay(old, new *Schema) error {
 	return errors.Join(faults...)
 }
 
-// CheckSame compares two schemas of one fingerprint. The fingerprint covers
-// neither roles nor logical types, so two texts may share it and differ in
-// what records mean; then the second is refused.
+// CheckSame returns an error if two schemas with the same fingerprint differ in what
+// records mean: known is admitted already, and s must not be. The fingerprint covers
+// neither roles nor logical types.
 func CheckSame(known, s *Schema) error {
 	if known.canonical != s.canonical {
 		return fmt.Errorf("schemas: %s has the fingerprint of %s, %s, by accident; rename a field", s.Name(), known.Name(), s.fingerprint)
@@ -239,7 +241,7 @@ func sameMeaning(known, s *Schema) error {
 	return errors.Join(faults...)
 }
 
-// logicalTypes renders the logical types at and below a type.
+// logicalTypes returns the logical types at and below a type as a text to compare.
 func logicalTypes(n *node) string {
 	s := n.logical
 	for _, c := range n.children() {

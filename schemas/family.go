@@ -17,34 +17,33 @@ const maxColumns = 2048
 // The layout has a column for every field that any schema of the family has, so
 // that no schema takes a field away from those before it. A column has the kind
 // that the first schema with this field gave it; where one has an integer and
-// another a double, it is a double. What a record reads in a column is, in this
-// order:
+// another a double, it is a double. A record has in a column the first of these
+// that applies:
 //
 //  1. its own field of that name, and null if its schema gives that field a
 //     type that the column cannot hold;
-//  2. its own field that an alias, of whatever schema, links to that name;
+//  2. its own field that an alias of any schema links to that name;
 //  3. the default that the first schema with one gives the field;
 //  4. null.
 //
-// So which schema is the newest decides nothing. A retired schema adds no column, alias or
-// default; its records are read as all others.
+// So it makes no difference which schema is the newest. A retired schema adds no column,
+// alias or default; its records are read like all others.
 type Family struct {
 	name     string
 	all      []*Schema // in the order of admission
-	schemas  []*Schema // of these, those that are not retired
+	schemas  []*Schema // those of all that are not retired
 	layout   *column.Layout
-	decoders map[*Schema]*Decoder // of every writer, those retired too
+	decoders map[*Schema]*Decoder // by writer, for all schemas
 	clashes  []Clash
-	bytes    int // of the layout and the decoders
+	bytes    int // of memory, for the layout and the decoders
 }
 
-// Clash is a field to which schemas give types that no column can hold
-// together.
+// Clash is a field to which two schemas give types that one column cannot hold.
 type Clash struct {
 	Field  string
-	Kind   column.Kind // of the column: what the first schema says
-	Schema *Schema     // whose records read null there
-	Type   string      // that this schema gives the field, in words
+	Kind   column.Kind // of the column: as the first schema says
+	Schema *Schema     // the later schema, whose records read null there
+	Type   string      // the type that it gives the field, in words
 }
 
 // String tells a clash in a line.
@@ -55,8 +54,8 @@ func (c Clash) String() string {
 // Name returns the full name that the schemas share.
 func (f *Family) Name() string { return f.name }
 
-// FamilyOf returns the family of schemas of one name, in the order of their
-// admission, as a registry has it that admitted them all.
+// FamilyOf returns the family of schemas of one name, given in the order of their
+// admission. None is retired.
 func FamilyOf(all ...*Schema) (*Family, error) {
 	return NewFamily(all, func(*Schema) bool { return false })
 }
@@ -65,8 +64,8 @@ func FamilyOf(all ...*Schema) (*Family, error) {
 // The caller must not change the slice.
 func (f *Family) Schemas() []*Schema { return f.schemas }
 
-// Of returns the family of those schemas alone, retired or not, in the order of
-// admission; nil if it has none of them.
+// Of returns the family of those schemas of f alone that have these fingerprints, as hex,
+// retired or not; nil if f has none of them.
 func (f *Family) Of(prints []string) (*Family, error) {
 	var of []*Schema
 	for _, s := range f.all {
@@ -83,11 +82,11 @@ func (f *Family) Of(prints []string) (*Family, error) {
 // Features reports whether the schemas are of features, not of records.
 func (f *Family) Features() bool { return f.schemas[0].features }
 
-// Decoder returns the decoder of the bodies that a schema of the family wrote,
-// a retired one too, into rows of the family's layout; nil for any other schema.
+// Decoder returns the decoder of bodies that were written under a schema of the family,
+// retired or not, into rows of the family's layout; nil for any other schema.
 func (f *Family) Decoder(writer *Schema) *Decoder { return f.decoders[writer] }
 
-// Bytes returns about what the family takes in memory, without its schemas.
+// Bytes returns about how many bytes of memory the family takes, without its schemas.
 func (f *Family) Bytes() int { return f.bytes }
 
 // Layout returns the columns of the family's records.
@@ -97,17 +96,18 @@ func (f *Family) Layout() *column.Layout { return f.layout }
 // because an earlier one gave them another type.
 func (f *Family) Clashes() []Clash { return f.clashes }
 
-// place is a name within the records of a family: a column, or a record with
-// places within, or both where schemas disagree.
+// place is a path in the records of a family: a column, or a record with places below it,
+// or both if schemas disagree.
 type place struct {
 	path   string
 	column int // or -1
 	kind   column.Kind
 	role   string
 	wide   bool     // a Double that some schema has as an Int
-	kids   []*place // in the order of their columns
+	kids   []*place // directly below it, in the order of their columns
 }
 
+// kid returns the place of a name directly below p, or nil.
 func (p *place) kid(name string) *place {
 	path := join(p.path, name)
 	if i := slices.IndexFunc(p.kids, func(k *place) bool { return k.path == path }); i >= 0 {
@@ -135,8 +135,9 @@ func takes(have, value column.Kind) bool {
 	return have == value || have == column.Double && value == column.Int || whole(have) && whole(value)
 }
 
-// NewFamily returns the family of schemas of one name, in the order of their
-// admission, of which some are retired, but not all: these are writers alone.
+// NewFamily returns the family of schemas of one name, given in the order of their
+// admission. retired says which are retired: the family decodes their records, and takes
+// nothing else from them. It fails if all are retired.
 func NewFamily(all []*Schema, retired func(*Schema) bool) (*Family, error) {
 	f := &Family{name: all[0].Name(), all: all, decoders: make(map[*Schema]*Decoder, len(all))}
 	for _, s := range all {
@@ -169,9 +170,9 @@ func NewFamily(all []*Schema, retired func(*Schema) bool) (*Family, error) {
 	return f, nil
 }
 
-// places returns every column of the family's layout but the last two, as a
-// tree and as a list: those of the newest schema first, then what earlier ones
-// have beyond them. Kinds are by the order of admission.
+// places returns every column of the family's layout except for $body and $schema, as a
+// tree and as a list. The columns of the newest schema come first, then those that only
+// earlier schemas have. The first schema that was admitted with a field decides its kind.
 func (f *Family) places() (root *place, all []*place, err error) {
 	root = &place{column: -1}
 	byPath := map[string]*place{}
@@ -209,7 +210,8 @@ func (f *Family) places() (root *place, all []*place, err error) {
 	return root, all, nil
 }
 
-// grow returns the place of a path, with those that lead to it.
+// grow returns the place of a path below p, and makes it and those on the way to it if they
+// are missing.
 func (p *place) grow(path string) *place {
 	at := 0
 	for name := range strings.SplitSeq(path, ".") {
@@ -224,8 +226,7 @@ func (p *place) grow(path string) *place {
 	return p
 }
 
-// findClashes notes every field of a schema that is there, and that the column
-// of its name cannot hold.
+// findClashes notes every field of a schema whose type the column of its name cannot hold.
 func (f *Family) findClashes(all []*place) {
 	for _, s := range f.schemas {
 		for _, p := range all {
@@ -240,9 +241,9 @@ func (f *Family) findClashes(all []*place) {
 	}
 }
 
-// nodeAt returns the type of the field at a path within a record, without null,
-// and true. Where the path leads on from what is no record, it returns that and
-// false; nil where there is no such field.
+// nodeAt returns the type of the field at a path within a record, without null, and true.
+// If the path goes on below a type that is no record, it returns that type and false. If
+// there is no such field it returns nil.
 func nodeAt(n *node, path string) (_ *node, ok bool) {
 	for name := range strings.SplitSeq(path, ".") {
 		if n.kind != kindRecord {
@@ -260,8 +261,9 @@ func nodeAt(n *node, path string) (_ *node, ok bool) {
 	return n, true
 }
 
-// layoutOf returns the layout of places: that of a schema of the family itself
-// where it is the same, the newest first, so that what is known of it stays.
+// layoutOf returns the layout of places. If a schema of the family has the same columns it
+// returns that schema's layout, the newest first, so that whatever is kept by layout stays
+// valid.
 func (f *Family) layoutOf(places []*place, nullable []bool) (*column.Layout, error) {
 	fields := make([]column.Field, 0, len(places)+2)
 	for i, p := range places {
@@ -285,7 +287,7 @@ func (f *Family) layoutOf(places []*place, nullable []bool) (*column.Layout, err
 	return l, nil
 }
 
-// weigh is of a family without its schemas.
+// weigh returns about how many bytes of memory a family takes without its schemas.
 func (f *Family) weigh() int {
 	n := 0
 	for _, c := range f.layout.Fields() {

@@ -9,11 +9,11 @@ import (
 )
 
 // input reads the primitives of a body strictly. After a fault every read
-// returns a zero, so that callers look at it once for several reads.
+// returns a zero, so that callers can make several reads and look at fault once.
 type input struct {
 	b     []byte
-	at    int
-	fault Reason
+	at    int    // the next byte
+	fault Reason // the first fault; empty: none
 }
 
 // fail keeps the first fault and ends the input.
@@ -33,7 +33,7 @@ func (in *input) long() int64 {
 	return in.longVarint()
 }
 
-// longVarint reads a varint of any length. It must be the shortest that says
+// longVarint reads a varint of any length. It must be the shortest one for
 // its value, and its value must fit 64 bits.
 func (in *input) longVarint() int64 {
 	var u uint64
@@ -122,7 +122,8 @@ func (in *input) string() []byte {
 	return b
 }
 
-// index reads the index of one of n branches or symbols.
+// index reads the index of one of n branches or symbols. An index out of range is the
+// fault that is given.
 func (in *input) index(n int, fault Reason) int {
 	i := in.long()
 	if i < 0 || i >= int64(n) {
@@ -132,8 +133,8 @@ func (in *input) index(n int, fault Reason) int {
 	return int(i)
 }
 
-// take returns the next n bytes, or nil when they are not there. It returns a
-// slice of length 0, not nil, for n = 0.
+// take returns the next n bytes, which share the body's memory, or nil if there are not as
+// many. It returns a slice of length 0, not nil, for n = 0.
 func (in *input) take(n int) []byte {
 	if n > len(in.b)-in.at {
 		in.fail(Truncated)
@@ -144,8 +145,8 @@ func (in *input) take(n int) []byte {
 	return b
 }
 
-// length bounds a length in bytes, or a count of items of at least one byte
-// each, by what the body has left.
+// length checks a length in bytes, or a count of items of at least one byte
+// each, against the bytes that the body has left. It returns 0 after a fault.
 func (in *input) length(n int64) int {
 	switch {
 	case n < 0 || n > millrace.MaxBodyBytes:
@@ -158,8 +159,9 @@ func (in *input) length(n int64) int {
 	return 0
 }
 
-// block reads the head of an array's or a map's next block: the number of its
-// items, 0 at the end, and where it must end, or -1 when it does not say.
+// block reads the head of an array's or a map's next block. count is the number of its
+// items; 0 is the end of the array or map, or a fault. end is where the block must end, or
+// -1 if its head does not say.
 func (in *input) block() (count, end int) {
 	n := in.long()
 	if n >= 0 {

@@ -14,7 +14,7 @@ type machine struct {
 	input
 	path string     // of the field at fault
 	row  column.Row // for plans that fill columns
-	base int        // where b[0] stands in the row's heap
+	base int        // where in the row's heap the body begins
 	list *lists     // nil until the first list
 	kept *kept      // for plans that keep the values of roles
 }
@@ -44,7 +44,8 @@ func (m *machine) release() {
 	}
 }
 
-// whole runs the plan of a whole body, which must end where the record does.
+// whole runs the plan of a whole body. It fails if the body goes on after the record. The
+// error is an [*Error].
 func (m *machine) whole(p plan) error {
 	if len(m.b) > millrace.MaxBodyBytes {
 		return &Error{Reason: OverLimit, Detail: fmt.Sprintf("the body has %d bytes; at most %d are allowed", len(m.b), millrace.MaxBodyBytes)}
@@ -62,7 +63,7 @@ func trailing(bytes int) error {
 	return &Error{Reason: TrailingBytes, Detail: fmt.Sprintf("%d bytes follow the record", bytes)}
 }
 
-// explain says in words what a decoder's reason means.
+// explain is what each reason of a decoder means, in words.
 var explain = map[Reason]string{
 	Truncated:       "the body ends here",
 	BadVarint:       "the integer is not in its shortest form or out of its type's range",
@@ -127,6 +128,7 @@ func (m *machine) run(p plan) bool {
 	return true
 }
 
+// time reads a record's time, in milliseconds, and checks its range.
 func (m *machine) time() int64 {
 	t := m.long()
 	if t < int64(millrace.MinTime) || t >= int64(millrace.MaxTime) {
@@ -223,8 +225,8 @@ func (m *machine) array(s *step) {
 	}
 }
 
-// items reads the items of a block. Floats and strings, which is what lists
-// with a column mostly have, are read without a plan's steps.
+// items reads the items of a block. For floats and strings, the most frequent items, it
+// does not run a plan. It reports whether there is no fault.
 func (m *machine) items(s *step, count int) bool {
 	p := s.subs[0]
 	switch {
@@ -247,8 +249,8 @@ func (m *machine) items(s *step, count int) bool {
 	return m.fault == ""
 }
 
-// pushString adds a string to the list, without a copy: the list is done with
-// before the body is.
+// pushString adds a string to the list without a copy. The list is not used after the
+// body.
 func (m *machine) pushString(x []byte) {
 	m.list.strings = append(m.list.strings, alias(x))
 }
@@ -274,7 +276,7 @@ func (m *machine) mapping(s *step) {
 		}
 		for ; count > 0; count-- {
 			b := m.string()
-			key := alias(b) // the body outlives the map
+			key := alias(b) // the body outlives keys
 			if _, twice := keys[key]; twice && m.fault == "" {
 				m.fail(DuplicateMapKey)
 			}
@@ -287,7 +289,7 @@ func (m *machine) mapping(s *step) {
 	}
 }
 
-// putDefault runs a plan over a default in place of the body.
+// putDefault runs a step's plan over its default in place of the body.
 func (m *machine) putDefault(s *step) {
 	body, base := m.input, m.base
 	m.input, m.base = input{b: s.def}, m.row.Heap(s.def)

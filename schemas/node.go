@@ -52,7 +52,7 @@ type node struct {
 	kind     kind
 	name     string         // full name of a record, enum or fixed
 	aliases  []string       // full names
-	logical  string         // a logical type that fits the kind
+	logical  string         // a logical type of logicals; empty: none
 	fields   []field        // of a record
 	byName   map[string]int // the fields of a record, by their names
 	symbols  []string       // of an enum
@@ -61,8 +61,8 @@ type node struct {
 	items    *node          // of an array; the values of a map
 	branches []*node        // of a union
 
-	// Measures of the type written out, every reference replaced by what it
-	// refers to: bounds on the work that any use of the schema does.
+	// Measures of the type when every reference is replaced by the type that it
+	// refers to. They bound the work that any use of the schema does.
 	nodes     int // types
 	allFields int // fields of records
 	depth     int // levels
@@ -74,11 +74,12 @@ type field struct {
 	name       string
 	aliases    []string
 	typ        *node
-	role       string
+	role       string // the property millrace; empty: none
 	hasDefault bool
-	def        []byte // the default, encoded
+	def        []byte // the default, encoded as Avro
 }
 
+// children returns the types directly within a type.
 func (n *node) children() []*node {
 	switch n.kind {
 	case kindArray, kindMap:
@@ -95,8 +96,8 @@ func (n *node) children() []*node {
 	return nil
 }
 
-// width returns the bytes of every value of a type; 0 where they differ, and of
-// a null, which has none.
+// width returns how many bytes every value of a type takes. It returns 0 if values differ
+// in that, and for null.
 func (n *node) width() int {
 	switch n.kind {
 	case kindBoolean:
@@ -152,7 +153,7 @@ func (n *node) nullable() (*node, bool) {
 	return nil, false
 }
 
-// what describes a type in a message.
+// what returns a type in words, for messages.
 func (n *node) what() string {
 	switch {
 	case n.name != "":
@@ -217,8 +218,8 @@ func (c *canonical) typ(n *node) {
 	}
 }
 
-// named writes a definition, and from then on its name. Names are letters,
-// digits, _ and dots, so that Go quotes them as JSON does.
+// named writes a type's definition the first time, and only its name after that. Names
+// are letters, digits, _ and dots, so that Go quotes them as JSON does.
 func (c *canonical) named(n *node) {
 	if c.defined[n.name] {
 		c.WriteString(strconv.Quote(n.name))
@@ -261,11 +262,11 @@ func fingerprint(canonical string) millrace.Fingerprint {
 	return millrace.Fingerprint(h.Sum64())
 }
 
-// secondReader refuses what the Avro library does not parse, so that a schema
-// admitted here is one to other readers too. The library's global cache would
-// carry names from one schema into the next; each gets a cache of its own. It
-// reads the schema without the defaults of fields: of a union's it takes those of
-// the first branch alone, as Avro did until 1.11.
+// secondReader returns an error for a schema that the Avro library does not parse, so
+// that other readers accept the schemas that are admitted here. Each schema gets a cache
+// of its own, since the library's global one would carry names from one schema into the
+// next. The library does not see the defaults of fields: for a union it would accept only
+// defaults of the first branch, as Avro did until 1.11.
 func secondReader(avsc []byte) error {
 	text, err := jsontext.Value(avsc)
 	if err != nil {

@@ -13,20 +13,21 @@ import (
 	"github.com/millrace/millrace/schemas/internal/jsontext"
 )
 
-// Limits of a schema. Those on its size when written out hold against texts
-// that are small but refer to the same types again and again.
+// Limits of a schema. Fields, nodes and depth are counted with every reference replaced by
+// the type that it refers to, since a small text may refer to the same types again and
+// again.
 const (
-	maxSchemaBytes  = 64 << 10
+	maxSchemaBytes  = 64 << 10 // of the text
 	maxFields       = 1024
-	maxNodes        = 8192
-	maxDepth        = 32
+	maxNodes        = 8192 // types
+	maxDepth        = 32   // levels of types
 	maxNameBytes    = 256
 	maxAliases      = 64       // of a field or a type
 	maxDefaultBytes = 64 << 10 // of all defaults together, encoded
 )
 
-// Parse reads a schema and checks everything about it. The error tells every
-// fault of the file at once, each with the field it is in.
+// Parse reads a schema and checks everything about it. The error has every
+// fault of the text, each with the field it is in.
 func Parse(avsc []byte) (*Schema, error) {
 	p, err := parseTree(avsc)
 	if err != nil {
@@ -60,7 +61,8 @@ func Parse(avsc []byte) (*Schema, error) {
 	return s, nil
 }
 
-// parseTree reads a schema of any type, as far as its faults allow.
+// parseTree reads a schema of any type. The faults of the types are in the parser; the
+// error says that the text is too long or no JSON.
 func parseTree(avsc []byte) (*parser, error) {
 	if len(avsc) > maxSchemaBytes {
 		return nil, fmt.Errorf("schemas: the schema has more than %d bytes", maxSchemaBytes)
@@ -89,11 +91,12 @@ type parser struct {
 	features     bool             // what the record's property millrace says
 	top          []field          // of the outermost record; those at fault have no type
 	named        map[string]*node // by full name; nil where the definition is at fault
-	open         map[string]bool  // being defined
+	open         map[string]bool  // full names whose definition is being read
 	faults       []error
-	defaultBytes int
+	defaultBytes int // of all defaults so far, encoded
 }
 
+// fault notes a fault of the field at a path, or of the schema if path is empty.
 func (p *parser) fault(path, format string, args ...any) {
 	where := "schemas: "
 	if path != "" {
@@ -121,6 +124,7 @@ func (p *parser) typ(v any, ns, path string, depth int) *node {
 	return nil
 }
 
+// reference returns the type of a name, or nil after a fault.
 func (p *parser) reference(name, ns, path string) *node {
 	if k, ok := primitives[name]; ok {
 		return p.finish(&node{kind: k}, path)
@@ -164,7 +168,7 @@ func (p *parser) object(o map[string]any, ns, path string, depth int) *node {
 	return n
 }
 
-// logicals are the logical types that mean something here; any other is
+// logicals are the logical types that count, by the type that has them. All others are
 // ignored, as the Avro specification asks.
 var logicals = map[kind][]string{
 	kindInt:  {"date", "time-millis"},
@@ -218,7 +222,7 @@ func (p *parser) union(list []any, ns, path string, depth int) *node {
 	return p.finish(n, path)
 }
 
-// finish measures a type and holds it against the limits.
+// finish measures a type. It returns nil after a fault if the type exceeds a limit.
 func (p *parser) finish(n *node, path string) *node {
 	n.measure()
 	switch {
@@ -234,7 +238,7 @@ func (p *parser) finish(n *node, path string) *node {
 	return nil
 }
 
-// definition reads a named type.
+// definition reads a named type: a record, enum or fixed.
 func (p *parser) definition(what string, o map[string]any, ns, path string, depth int) *node {
 	full, ns, ok := p.fullName(what, o, ns, path)
 	if !ok {
@@ -330,8 +334,7 @@ func (p *parser) record(n *node, o map[string]any, ns, path string, depth int) {
 	}
 }
 
-// namesOf returns a field's name and aliases, each once, as many as there
-// may be.
+// namesOf returns the name and the first maxAliases aliases of a field in JSON, each once.
 func namesOf(v any) (names []string) {
 	o, _ := v.(map[string]any)
 	if s, ok := o["name"].(string); ok {
@@ -397,7 +400,7 @@ func (p *parser) setDefault(f *field, def any, path string) {
 	p.defaultBytes += len(f.def)
 }
 
-// fullName returns a definition's full name and the namespace within it.
+// fullName returns a definition's full name, and the namespace of the names within it.
 func (p *parser) fullName(what string, o map[string]any, outer, path string) (full, ns string, ok bool) {
 	name, ok := o["name"].(string)
 	if !ok {
@@ -447,6 +450,7 @@ func (p *parser) aliases(o map[string]any, path string) (names []string) {
 	return names
 }
 
+// qualify returns the full name of a name in a namespace.
 func qualify(name, ns string) string {
 	if ns == "" || strings.Contains(name, ".") {
 		return name

@@ -7,9 +7,10 @@ import (
 	"github.com/millrace/millrace/internal/column"
 )
 
-// A plan reads one type of the writer's, front to back, and puts what the
-// reader wants where it wants it. It is flat: the fields of nested records
-// stand in one row of steps. Only unions, arrays and maps have plans within.
+// A plan reads a value of one of the writer's types, front to back, and puts what the
+// reader needs of it where the reader needs it. It is flat: the steps for the fields of
+// nested records stand among the others. Only unions, arrays and maps have plans of their
+// own inside a step.
 type plan []step
 
 type op uint8
@@ -28,9 +29,9 @@ const (
 	opArray
 	opMap
 	opUnion
-	opNull    // put a null; reads nothing
-	opDefault // put a default; reads nothing
-	opCopy    // put what is in column n; reads nothing
+	opNull    // put a null; reads nothing of the body
+	opDefault // put a default; reads nothing of the body
+	opCopy    // put the value of column n; reads nothing of the body
 )
 
 // put is what happens to a value that was read.
@@ -48,9 +49,9 @@ const (
 	pushDouble      // onto the list being collected
 	pushFloat       // onto the list being collected, rounded to a float first
 	pushString      // onto the list being collected
-	keepInt         // in slot at of the machine
-	keepString      // in slot at
-	keepStrings     // the list collected
+	keepInt         // in slot at of kept.ints
+	keepString      // in slot at of kept.texts
+	keepStrings     // the list collected, in kept.about
 )
 
 // step is one operation of a plan.
@@ -58,19 +59,19 @@ type step struct {
 	op   op
 	put  put
 	at   int      // column or slot
-	n    int      // bytes of a fixed; number of an enum's symbols; the column copied
+	n    int      // bytes of a fixed; number of an enum's symbols; the column to copy
 	path string   // of the field, for errors
-	syms [][]byte // what each of the writer's enum symbols is to the reader
-	subs []plan   // of the items, or of each branch
+	syms [][]byte // the reader's symbol for each of the writer's enum symbols
+	subs []plan   // one for the items of an array or map, or one for each branch of a union
 	def  []byte   // encoded default, which subs[0] reads
 }
 
 // compiler builds plans for one pair of writer and reader. Values go into the
-// columns of layout, or, without one, into slots by the path of their field.
+// columns of layout, or, if that is nil, into the slots of their field's path.
 type compiler struct {
 	layout *column.Layout
-	slots  map[string]slot
-	list   bool // the values are items of a list that is collected
+	slots  map[string]slot // by path
+	list   bool            // the values are items of a list that is collected
 	seen   *seen
 }
 
@@ -78,14 +79,14 @@ func newCompiler() compiler {
 	return compiler{seen: &seen{enums: map[pairing][][]byte{}, refused: map[pairing]error{}}}
 }
 
-// seen is what is known of named types, since a schema may refer to the same
-// ones very often.
+// seen is what the compiler has found out about named types, since a schema may refer to
+// the same ones very often.
 type seen struct {
-	enums   map[pairing][][]byte // what each of w's symbols is to r
+	enums   map[pairing][][]byte // see compiler.symbols
 	refused map[pairing]error    // records that do not resolve
 }
 
-// pairing is a named type of the writer's and the reader's that may read it.
+// pairing is a named type of the writer's, and the reader's type that is to read it.
 type pairing struct{ w, r *node }
 
 // slot is where a role's value is kept.
@@ -94,7 +95,7 @@ type slot struct {
 	at  int
 }
 
-// target says where a reader's value at path goes.
+// target returns where a value of the reader's type r, at path, goes; r may be nil.
 func (c *compiler) target(r *node, path string) (put, int) {
 	switch {
 	case r == nil:
@@ -136,8 +137,8 @@ func mismatch(w, r *node, path, why string) error {
 	return fmt.Errorf("schemas: field %q: %s cannot be read as %s%s", path, w.what(), r.what(), why)
 }
 
-// resolve appends to p what reads a w and puts it as an r. Without a reader
-// (nil) the value is only checked.
+// resolve appends to p the steps that read a value of the writer's type w and put it as the
+// reader's type r. If r is nil the value is only checked.
 func (c *compiler) resolve(p plan, w, r *node, path string) (plan, error) {
 	switch {
 	case w.kind == kindUnion:
@@ -177,7 +178,7 @@ var primitiveOps = map[kind]op{
 	kindBytes: opBytes, kindString: opString, kindFixed: opFixed,
 }
 
-// promotions are the types that may read another one.
+// promotions gives for each type the other types as which it may be read.
 var promotions = map[kind][]kind{
 	kindInt:    {kindLong, kindFloat, kindDouble},
 	kindLong:   {kindFloat, kindDouble},
@@ -186,8 +187,9 @@ var promotions = map[kind][]kind{
 	kindBytes:  {kindString},
 }
 
-// readable reports whether the types themselves match, whatever is within. The
-// specification lets a reader change milliseconds to microseconds; we do not.
+// readable reports whether a reader's type may read a writer's, without a look at the types
+// within them. Avro's specification lets a reader change milliseconds to microseconds; this
+// does not.
 func readable(w, r *node) bool {
 	if w.logical != "" && r.logical != "" && w.logical != r.logical {
 		return false
@@ -201,8 +203,8 @@ func readable(w, r *node) bool {
 	return w.kind != kindFixed || w.size == r.size
 }
 
-// fromUnion reads a union of the writer's. Every branch must be readable, so
-// that no record admitted can turn out not to be.
+// fromUnion appends the step that reads a union of the writer's. The reader must be able
+// to read every branch, so that no record of an admitted schema can fail later.
 func (c *compiler) fromUnion(p plan, w, r *node, path string) (plan, error) {
 	s := step{op: opUnion, path: path}
 	for _, b := range w.branches {
@@ -215,8 +217,8 @@ func (c *compiler) fromUnion(p plan, w, r *node, path string) (plan, error) {
 	return append(p, s), nil
 }
 
-// toUnion picks the reader's branch: the first of the same type, else the
-// first that a promotion reaches.
+// toUnion appends the steps that read a w as one branch of the reader's union: the first
+// of the same type, else the first to which w can be promoted.
 func (c *compiler) toUnion(p plan, w, r *node, path string) (plan, error) {
 	for _, same := range []bool{true, false} {
 		for _, b := range r.branches {
@@ -234,7 +236,7 @@ func (c *compiler) toUnion(p plan, w, r *node, path string) (plan, error) {
 	return nil, mismatch(w, r, path, "")
 }
 
-// nulls makes every column below a nullable type null.
+// nulls appends the steps that make every column at and below a nullable type null.
 func (c *compiler) nulls(p plan, r *node, path string) plan {
 	t, ok := r.nullable()
 	if !ok || c.layout == nil {
@@ -282,7 +284,8 @@ func (c *compiler) enum(p plan, w, r *node, path string) (plan, error) {
 	return append(p, s), nil
 }
 
-// symbols returns what each of w's symbols is to r.
+// symbols returns for each symbol of w the symbol of r as which it is read: the same one,
+// or r's default.
 func (c *compiler) symbols(w, r *node, path string) ([][]byte, error) {
 	if syms, ok := c.seen.enums[pairing{w, r}]; ok {
 		return syms, nil
@@ -360,13 +363,14 @@ func pair(w, r *node) []int {
 	return to
 }
 
-// missing puts the default of a field that the writer does not have.
+// missing appends the step that puts the default of a field that the writer does not have.
+// It fails if there is no default.
 func (c *compiler) missing(p plan, f *field, path string) (plan, error) {
 	if !f.hasDefault {
 		return nil, fmt.Errorf("schemas: field %q: the writer's schema has no such field, and it has no default; give it one", path)
 	}
 	if isZero(f.typ, f.def) {
-		return p, nil // as rows begin
+		return p, nil // new rows have it already
 	}
 	sub, err := c.resolve(nil, f.typ, f.typ, path)
 	if err != nil {
@@ -375,8 +379,8 @@ func (c *compiler) missing(p plan, f *field, path string) (plan, error) {
 	return append(p, step{op: opDefault, def: f.def, subs: []plan{sub}, path: path}), nil
 }
 
-// isZero reports whether a default is what a row's columns begin with: a
-// false, a 0, an empty text or list.
+// isZero reports whether an encoded default is the value that columns of a new row have:
+// false, 0, or an empty text or list.
 func isZero(n *node, def []byte) bool {
 	switch n.kind {
 	case kindBoolean, kindInt, kindLong, kindFloat, kindDouble, kindString, kindArray:
@@ -385,7 +389,8 @@ func isZero(n *node, def []byte) bool {
 	return false
 }
 
-// weigh counts tables of symbols once, which are shared.
+// weigh returns about how many bytes of memory a plan takes. Plans share tables of symbols:
+// it does not count those in met, and adds the others to it.
 func (p plan) weigh(met map[*[]byte]bool) (n int) {
 	for i := range p {
 		s := &p[i]

@@ -12,9 +12,9 @@ import (
 	"github.com/millrace/millrace/internal/column"
 )
 
-// Read returns in the family's columns the record of a schema of the family
-// that has these values, by dotted path, as its body would be read.
-// [Schema.Row] says what values are.
+// Read returns a record in the family's columns, a slab of one row. It has the given
+// values, by dotted path, and is read as if a body of the schema writer had them.
+// [Schema.Row] says what values may be.
 func (f *Family) Read(writer *Schema, given map[string]any) (*column.Slab, error) {
 	own, err := writer.Row(given)
 	if err != nil || writer.layout == f.layout {
@@ -23,11 +23,11 @@ func (f *Family) Read(writer *Schema, given map[string]any) (*column.Slab, error
 	return f.Reread(writer, own, given)
 }
 
-// Row returns a record's values, by dotted path, in the schema's own columns.
-// Each is written as Avro as [Schema.EncodeJSON] does and read by the steps that
-// read bodies: a float has 32 bits, and what the type cannot hold is an
-// [*Error]. Fields that no value is given for have their default, or else are 0,
-// false or empty.
+// Row returns a record in the schema's own columns, a slab of one row. given has its
+// values by dotted path, which must be fields of the schema. Each value is written as Avro
+// as [Schema.EncodeJSON] does and read as bodies are: a float has 32 bits, and a value that
+// its type cannot hold is an [*Error]. A field without a value has its default, or else is
+// 0, false or empty.
 func (s *Schema) Row(given map[string]any) (*column.Slab, error) {
 	a := column.New(s.layout, 1, 0).Append()
 	m := machine{row: a.Begin()}
@@ -52,11 +52,12 @@ func (s *Schema) Row(given map[string]any) (*column.Slab, error) {
 	return a.Slab(), nil
 }
 
-// put gives the column of a field, if it has one, a value of JSON.
+// put checks a value of JSON for a field, and puts it into the field's column, if it has
+// one.
 func (s *Schema) put(m *machine, path string, v any) error {
 	f := fieldAt(s.root, path)
 	at := s.layout.Index(path)
-	if v == nil && at >= 0 && s.layout.Fields()[at].Nullable { // it, or the record that it stands in
+	if v == nil && at >= 0 && s.layout.Fields()[at].Nullable { // the field may be null, or a record around it
 		m.row.SetNull(at)
 		return nil
 	}
@@ -80,10 +81,9 @@ func (s *Schema) put(m *machine, path string, v any) error {
 	return nil
 }
 
-// Reread returns in the family's columns the record of a schema of the family
-// whose values stand in the schema's own columns, as the decoder of its body
-// would: own is one row of the schema's layout. A field of several types has no
-// column there; given has its value by dotted path.
+// Reread returns a record of the schema writer in the family's columns, as the decoder of
+// its body would. own has the record in the schema's own columns, one row. A field that is a
+// union of several types has no column; its value is in given, by dotted path.
 func (f *Family) Reread(writer *Schema, own *column.Slab, given map[string]any) (*column.Slab, error) {
 	d := f.decoders[writer]
 	if d == nil {
@@ -102,7 +102,7 @@ func (f *Family) Reread(writer *Schema, own *column.Slab, given map[string]any) 
 	return a.Slab(), nil
 }
 
-// reread follows a plan with columns in place of a body.
+// reread runs a plan whose values come from columns instead of a body.
 type reread struct {
 	machine
 	writer *Schema
@@ -131,8 +131,9 @@ func (r *reread) steps(p plan) error {
 	return nil
 }
 
-// union follows the branch that the value takes: of null and a type, by whether
-// a column has a value; of several types, by the value itself.
+// union runs the plan of the branch that the value has. For null and one other type, it is
+// null if no column at or below the path has a value. For several types the value itself
+// tells.
 func (r *reread) union(s *step) error {
 	f := fieldAt(r.writer.root, s.path)
 	if _, ok := f.typ.nullable(); ok {

@@ -3,10 +3,10 @@
 // columns. A schema says by a property "millrace" on its fields which of them
 // are the roles that every record has; see [Roles].
 //
-// Nothing that comes in is trusted. A schema is bounded before it is used (no
-// recursion, no array of nothing, a limited size when written out), and a
-// body is decoded strictly: it must be exactly what a writer would have
-// written.
+// Nothing that comes in is trusted. A schema has bounds: no recursion, no array
+// whose items take no bytes, and a limited size when every reference is replaced by
+// the type that it refers to. A body is decoded strictly: it must be exactly what a
+// writer would have written.
 package schemas
 
 import (
@@ -24,7 +24,7 @@ const (
 	SchemaColumn = "$schema"       // Int: the fingerprint of its writer
 )
 
-// Schema is an admitted schema. It is immutable.
+// Schema is a schema that Parse has found good. It is immutable.
 type Schema struct {
 	root        *node
 	json        string
@@ -34,7 +34,7 @@ type Schema struct {
 	layout      *column.Layout
 	roles       Roles
 	envelope    plan // reads the roles
-	bytes       int  // memory that it takes, with all that is made of it
+	bytes       int  // of memory: of the schema with its layout and its plan
 }
 
 // RoleField is the field that has a role.
@@ -58,8 +58,8 @@ type Roles struct {
 // Envelope is what the fields with a role say in one body.
 type Envelope struct {
 	Record  millrace.Record
-	Entity  millrace.Entity      // whose timeline, or who routes the features
-	About   []millrace.Entity    // further timelines; each once, none of them Entity
+	Entity  millrace.Entity      // whose timeline the record is in, or who routes the features
+	About   []millrace.Entity    // in whose timelines it is as well; each once, none of them Entity
 	Type    millrace.ContentType // empty for features
 	Subject string               // of features: an entity or an object
 }
@@ -102,14 +102,14 @@ func Note() *Schema { return note() }
 // Features returns the shipped feature schema.
 func Features() *Schema { return features() }
 
-// Tombstone returns the schema by which a record of any schema is deleted.
+// Tombstone returns the shipped schema of tombstones, which delete records of any schema.
 func Tombstone() *Schema { return tombstone() }
 
-// Exposure returns the schema of what brokers write of answers.
+// Exposure returns the schema of exposures: what brokers write about the answers they gave.
 func Exposure() *Schema { return exposure() }
 
-// EarlierExposure returns the schema that earlier versions of brokers wrote, whose fields
-// are the first ones of [Exposure].
+// EarlierExposure returns the schema of exposures that earlier versions of brokers write.
+// Its fields are the first ones of [Exposure].
 func EarlierExposure() *Schema { return earlierExposure() }
 
 func mustParse(avsc []byte) *Schema {
@@ -126,15 +126,15 @@ func (s *Schema) Name() string { return s.root.name }
 // Fingerprint returns the CRC-64-AVRO fingerprint of the canonical form.
 func (s *Schema) Fingerprint() millrace.Fingerprint { return s.fingerprint }
 
-// JSON returns the complete text, as it was admitted.
+// JSON returns the complete text, as it was given to Parse.
 func (s *Schema) JSON() string { return s.json }
 
-// Bytes returns about what the schema takes in memory.
+// Bytes returns about how many bytes of memory the schema takes.
 func (s *Schema) Bytes() int { return s.bytes }
 
-// What a part of a compiled schema counts, in bytes. It is counted and not
-// measured, so that all nodes of a cluster refuse the same schema; a test holds
-// the sum against the heap.
+// How many bytes the parts of a compiled schema count for. Memory is counted and
+// not measured, so that all nodes of a cluster refuse the same schema; a test
+// compares the sum with the heap.
 const (
 	textWeight   = 12  // a byte of text: it stays, and names and types are made of it
 	stepWeight   = 160 // a step of a plan, beside its path and default
@@ -163,8 +163,8 @@ func (s *Schema) Fields() []string {
 	return names
 }
 
-// Types returns what a record's type may be, where the field of that role is an enum;
-// nil where it may be any text.
+// Types returns the content types that a record may have, if the field with the role type
+// is an enum; nil if it may be any text. The caller must not change the slice.
 func (s *Schema) Types() []string {
 	for i := range s.root.fields {
 		if f := &s.root.fields[i]; f.name == s.roles.Type.Name && f.typ.kind == kindEnum {
@@ -210,7 +210,8 @@ const (
 	MissingField    Reason = "missing-field"     // a JSON line without a field that has no default
 	BadValue        Reason = "bad-value"         // a JSON value that its field's type cannot hold, or a type with a NUL
 
-	// A record's time is too far after its arrival: Accept.
+	// TimeInTheFuture is a record's time that is too far after its arrival; see
+	// [Schema.Accept].
 	TimeInTheFuture Reason = "time-in-the-future"
 )
 

@@ -6,27 +6,27 @@ import (
 )
 
 // shaper makes the plans that read the bodies of a family's writers into its
-// columns. Every plan sets each column once, by a value or a null, but for those
-// whose value is the zero that they begin as.
+// columns. A plan sets each column once, to a value or a null. It does not set a
+// column whose value is the zero that new rows have.
 type shaper struct {
 	root     *place
 	places   []*place            // by column
 	defaults map[string]*field   // by path: the first field there with a default
-	links    map[string][]string // paths that an alias links to one, both ways
-	nulls    []bool              // columns that some writer's records are null in
-	copies   []copied            // of every plan
+	links    map[string][]string // by path: the paths that an alias links to it, both ways
+	nulls    []bool              // by column: some writer's records are null there
+	copies   []copied            // of all plans so far
 	writer   *node               // of the plan being made
-	wanted   []copied            // that it makes at its end
+	wanted   []copied            // copies that this plan makes at its end
 }
 
-// copied is a column that has the value of another.
+// copied says that a column gets the value of another column.
 type copied struct{ from, to int }
 
 // maxLinks bounds the names that aliases give one field.
 const maxLinks = 64
 
-// learn notes the defaults and aliases of a record at path, which has the names
-// of alternatives too.
+// learn notes the defaults and aliases of the fields of a record at path. By its aliases
+// the record is at the paths in alternatives, too; these include path.
 func (sh *shaper) learn(n *node, path string, alternatives []string) {
 	for i := range n.fields {
 		f := &n.fields[i]
@@ -77,7 +77,8 @@ func (sh *shaper) plan(writer *node) plan {
 	return p
 }
 
-// nullable returns which columns may be null.
+// nullable returns which columns may be null, once all plans are made: a copy of a column
+// that may be null may be null, too.
 func (sh *shaper) nullable() []bool {
 	for more := true; more; {
 		more = false
@@ -90,12 +91,13 @@ func (sh *shaper) nullable() []bool {
 	return sh.nulls
 }
 
-// null appends what makes every column at and below a place null.
+// null appends the steps that make every column at and below a place null.
 func (sh *shaper) null(p plan, at *place) plan {
 	at.each(func(c *place) { p = sh.nullOne(p, c) })
 	return p
 }
 
+// nullOne appends the step that makes the column of a place itself null, if it has one.
 func (sh *shaper) nullOne(p plan, c *place) plan {
 	if c == nil || c.column < 0 {
 		return p
@@ -104,8 +106,8 @@ func (sh *shaper) nullOne(p plan, c *place) plan {
 	return append(p, step{op: opNull, at: c.column, path: c.path})
 }
 
-// value appends what reads a value of type w, which sets every column at and
-// below its place. A place that is nil has none: the value is checked alone.
+// value appends the steps that read a value of type w. They set every column at and below
+// its place. If at is nil there is no column, and the value is only checked.
 func (sh *shaper) value(p plan, w *node, at *place, path string) plan {
 	switch w.kind {
 	case kindNull:
@@ -122,7 +124,7 @@ func (sh *shaper) value(p plan, w *node, at *place, path string) plan {
 	return sh.leaf(p, w, at, path)
 }
 
-// within is the place of a record, one without columns where there is none.
+// within returns the place of a record. If that is nil it returns one without columns.
 func within(at *place, path string) *place {
 	if at != nil {
 		return at
@@ -130,7 +132,7 @@ func within(at *place, path string) *place {
 	return &place{path: path, column: -1}
 }
 
-// leaf appends what reads a value that has no fields.
+// leaf appends the steps that read a value that is no record, union or null.
 func (sh *shaper) leaf(p plan, w *node, at *place, path string) plan {
 	s := step{op: primitiveOps[w.kind], n: w.size, path: path}
 	kind := columnKind(w)
@@ -164,8 +166,8 @@ func (sh *shaper) leaf(p plan, w *node, at *place, path string) plan {
 	return p
 }
 
-// itemPlan reads the items of a list or map, and collects those of a list with
-// a column.
+// itemPlan returns the plan that reads an item of a list or map. With collect, for a list
+// that has a column, it collects the item.
 func itemPlan(w *node, collect bool, path string) plan {
 	c, mark, reader := newCompiler(), "[]", (*node)(nil)
 	if w.kind == kindMap {
@@ -181,8 +183,8 @@ func itemPlan(w *node, collect bool, path string) plan {
 	return p
 }
 
-// record appends what reads a record: its fields, and then what of the family
-// it does not have.
+// record appends the steps that read a record's fields, and then those for the columns of
+// the family that the record does not have.
 func (sh *shaper) record(p plan, w *node, at *place) plan {
 	for i := range w.fields {
 		f := &w.fields[i]
@@ -200,8 +202,8 @@ func (sh *shaper) record(p plan, w *node, at *place) plan {
 	return p
 }
 
-// absent appends what the columns at and below a place have where a record has
-// no field of that name.
+// absent appends the steps for the columns at and below a place for which the record has
+// no field: by an alias, by a default, or null.
 func (sh *shaper) absent(p plan, at *place) plan {
 	linked := 0
 	columns := 0
@@ -219,19 +221,21 @@ func (sh *shaper) absent(p plan, at *place) plan {
 	case f == nil:
 		return sh.null(p, at)
 	case columns == 1 && at.column >= 0 && isZero(f.typ, f.def) && takes(at.kind, columnKind(f.typ)):
-		return p // as rows begin
+		return p // new rows have it already
 	}
 	return append(p, step{op: opDefault, def: f.def, subs: []plan{sh.value(nil, f.typ, at, at.path)}, path: at.path})
 }
 
+// want has the plan copy a column at its end.
 func (sh *shaper) want(c copied) {
 	if !slices.Contains(sh.wanted, c) {
 		sh.wanted = append(sh.wanted, c)
 	}
 }
 
-// linked returns the column of the writer's field that aliases link to a
-// column, the one with the fewest between; nil if there is none.
+// linked returns the place of a field of the writer that aliases link to a column, over
+// other names if need be. Of several it returns the one over the fewest names. It is nil if
+// there is none whose type the column can hold.
 func (sh *shaper) linked(c *place) *place {
 	met := map[string]bool{c.path: true}
 	for near := []string{c.path}; len(near) > 0; {

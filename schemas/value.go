@@ -14,7 +14,7 @@ import (
 // as base64, unions without a wrapping. It shares no memory with body. The
 // error is an [*Error].
 func (s *Schema) JSONValue(body []byte) (map[string]any, error) {
-	// Reading values is simple once a plan has checked the body.
+	// A plan checks the body first, so that reading its values meets no fault.
 	m := machine{input: input{b: body}, kept: new(kept)}
 	defer m.release()
 	if err := m.whole(s.envelope); err != nil {
@@ -24,7 +24,7 @@ func (s *Schema) JSONValue(body []byte) (map[string]any, error) {
 	return in.object(s.root), nil
 }
 
-// value reads a value of a body that was checked.
+// value reads a value of a type, of a body that was checked before.
 func (in *input) value(n *node) any {
 	switch n.kind {
 	case kindBoolean:
@@ -72,7 +72,7 @@ func (in *input) object(n *node) map[string]any {
 	return object
 }
 
-// skip passes over a value, and checks only what finding its end takes.
+// skip passes over a value. It checks only as much as it needs to find the end.
 func (in *input) skip(n *node) {
 	switch n.kind {
 	case kindInt, kindLong, kindEnum:
@@ -94,8 +94,9 @@ func (in *input) skip(n *node) {
 	}
 }
 
-// skipBlocks passes over the items of an array or map: over a whole block where its head
-// says where it ends, or where every item has the same width, else item by item.
+// skipBlocks passes over the items of an array or map. It skips a whole block if the head
+// says where the block ends, or if every item takes width bytes. Otherwise, with width 0, it
+// calls item for each.
 func (in *input) skipBlocks(width int, item func()) {
 	for {
 		count, end := in.block()
@@ -127,10 +128,11 @@ func (in *input) blocks(item func()) {
 	}
 }
 
-// maxExact is the largest integer that JSON's readers, which have doubles,
-// take without loss.
+// maxExact is the integer up to which readers of JSON that use doubles lose nothing.
 const maxExact = 1 << 53
 
+// longValue returns a long as JSON has it: an int64, or a string for a timestamp or an
+// integer beyond maxExact.
 func longValue(n *node, x int64) any {
 	if text, ok := appendLongText(nil, n, x); ok {
 		return string(text)
@@ -138,7 +140,8 @@ func longValue(n *node, x int64) any {
 	return x
 }
 
-// appendLongText appends a long as text if it is no number in JSON.
+// appendLongText appends a long as text if JSON has it as a string: a timestamp, or an
+// integer beyond maxExact. Otherwise it is not ok.
 func appendLongText(dst []byte, n *node, x int64) (_ []byte, ok bool) {
 	if unit := timestampUnit(n.logical); unit != 0 {
 		t := time.UnixMilli(x).UTC()
@@ -146,8 +149,8 @@ func appendLongText(dst []byte, n *node, x int64) (_ []byte, ok bool) {
 			t = time.UnixMicro(x).UTC()
 		}
 		if y := t.Year(); y >= 0 && y <= 9999 { // as far as RFC 3339 reaches
-			dst = t.AppendFormat(dst, time.RFC3339) // which has a fast way; other layouts have not
-			dst[len(dst)-1] = '.'                   // was Z
+			dst = t.AppendFormat(dst, time.RFC3339) // package time is fast for this layout, and slow for one with a fraction
+			dst[len(dst)-1] = '.'                   // in place of the Z
 			for digit := time.Second / 10; digit >= unit; digit /= 10 {
 				dst = append(dst, '0'+byte(time.Duration(t.Nanosecond())/digit%10))
 			}
@@ -160,8 +163,8 @@ func appendLongText(dst []byte, n *node, x int64) (_ []byte, ok bool) {
 	return dst, false
 }
 
-// shortest returns the double that prints like the float x is: 0.1 and not
-// 0.10000000149011612.
+// shortest returns the double with the shortest decimal text that is the float x: 0.1 and
+// not 0.10000000149011612.
 func shortest(x float64) float64 {
 	y, err := strconv.ParseFloat(strconv.FormatFloat(x, 'g', -1, 32), 64)
 	if err != nil {
@@ -170,8 +173,8 @@ func shortest(x float64) float64 {
 	return y
 }
 
-// Fields of google.protobuf.Struct, of a Struct's entries, of ListValue and of
-// Value, as protobuf's wire writes them.
+// The tags of fields of google.protobuf.Struct, of a Struct's entries, of ListValue and of
+// Value in protobuf's wire format.
 const (
 	structEntry = 1<<3 | 2
 	entryKey    = 1<<3 | 2
@@ -186,7 +189,8 @@ const (
 	valueList   = 6<<3 | 2
 )
 
-// Selection is some of a schema's own fields, by their places; nil is all.
+// Selection says for each of a record's own fields, in their order, whether it is selected.
+// Fields beyond its end are not. nil selects all.
 type Selection []bool
 
 // Select returns the fields of these names, or all where there are no names. A name that
@@ -210,10 +214,10 @@ func (s *Schema) Select(names []string) Selection {
 	return fields[:last]
 }
 
-// AppendStruct appends a body as the wire form of a google.protobuf.Struct with the
-// values that [Schema.JSONValue] gives the selected fields. The error is an [*Error]. Of all
-// fields it is that of JSONValue; with a selection, a fault within a field that is not
-// selected may go unnoticed.
+// AppendStruct appends a body as the wire form of a google.protobuf.Struct. It has the
+// selected fields with the values that [Schema.JSONValue] gives them. The error is an
+// [*Error], and dst is then as it was. With a selection, a fault within a field that is not
+// selected may go unnoticed; without one, the error is that of JSONValue.
 func (s *Schema) AppendStruct(dst, body []byte, only Selection) ([]byte, error) {
 	if only != nil {
 		in := input{b: body}
@@ -231,7 +235,8 @@ func (s *Schema) AppendStruct(dst, body []byte, only Selection) ([]byte, error) 
 	return dst, nil
 }
 
-// appendSome appends the selected fields of a body that was not checked before.
+// appendSome appends the selected fields of a body that was not checked before. After a
+// fault it returns dst as it was, and an [*Error].
 func (in *input) appendSome(dst []byte, fields []field, only Selection) ([]byte, error) {
 	from := len(dst)
 	for i := range fields {
@@ -251,7 +256,7 @@ func (in *input) appendSome(dst []byte, fields []field, only Selection) ([]byte,
 	return dst, nil
 }
 
-// appendValue appends a value as a Value without its length.
+// appendValue appends a value as a google.protobuf.Value without the Value's length.
 func (in *input) appendValue(dst []byte, n *node) []byte {
 	switch n.kind {
 	case kindBoolean:
@@ -330,12 +335,12 @@ func appendText[T string | []byte](dst []byte, tag byte, text T) []byte {
 	return append(binary.AppendUvarint(append(dst, tag), uint64(len(text))), text...)
 }
 
-// open begins a field whose length is not known yet, and leaves a byte for it.
-// What the field holds begins at the place returned.
+// open begins a field whose length is not known yet, and leaves a byte for the length. The
+// field's content begins at at.
 func open(dst []byte, tag byte) (_ []byte, at int) { return append(dst, tag, 0), len(dst) + 2 }
 
-// sealed ends the field that [open] began at at: it says the length, and moves
-// the field where that takes more than the byte left for it.
+// sealed ends the field that [open] began: it writes the length. If the length takes more
+// than one byte it moves the content to make room.
 func sealed(dst []byte, at int) []byte {
 	n := len(dst) - at
 	if n < 0x80 {
@@ -344,7 +349,7 @@ func sealed(dst []byte, at int) []byte {
 	}
 	var length [binary.MaxVarintLen64]byte
 	wide := binary.PutUvarint(length[:], uint64(n))
-	dst = append(dst, length[1:wide]...) // room, whatever is in it
+	dst = append(dst, length[1:wide]...) // makes room; these bytes are overwritten
 	copy(dst[at+wide-1:], dst[at:at+n])
 	copy(dst[at-1:], length[:wide])
 	return dst

@@ -1,7 +1,8 @@
-// Package admission lets requests in before any work is done for them: by their
-// headers, the quota of their caller, and a limiter of how many are in flight, whose limit
-// follows what the broker and its nodes answer without queueing. What a request holds in memory is
-// counted here.
+// Package admission decides, before any work is done for a request, whether the broker
+// takes it. It goes by the request's headers, the quota of its caller, and a limiter of
+// how many requests are in flight. The limit follows how many the broker and its nodes can
+// answer without queueing. The package also has the budgets that count what requests hold
+// in memory.
 package admission
 
 import (
@@ -15,23 +16,26 @@ import (
 	"github.com/millrace/millrace/internal/tracing"
 )
 
-// Control lets requests in, by their headers alone: first the quota of the caller is asked,
-// and then the limiter. The memory that a request holds is a loan of a budget.
+// Control admits or refuses requests by their headers alone. It asks the quota of the
+// caller first, and the limiter second. The memory that a request holds is a loan from one
+// of the budgets. Its methods may be called concurrently.
 type Control struct {
 	limiter *limiter
 	quotas  quotas
 
-	// The budgets of memory: what has arrived by gRPC, all other bodies and what
-	// parsing takes, and answers.
+	// The budgets of memory. Arriving is for requests that have begun to arrive by gRPC,
+	// Parsing for the bodies of requests by HTTP and for what any request is parsed into,
+	// Answering for answers.
 	Arriving, Parsing, Answering *memory.Budget
 
-	traces *rate.Limiter // of those that callers want sampled
+	traces *rate.Limiter // limits the traces that are sampled because callers ask for it
 
 	shed    prometheus.Counter
 	callers *prometheus.CounterVec // caller, outcome
 }
 
-// New returns a control of requests that take so many bytes together.
+// New returns a Control with the quotas of callers, by their names. Its three budgets have
+// so many bytes together: a quarter each for Arriving and Parsing, half for Answering.
 func New(callers map[string]Quota, bytes int64) *Control {
 	return &Control{
 		limiter: newLimiter(), quotas: newQuotas(callers), traces: rate.NewLimiter(maxTraces, maxTraces),
@@ -45,32 +49,33 @@ func New(callers map[string]Quota, bytes int64) *Control {
 	}
 }
 
-// maxTraces is how many traces a second are sampled because their callers say so: one
-// that says it of every request would fill the queue of spans, which drops those of
-// others then, and the collector.
+// maxTraces is how many traces a second are sampled because their callers ask for it. A
+// caller that asks for it with every request would fill the collector, and the queue of
+// spans, which then drops the spans of others.
 const maxTraces = 100
 
-// Traced returns ctx, whose caller's wish to have its trace sampled is heeded for so
-// many a second.
+// Traced returns ctx with the caller's wish to have its trace sampled, as long as fewer
+// than maxTraces a second have that wish; beyond that, without it.
 func (c *Control) Traced(ctx context.Context) context.Context {
 	return tracing.Within(ctx, c.traces.Allow)
 }
 
-// Collectors are the metrics of what is let in.
+// Collectors returns the metrics of requests that were admitted and refused.
 func (c *Control) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{c.shed, c.callers}
 }
 
-// Limit is how many requests are let in at the same time.
+// Limit returns how many requests may be in flight at the same time now.
 func (c *Control) Limit() int { return c.limiter.limit() }
 
-// Enter lets a request in, or refuses it. One that a door has let in already
-// is let in as it was.
+// Enter admits a request or refuses it with a [millrace.Error]. For a request that has
+// entered before, by a door of the broker, it returns the same InFlight again. Whoever
+// gets an InFlight calls its Leave.
 func (c *Control) Enter(ctx context.Context) (*InFlight, error) {
 	h := HeadersOf(ctx)
 	a := PassOf(ctx)
 	switch {
-	case a == nil: // no door has seen it
+	case a == nil: // the request did not come by a door, so no quota has been asked
 		if err := c.Admit(h.Caller); err != nil {
 			return nil, err
 		}
@@ -80,7 +85,7 @@ func (c *Control) Enter(ctx context.Context) (*InFlight, error) {
 	}
 	known := c.quotas.known(h.Caller)
 	of := c.quotas[known]
-	if err := of.enter(known); err != nil { // others of it came since it was admitted
+	if err := of.enter(known); err != nil { // other requests of the caller entered since Admit
 		c.callers.WithLabelValues(known, "refused").Inc()
 		return nil, err
 	}
@@ -95,7 +100,8 @@ func (c *Control) Enter(ctx context.Context) (*InFlight, error) {
 	return v, nil
 }
 
-// Admit holds a caller to its quota.
+// Admit counts a request against the quota of its caller. It returns a refusal if the
+// quota is used up, and otherwise nil.
 func (c *Control) Admit(caller string) error {
 	known := c.quotas.known(caller)
 	err := c.quotas.take(known, time.Now())
@@ -107,11 +113,12 @@ func (c *Control) Admit(caller string) error {
 	return err
 }
 
-// EnterAside lets in work that nobody waits for, under the same limit as a prefetch.
+// EnterAside is Enter for work of the broker's own that nobody waits for, such as shadow
+// queries. It has no quota, and the limit of a prefetch.
 func (c *Control) EnterAside() (*InFlight, error) { return c.limiter.enter(Prefetch) }
 
-// Full reports whether the limiter would refuse a request now, and counts that it
-// is refused.
+// Full reports whether the limiter would refuse a request of priority p now. If so, it
+// counts the request as refused: the caller is to refuse it with [Overloaded].
 func (c *Control) Full(p Priority) bool {
 	full := c.limiter.full(p)
 	if full {
@@ -120,29 +127,30 @@ func (c *Control) Full(p Priority) bool {
 	return full
 }
 
-// Pass is how far a door has let a request in before it is parsed. Requests
-// of callers in the process have none.
+// Pass says what a door, where requests of other processes come in, has done for a request
+// before it parses it. A request whose context has a Pass has been counted against its
+// quota. Requests that are made within the process have none.
 type Pass struct {
-	InFlight *InFlight
-	Loan     *memory.Loan // for the answer, which the door returns
+	InFlight *InFlight    // nil until the request has entered
+	Loan     *memory.Loan // for the answer; the door returns the loan
 }
 
 type passKey struct{}
 
-// WithPass returns the context of a request that a door has let in so far.
+// WithPass returns ctx with the Pass of its request.
 func WithPass(ctx context.Context, p *Pass) context.Context {
 	return context.WithValue(ctx, passKey{}, p)
 }
 
-// PassOf returns how far a door has let a request in; nil: no door has seen it.
+// PassOf returns the Pass of the request of ctx; nil if it did not come by a door.
 func PassOf(ctx context.Context) *Pass {
 	p, _ := ctx.Value(passKey{}).(*Pass)
 	return p
 }
 
-// Loan returns what the answer to a request takes of the budget, and what is
-// to be called in the end. It is the door's, if there is one, until the caller
-// has taken the answer.
+// Loan returns the loan for the memory of the answer to a request, and a function that
+// is to be called when the answer is made. Where a door has made the loan, that function
+// does nothing: the door returns the loan once the caller has received the answer.
 func (c *Control) Loan(ctx context.Context) (*memory.Loan, func()) {
 	if a := PassOf(ctx); a != nil && a.Loan != nil {
 		return a.Loan, func() {}

@@ -10,21 +10,22 @@ import (
 
 // The headers of a request, on HTTP and in gRPC's metadata.
 const (
-	// PriorityHeader says a request's [Priority]: interactive, which is also
-	// meant without it, or prefetch.
+	// PriorityHeader gives a request's [Priority]: interactive or prefetch. A request
+	// without the header is interactive.
 	PriorityHeader = "millrace-priority"
-	// CallerHeader names the service that asks, whose [Quota] counts.
+	// CallerHeader names the service that asks. The request counts against the [Quota]
+	// of that service.
 	CallerHeader = "millrace-caller"
-	// TimeoutHeader says how long the caller waits, such as 200ms or 1.5s. On
-	// HTTP alone: gRPC has deadlines of its own.
+	// TimeoutHeader says how long the caller waits, such as 200ms or 1.5s. Only HTTP has
+	// it: gRPC has deadlines of its own.
 	TimeoutHeader = "millrace-timeout"
 )
 
-// Priority says who goes first when not all requests can be let in.
+// Priority says which requests are refused first when not all can be admitted.
 type Priority uint8
 
-// A prefetch prepares what nobody waits for yet; it is let in only while half
-// of the limiter is free. Everything else is interactive.
+// A prefetch prepares an answer that nobody waits for yet. It is admitted only while
+// fewer requests are in flight than half of the limit. Everything else is interactive.
 const (
 	Interactive Priority = iota
 	Prefetch
@@ -38,8 +39,9 @@ type Headers struct {
 
 type headersKey struct{}
 
-// WithHeaders returns ctx with what the headers say that get returns; it
-// returns "" for one that is absent.
+// WithHeaders returns ctx with what the headers of its request say. The function get
+// returns the value of a header by its name, "" if it is absent. The error is a refusal of
+// a priority that does not exist; ctx is then returned as it was.
 func WithHeaders(ctx context.Context, get func(string) string) (context.Context, error) {
 	h := Headers{Caller: CallerOf(ctx, get(CallerHeader))}
 	var err error
@@ -49,13 +51,14 @@ func WithHeaders(ctx context.Context, get func(string) string) (context.Context,
 	return context.WithValue(ctx, headersKey{}, h), nil
 }
 
-// CallerOf returns whose quota counts: who is known to call, whatever a header
-// says.
+// CallerOf returns the name whose quota counts: that of the caller's proven identity, by a
+// certificate or a token, if it has one, and otherwise what the header says.
 func CallerOf(ctx context.Context, header string) string {
 	return cmp.Or(permit.Who(ctx).Name, header)
 }
 
-// ParsePriority reads a [PriorityHeader].
+// ParsePriority returns the priority that the value of a [PriorityHeader] says, or a
+// refusal.
 func ParsePriority(header string) (Priority, error) {
 	switch header {
 	case "", "interactive":
@@ -66,7 +69,7 @@ func ParsePriority(header string) (Priority, error) {
 	return Interactive, limits.Invalid(PriorityHeader, "send interactive or prefetch", "%.100q is no priority", header)
 }
 
-// HeadersOf returns what the headers said of the request of ctx.
+// HeadersOf returns what [WithHeaders] put into ctx; without that, the zero Headers.
 func HeadersOf(ctx context.Context) Headers {
 	h, _ := ctx.Value(headersKey{}).(Headers)
 	return h

@@ -12,64 +12,72 @@ import (
 // limiter lets in as many requests at the same time as the broker and its nodes
 // answer without queueing, and refuses the others before any work is done.
 //
-// How many that is, it learns from the time that answers take, compared with the usual time
-// of their kind and with what their callers allow. When most take long, or a tenth come too
-// late, requests wait for each other, and the limit falls. When the limit was reached and
-// they do not, it rises. It does not rise without need: a limit far above what is in flight
-// would let in a whole flood on the day that one comes. Then nothing would be answered in time
-// any more, and the limiter would learn only from what was late.
+// It learns the limit from the time that answers take, compared with the usual time of
+// their kind and with what their callers allow. If of the requests that end in a window more
+// than half are slow or late, or more than a tenth are late, requests wait for each other, and
+// the limit falls.
+// Otherwise it rises, if it is below readyInFlight or was reached. It does not rise further
+// without need: a limit far above what is in flight would let in a whole flood on the day
+// that one comes. Then nothing would be answered in time any more, and the limiter would
+// learn only from late answers.
 type limiter struct {
 	mu struct {
 		sync.Mutex
 		limit    float64
-		fell     bool // the limit has fallen before
+		fell     bool // the limit has fallen at some time
 		inFlight int
-		usual    map[kind]time.Duration
+		usual    map[kind]time.Duration // the usual time of an answer
 
 		// In this window:
 		began             time.Time
-		most              int // in flight at a time
-		ended, slow, late int // requests, and those of them that were slow or late
+		most              int // the most requests that were in flight at a time
+		ended, slow, late int // requests that ended, and those of them that were slow, and late
 		took              map[kind][]time.Duration
 	}
 }
 
-// kind is requests that cost about the same: of one feed, for a number of
+// kind is a kind of requests that cost about the same: those of one feed, for numbers of
 // entities within a factor of four.
 type kind struct {
 	feed string
-	size int
+	size int // half the number of bits of the number of entities
 }
 
 const (
-	// The bounds of the limit. It starts at the least, so that a flood at the start is not
-	// taken for what is usual.
+	// The bounds of the limit. It starts at minInFlight, so that the limiter does not take
+	// the times of answers in a flood at the start for the usual ones.
 	minInFlight = 16
 	maxInFlight = 2000
-	// readyInFlight is how far the limit rises without need, for bursts.
+	// readyInFlight is how far the limit rises even if it is not reached, to be ready for
+	// bursts.
 	readyInFlight = 100
-	// After each window the limit may change: one takes so long at least, and so many
-	// requests end in it.
+	// After each window the limit may change. A window lasts limitWindow at least, and
+	// limitSamples requests at least end in it.
 	limitWindow  = 100 * time.Millisecond
 	limitSamples = 10
-	// By what the limit is multiplied: when it rises until it has fallen for the first
-	// time, when it rises after that, and when it falls.
+	// The factors of the limit: limitStart where it rises and has never fallen,
+	// limitRise where it rises and has fallen before, limitFall where it falls.
 	limitStart = 1.5
 	limitRise  = 1.1
 	limitFall  = 0.8
 )
 
-// An answer that takes slowTimes the usual time is slow. So is one that takes half as much,
-// if that is more than half of what the caller allows. But by the first rule an answer is not
-// slow that takes no longer than brief, or than one in briefOfAllowed of what the caller
-// allows, whichever is less: an answer that usually takes half a millisecond takes two on
-// processors that are half busy, and nobody suffers. The usual time is the least median of a
-// window, but follows a change that lasts.
+// An answer is slow by one of two rules:
+//
+//   - It takes more than slowTimes the usual time of its kind, and more than the
+//     lesser of brief and 1/briefOfAllowed of what the caller allows. Without that bound an
+//     answer that usually takes half a millisecond would be slow on processors that are half
+//     busy, where it takes two, and nobody suffers.
+//   - It takes more than half of slowTimes the usual time, and more than half of what the
+//     caller allows.
+//
+// The usual time is the least median that a window of the limiter had. It follows a lasting
+// change upwards: in usualWithin it covers about two thirds of the way to the new medians.
 const (
 	slowTimes      = 4
 	brief          = 10 * time.Millisecond
 	briefOfAllowed = 20
-	usualSamples   = 5 // fewer of a kind in a window have no median
+	usualSamples   = 5 // of fewer answers of a kind in a window no median is taken
 	usualWithin    = 10 * time.Minute
 )
 
@@ -86,7 +94,7 @@ func (l *limiter) limit() int {
 	return int(l.mu.limit)
 }
 
-// enter lets a request in, or refuses it.
+// enter counts a request as in flight, or refuses it with [Overloaded].
 func (l *limiter) enter(p Priority) (*InFlight, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -99,7 +107,7 @@ func (l *limiter) enter(p Priority) (*InFlight, error) {
 	return &InFlight{limiter: l, began: time.Now()}, nil
 }
 
-// Overloaded is the error by which the limiter refuses a request.
+// Overloaded is the error with which the limiter refuses a request.
 var Overloaded = &millrace.Error{
 	Reason: millrace.ReasonOverloaded, Detail: "the broker has as much to do as it can", WayOut: "try again after a second, less often if it happens again; prefetch less",
 }
@@ -119,42 +127,45 @@ func (l *limiter) fullLocked(p Priority) bool {
 	return l.mu.inFlight >= limit
 }
 
-// Ending is what a request says of how busy the nodes are.
+// Ending says how a request ended, as far as that tells how busy the nodes are.
 type Ending uint8
 
 const (
-	EndSilent  Ending = iota // it was refused or given up
-	EndWhole                 // it was answered
-	EndPartial               // it was answered but by lost nodes
-	EndLate                  // its time ended
-	EndShed                  // nodes refused it
+	EndSilent  Ending = iota // tells nothing: refused before nodes were asked, or given up by the caller
+	EndWhole                 // all partitions answered
+	EndPartial               // some did not, for another reason than load, such as lost nodes
+	EndLate                  // its time ended before nodes that can be reached had answered
+	EndShed                  // nodes refused it as overloaded
 )
 
-// InFlight is a request that was let in. Its Ending must be set before [InFlight.Leave], if
-// it says anything of how busy the nodes are.
+// InFlight is a request that was admitted, until [InFlight.Leave]. Its Ending is to be set
+// before that; the limiter learns nothing from a request without one. An InFlight belongs to
+// one goroutine.
 type InFlight struct {
 	limiter *limiter
 	began   time.Time
 	kind    kind
-	allowed time.Duration
+	allowed time.Duration // how long the caller waits, from began on
 	Ending  Ending
-	of      *share // of its caller; nil: it has no quota
-	left    bool
+	of      *share // what its caller may have; nil: the caller has no quota
+	left    bool   // Leave was called
 }
 
-// Asks says what the request asks for, and until when.
+// Asks tells the limiter of which kind the request is: its feed, the number of its
+// entities, and the end of the time that its caller waits.
 func (f *InFlight) Asks(feed string, entities int, end time.Time) {
 	f.kind, f.allowed = kind{feed, bits.Len(uint(entities)) / 2}, end.Sub(f.began)
 }
 
-// slow reports whether an answer took long beside the usual time.
+// slow reports whether an answer took long, compared with the usual time of its kind and
+// with what the caller allows.
 func (f *InFlight) slow(took, usual time.Duration) bool {
 	return took > slowTimes*usual && took > min(brief, f.allowed/briefOfAllowed) ||
 		took > slowTimes*usual/2 && took > f.allowed/2
 }
 
-// Leave ends the request. To call it again changes nothing: a door calls it, too, for requests
-// that came no further.
+// Leave ends the request, and changes the limit if a window ends with it. A second call
+// does nothing: both the door and the broker behind it call Leave.
 func (f *InFlight) Leave() {
 	if f.left {
 		return
@@ -176,7 +187,7 @@ func (f *InFlight) Leave() {
 		if known && f.slow(took, usual) {
 			m.slow++
 		}
-	case f.Ending == EndShed, f.Ending == EndLate && took >= usual: // an answer is always late if less than the usual time is allowed
+	case f.Ending == EndShed, f.Ending == EndLate && took >= usual: // a request that was allowed less than the usual time would always be late, and tells nothing
 		m.ended++
 		m.late++
 	}
@@ -187,7 +198,7 @@ func (f *InFlight) Leave() {
 	}
 }
 
-// learnLocked updates the usual times.
+// learnLocked updates the usual times by the answers of a window that lasted so long.
 func (l *limiter) learnLocked(window time.Duration) {
 	for k, took := range l.mu.took {
 		if len(took) >= usualSamples {
@@ -205,7 +216,7 @@ func (l *limiter) learnLocked(window time.Duration) {
 	}
 }
 
-// adjustLocked changes the limit after a window.
+// adjustLocked changes the limit after a window, as [limiter] says.
 func (l *limiter) adjustLocked() {
 	m := &l.mu
 	switch {

@@ -12,20 +12,22 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// Quota is how many requests a caller may send to one broker, and have there at
-// the same time.
+// Quota is how many requests a caller may send to one broker each second, and how many it
+// may have in flight there at the same time. A zero PerSecond, which needs AtOnce, is no
+// limit each second. A zero Burst is PerSecond, rounded up. A zero AtOnce is no limit.
 type Quota struct {
 	PerSecond float64 `yaml:"per_second" doc:"requests a second of the caller to each broker; quotas is by the names of callers (the identity, or the header millrace-caller), and default is all others together; a caller without one has no limit"`
 	Burst     int     `yaml:"burst" range:"0.." default:"a second's worth" doc:"requests at once, after a pause"`
 	AtOnce    int     `yaml:"at_once" range:"0.." doc:"requests of the caller that each broker answers at the same time, however much each costs; left out: no limit of its own"`
 }
 
-// DefaultCaller names the quota, and in metrics the caller, of all requests
-// whose caller has no quota of its own. They share it: a caller does not get
-// more by taking another name.
+// DefaultCaller is the name of the quota of all requests whose caller has no quota of its
+// own, and the name of their caller in metrics. These callers share the quota, so that none
+// gets more by taking another name.
 const DefaultCaller = "default"
 
-// Validate refuses a quota that lets nobody in, or is nobody's.
+// Validate returns an error if the quota of the caller admits no request, or if the caller
+// has no name.
 func (q Quota) Validate(caller string) error {
 	wrong := func(key, detail, wayOut string) error {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "quotas." + caller + key, Detail: detail, WayOut: wayOut}
@@ -33,7 +35,7 @@ func (q Quota) Validate(caller string) error {
 	switch {
 	case caller == "":
 		return wrong("", "a quota of a caller without a name", "name the caller, or say default")
-	case q.PerSecond == 0 && q.AtOnce > 0 && q.Burst >= 0: // at any rate
+	case q.PerSecond == 0 && q.AtOnce > 0 && q.Burst >= 0: // a limit at the same time, and none each second
 	case !(q.PerSecond > 0) || math.IsInf(q.PerSecond, 1):
 		return wrong(".per_second", fmt.Sprintf("%v requests a second are none", q.PerSecond), "give a number above 0, or leave the caller out")
 	case q.AtOnce < 0:
@@ -44,14 +46,15 @@ func (q Quota) Validate(caller string) error {
 	return nil
 }
 
-// quotas are the shares of callers.
+// quotas are the shares of the callers that have a quota, by name.
 type quotas map[string]*share
 
-// share is what a caller may have, and has.
+// share is the quota of a caller, and how many requests it has in flight. A nil share is
+// that of a caller without a quota.
 type share struct {
 	rate   *rate.Limiter
-	atOnce int64 // 0: no limit
-	taken  atomic.Int64
+	atOnce int64        // how many requests may be in flight; 0: no limit
+	taken  atomic.Int64 // how many are
 }
 
 func newQuotas(all map[string]Quota) quotas {
@@ -67,7 +70,8 @@ func newQuotas(all map[string]Quota) quotas {
 	return q
 }
 
-// known returns the name to count a caller by: its own if it has a quota.
+// known returns the name that a caller is counted under: its own if it has a quota, and
+// otherwise DefaultCaller.
 func (q quotas) known(caller string) string {
 	if _, ok := q[caller]; ok {
 		return caller
@@ -75,8 +79,8 @@ func (q quotas) known(caller string) string {
 	return DefaultCaller
 }
 
-// take counts a request of a known caller, or refuses it and says when the
-// next is let in.
+// take counts a request of a caller at the time now, by a name that q.known returned. The
+// error is a refusal that says when the next request would be admitted.
 func (q quotas) take(known string, now time.Time) error {
 	s := q[known]
 	if s.busy() {
@@ -91,11 +95,10 @@ func (q quotas) take(known string, now time.Time) error {
 	return exceeded(pause, fmt.Sprintf("more than %v requests a second of caller %s", float64(s.rate.Limit()), known))
 }
 
-// busy reports whether the caller has as many requests under way as it may. A nil
-// share is of who has no quota.
+// busy reports whether the caller has as many requests in flight as it may.
 func (s *share) busy() bool { return s != nil && s.atOnce > 0 && s.taken.Load() >= s.atOnce }
 
-// enter has one more request under way, or refuses it.
+// enter counts one more request in flight, or refuses it.
 func (s *share) enter(known string) error {
 	if s == nil {
 		return nil

@@ -9,12 +9,12 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// checks is gRPC's health service, but that who watches a broker is let go when its
-// server ends.
+// checks is gRPC's health service, with one difference: calls of Watch end when the
+// broker's server stops.
 type checks struct {
 	*grpchealth.Server
-	open context.Context
-	end  context.CancelFunc
+	open context.Context    // ends when end is called
+	end  context.CancelFunc // ends all calls of Watch; [Doors.Stop] calls it
 }
 
 func newChecks() *checks {
@@ -35,7 +35,7 @@ func (c *checks) Watch(req *healthv1.HealthCheckRequest, s healthv1.Health_Watch
 	return err
 }
 
-// watching is a caller that watches, until ctx ends.
+// watching is the stream of a call of Watch that lasts until ctx ends.
 type watching struct {
 	healthv1.Health_WatchServer
 	ctx context.Context

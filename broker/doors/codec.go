@@ -14,29 +14,29 @@ import (
 	"github.com/millrace/millrace/internal/memory"
 )
 
-// codec is gRPC's own, but that what callers send is a [parcel], and what they
-// get is a [delivery].
+// codec is gRPC's codec for protobuf, which also reads a request into a [parcel] and
+// writes the answer in a [delivery]. Both count the memory that they take.
 type codec struct{ encoding.CodecV2 }
 
 func newCodec() codec { return codec{encoding.GetCodecV2("proto")} }
 
 // parcel is a request that has arrived and is not parsed yet.
 type parcel struct {
-	req  proto.Message // that it is parsed into
-	loan *memory.Loan
-	err  error // a refusal
+	req  proto.Message // what Unmarshal parses the request into
+	loan *memory.Loan  // for its memory
+	err  error         // the refusal, if the request cannot be parsed; else nil
 }
 
-// delivery is an answer that the caller is to take.
+// delivery is an answer that is to be sent to the caller.
 type delivery struct {
 	answer proto.Message
-	loan   *memory.Loan
-	sent   func() // returns the loan, as the connection does if it ends before; nil: the connection does not know the loan
+	loan   *memory.Loan // for its memory
+	sent   func()       // returns the loan; if the connection ends before, that returns it. nil: the connection does not keep the loan
 }
 
-// send makes a delivery of an answer to whom ctx says. The loan is returned
-// when gRPC has sent the last byte of it, or the connection has ended. Where
-// that cannot be known, it is returned before.
+// send returns the delivery of an answer to the peer of ctx. The loan is returned when
+// gRPC has sent the last byte of the answer, or the connection has ended. Where neither can
+// be known, it is returned when the answer is marshalled.
 func send(ctx context.Context, answer proto.Message, loan *memory.Loan) *delivery {
 	d := &delivery{answer: answer, loan: loan}
 	if p, ok := peer.FromContext(ctx); ok {
@@ -45,7 +45,7 @@ func send(ctx context.Context, answer proto.Message, loan *memory.Loan) *deliver
 	return d
 }
 
-// taken returns the loan, and has the connection forget it.
+// taken returns the loan, and removes it from those that the connection keeps.
 func (d *delivery) taken() {
 	if d.sent == nil {
 		d.loan.Return()
@@ -66,19 +66,20 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 		pool = mem.NopBufferPool{}
 	}
 	out, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend((*pool.Get(size))[:0], d.answer)
-	if err != nil || d.sent == nil || mem.IsBelowBufferPoolingThreshold(cap(out)) { // gRPC does not tell when it has sent what is so small
+	if err != nil || d.sent == nil || mem.IsBelowBufferPoolingThreshold(cap(out)) { // gRPC does not pool so small a buffer, and so does not tell when it is sent
 		d.taken()
 		return mem.BufferSlice{mem.SliceBuffer(out)}, err
 	}
-	_ = d.loan.Hold(min(d.loan.Held(), int64(cap(out)))) // no more for what it was made of
+	_ = d.loan.Hold(min(d.loan.Held(), int64(cap(out)))) // from here on the loan is for the encoded bytes alone, not for the message
 	return mem.BufferSlice{mem.NewBuffer(&out, sentPool{pool, d.sent})}, nil
 }
 
-// maxPooledBytes is the largest answer that is written to memory of gRPC's pool,
-// whose next pieces are of a megabyte.
+// maxPooledBytes is the size of the largest answer that is written to a buffer of gRPC's
+// pool. The next larger buffers of that pool have a megabyte each.
 const maxPooledBytes = 32 << 10
 
-// sentPool is the pool of an answer, which learns when it is sent.
+// sentPool is the buffer pool of one answer. gRPC puts the buffer back when it has sent
+// the answer.
 type sentPool struct {
 	mem.BufferPool
 	sent func()
@@ -90,8 +91,8 @@ func (p sentPool) Put(b *[]byte) {
 	p.BufferPool.Put(b)
 }
 
-// Unmarshal implements encoding.CodecV2. What is wrong with a parcel is in the
-// parcel: gRPC would make an internal error of it.
+// Unmarshal implements encoding.CodecV2. It puts a refusal of a request into the parcel and
+// returns nil: gRPC would make an internal error of what it returns.
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	p, ok := v.(*parcel)
 	if !ok {

@@ -31,13 +31,14 @@ import (
 	"github.com/millrace/millrace/internal/tracing"
 )
 
-// Handler serves JSON: Connect's protocol, and POST /v1/feed and /v1/why. GET
-// /v1/openapi.json describes the latter. Errors are problem documents (RFC
-// 9457), but for calls by Connect's protocol, which has its own.
+// Handler returns the handler of HTTP: the protocols of Connect, with JSON or protobuf, and
+// POST /v1/feed and /v1/why with JSON. GET /v1/openapi.json describes the latter two. Errors
+// are problem documents (RFC 9457), except in calls by Connect, whose protocols have their
+// own form.
 func (d *Doors) Handler() http.Handler {
 	all := d.routes()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(d.ArriveWithin)) // also of what nobody reads
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(d.ArriveWithin)) // for every request, even if no handler reads its body
 		w = &timely{ResponseWriter: w, within: d.TakenWithin}
 		if d.leaving.Load() {
 			w.Header().Set("Connection", "close")
@@ -55,7 +56,7 @@ func (d *Doors) Handler() http.Handler {
 	})
 }
 
-// routes is everything that is served, by path.
+// routes returns the routes, by path.
 func (d *Doors) routes() map[string]route {
 	_, byConnect := feedv1connect.NewFeedServiceHandler(connectFeed{d},
 		connect.WithCodec(jsonCodec{d.admission.Parsing, "json"}), connect.WithCodec(jsonCodec{d.admission.Parsing, "json; charset=utf-8"}), connect.WithCodec(protoCodec{d.admission.Parsing}), connect.WithReadMaxBytes(intake.MaxBytes+envelopeBytes))
@@ -69,7 +70,7 @@ func (d *Doors) routes() map[string]route {
 	}
 }
 
-// route is what is served under a path, by one method.
+// route is the handler of a path, and the one HTTP method that it takes.
 type route struct {
 	method  string
 	handler http.Handler
@@ -79,12 +80,13 @@ type route struct {
 const (
 	headersWithin = 5 * time.Second
 	idleWithin    = 2 * time.Minute
-	maxStreams    = 100 // by HTTP/2
-	envelopeBytes = 64  // of gRPC-Web and of gRPC by Connect
+	maxStreams    = 100 // at the same time, of one connection by HTTP/2
+	envelopeBytes = 64  // what gRPC and gRPC-Web, as Connect serves them, add to a message
 )
 
-// HTTPServer returns the server of [Doors.Handler], which bounds how long a
-// request may take to arrive and its answer to be read.
+// HTTPServer returns a server of [Doors.Handler] for callers that the broker's policy
+// permits. It bounds how long headers may take to arrive, how large they are, and how long a
+// connection may be idle; the handler bounds the rest.
 func (d *Doors) HTTPServer() *http.Server {
 	return &http.Server{
 		Handler: d.permit.Handler(d.Handler(), permit.Caller), ReadHeaderTimeout: headersWithin, IdleTimeout: idleWithin, MaxHeaderBytes: maxHeaderBytes,
@@ -92,9 +94,10 @@ func (d *Doors) HTTPServer() *http.Server {
 	}
 }
 
-// guarded lets requests in by their headers, reads their bodies within the
-// budget and in time, and has the limiter let them in, all before anything is
-// parsed. A request that it hands on has its body in a [received].
+// guarded returns next behind admission control. It checks the headers of a request and
+// the quota of its caller, reads the body within the budget and in time, and has the
+// limiter admit the request. All that is before anything is parsed. The body of a request
+// that next gets is a [received].
 func (d *Doors) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, err := admission.WithHeaders(d.admission.Traced(tracing.IncomingHTTP(r.Context(), r.Header)), r.Header.Get)
@@ -111,7 +114,7 @@ func (d *Doors) guarded(next http.Handler) http.Handler {
 		loan := d.admission.Parsing.BorrowFor(cmp.Or(permit.Who(ctx).Name, arrivals.HostOf(r.RemoteAddr)))
 		defer loan.Return()
 		answer := d.admission.Answering.Borrow()
-		defer answer.Return() // when it is written
+		defer answer.Return() // by then the answer is written
 		ctx = admission.WithPass(ctx, &admission.Pass{Loan: answer})
 		body, err := d.receive(w, r.WithContext(ctx), loan)
 		var in *admission.InFlight
@@ -130,7 +133,8 @@ func (d *Doors) guarded(next http.Handler) http.Handler {
 	})
 }
 
-// timely is an answer that the caller has to take in time, from its first byte.
+// timely is the writer of an answer that the caller has to read within some time of the
+// first byte.
 type timely struct {
 	http.ResponseWriter
 	within time.Duration
@@ -146,22 +150,23 @@ func (t *timely) Write(p []byte) (int, error) {
 	return t.ResponseWriter.Write(p)
 }
 
-// Unwrap is what [http.ResponseController] asks for.
+// Unwrap returns the writer below, for [http.ResponseController].
 func (t *timely) Unwrap() http.ResponseWriter { return t.ResponseWriter }
 
 // Flush implements http.Flusher.
 func (t *timely) Flush() { _ = http.NewResponseController(t.ResponseWriter).Flush() }
 
-// received is a body that has been read.
+// received is a body that has been read whole.
 type received struct {
-	*bytes.Reader
-	whole []byte
+	*bytes.Reader // of whole
+	whole         []byte
 }
 
 // Close implements io.Closer.
 func (*received) Close() error { return nil }
 
-// receive reads a body that the caller may send now.
+// receive reads the body of a request, if its encoding, the quota of its caller and the
+// limiter admit it. The loan then holds three times the bytes of the body.
 func (d *Doors) receive(w http.ResponseWriter, r *http.Request, loan *memory.Loan) (*received, error) {
 	for _, name := range []string{"Content-Encoding", "Connect-Content-Encoding", "Grpc-Encoding"} {
 		if e := r.Header.Get(name); e != "" && e != "identity" {
@@ -180,10 +185,11 @@ func (d *Doors) receive(w http.ResponseWriter, r *http.Request, loan *memory.Loa
 		return nil, err
 	}
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
-	return &received{bytes.NewReader(body), body}, loan.Hold(3 * int64(len(body))) // beside it, what becomes of it
+	return &received{bytes.NewReader(body), body}, loan.Hold(3 * int64(len(body))) // the body, and room for what it is parsed into
 }
 
-// readBody reads a body into memory that grows with it.
+// readBody reads a body into a buffer that grows with it, and refuses one of more than
+// about intake.MaxBytes. The loan holds three times the buffer.
 func readBody(r *http.Request, loan *memory.Loan) ([]byte, error) {
 	if r.ContentLength > intake.MaxBytes+envelopeBytes {
 		return nil, intake.TooLong()
@@ -221,7 +227,7 @@ func refuse(w http.ResponseWriter, r *http.Request, err error) {
 	rpcerr.WriteProblem(w, err)
 }
 
-// serveJSON serves one method.
+// serveJSON returns the handler of one method, such as d.why, as JSON.
 func serveJSON[Req any, PReq interface {
 	*Req
 	proto.Message
@@ -249,8 +255,9 @@ func serveJSON[Req any, PReq interface {
 	})
 }
 
-// readRequest takes any content type that says JSON, and none at all or
-// curl's own, since curl -d sends that.
+// readRequest parses the JSON of a request that [Doors.guarded] has handed on into req.
+// Beside content types of JSON and plain text it takes none at all, and that of a form,
+// which curl -d sends.
 func readRequest(r *http.Request, req proto.Message, budget *memory.Budget) error {
 	switch kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind {
 	case "", "application/json", "application/x-www-form-urlencoded", "text/json", "text/plain":
@@ -260,8 +267,8 @@ func readRequest(r *http.Request, req proto.Message, budget *memory.Budget) erro
 	return intake.ReadJSON(r.Body.(*received).whole, req, budget)
 }
 
-// feedForJSON is feed for doors that write JSON: the loan of the answer is
-// for its text too, and for the messages between.
+// feedForJSON is d.feed for answers that are written as JSON. It makes the loan of the
+// answer larger, by what the JSON takes and the messages that it is made from.
 func (d *Doors) feedForJSON(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
 	resp, err := d.feed(ctx, req)
 	if err != nil {
@@ -272,6 +279,7 @@ func (d *Doors) feedForJSON(ctx context.Context, req *feedv1.GetFeedRequest) (*f
 	return resp, loan.More(items.CostOfJSON(resp))
 }
 
+// connectFeed serves the feed service by Connect.
 type connectFeed struct{ b *Doors }
 
 func (c connectFeed) GetFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
@@ -294,7 +302,7 @@ func (c connectFeed) Why(ctx context.Context, req *feedv1.WhyRequest) (*feedv1.W
 	return resp, nil
 }
 
-// jsonCodec is Connect's JSON with the same strictness and form as /v1/feed.
+// jsonCodec is the codec of Connect for JSON. It reads and writes JSON as /v1/feed does.
 type jsonCodec struct {
 	budget *memory.Budget
 	name   string
@@ -311,8 +319,8 @@ func (c jsonCodec) Unmarshal(b []byte, m any) error {
 	return intake.ReadJSON(b, m.(proto.Message), c.budget)
 }
 
-// protoCodec is Connect's protobuf, of which nothing is parsed before it is
-// found bounded.
+// protoCodec is the codec of Connect for protobuf. It checks the bounds of a message before
+// it parses it.
 type protoCodec struct{ budget *memory.Budget }
 
 // Name implements connect.Codec.
@@ -328,7 +336,8 @@ func (c protoCodec) Unmarshal(b []byte, m any) error {
 	return intake.ReadMessage(b, m.(proto.Message), loan)
 }
 
-// withTimeout returns ctx with the deadline that a TimeoutHeader asks for.
+// withTimeout returns ctx with the deadline that the value of a TimeoutHeader asks for;
+// with none if that is "". The error is a refusal.
 func withTimeout(ctx context.Context, header string) (context.Context, context.CancelFunc, error) {
 	if header == "" {
 		return ctx, func() {}, nil

@@ -26,9 +26,9 @@ type object = map[string]any
 //go:embed feed.binpb
 var protoFile []byte
 
-// openAPI describes POST /v1/feed and /v1/why after OpenAPI 3.1. It is made
-// from the .proto, comments and all, so it cannot fall behind; what a .proto
-// has no words for is in rules.
+// openAPI returns the description of POST /v1/feed and /v1/why in OpenAPI 3.1. It is made
+// from feed.proto and its comments, so it cannot fall behind. What a .proto file cannot say
+// is in rules.
 var openAPI = sync.OnceValue(func() object {
 	file := described()
 	d := openDocument{requests: object{}, answers: object{}}
@@ -50,7 +50,7 @@ var openAPI = sync.OnceValue(func() object {
 	}
 })
 
-// described returns feed.proto with its comments.
+// described returns the descriptor of feed.proto, with its comments.
 func described() protoreflect.FileDescriptor {
 	set := &descriptorpb.FileDescriptorSet{}
 	if err := proto.Unmarshal(protoFile, set); err != nil {
@@ -98,13 +98,13 @@ func header(name, what string, schema object) object {
 
 func ref(name string) object { return object{"$ref": "#/components/schemas/" + name} }
 
-// comment is what stands above d in the .proto, as one paragraph.
+// comment returns the comment above d in the .proto file, as one paragraph.
 func comment(d protoreflect.Descriptor) string {
 	return strings.Join(strings.Fields(d.ParentFile().SourceLocations().ByDescriptor(d).LeadingComments), " ")
 }
 
-// message adds the schema of a message, and of those in it, to a part of the
-// document and returns the reference to it.
+// message adds the schema of a message, and of the messages in it, to into, which is
+// d.requests or d.answers. It returns the reference to the schema of m.
 func (d *openDocument) message(m protoreflect.MessageDescriptor, into object) object {
 	name := string(m.Name())
 	if _, done := into[name]; done {
@@ -117,7 +117,7 @@ func (d *openDocument) message(m protoreflect.MessageDescriptor, into object) ob
 		f := m.Fields().Get(i)
 		r := rules[name+"."+string(f.Name())]
 		properties[string(f.Name())] = d.field(f, r, into)
-		if r.required || !f.HasPresence() && d.answers[name] != nil { // an answer has its zeros too
+		if r.required || !f.HasPresence() && d.answers[name] != nil { // in an answer, fields that are zero are written too
 			required = append(required, string(f.Name()))
 		}
 	}
@@ -127,7 +127,7 @@ func (d *openDocument) message(m protoreflect.MessageDescriptor, into object) ob
 	return ref(name)
 }
 
-// field is the schema of a field: of its values, and what rules say.
+// field returns the schema of a field: that of its values, with what r adds.
 func (d *openDocument) field(f protoreflect.FieldDescriptor, r rule, into object) object {
 	var schema object
 	switch {
@@ -148,8 +148,8 @@ func (d *openDocument) field(f protoreflect.FieldDescriptor, r rule, into object
 	return schema
 }
 
-// value is how protobuf's JSON writes one value. What a request may write in
-// several ways is described in one.
+// value returns the schema of one value, as protobuf writes it in JSON. Where a request may
+// write a value in several ways, the schema describes one of them.
 func (d *openDocument) value(f protoreflect.FieldDescriptor, into object) object {
 	answered := d.answers[string(f.ContainingMessage().Name())] != nil
 	switch f.Kind() {

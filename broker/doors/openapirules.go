@@ -13,12 +13,12 @@ import (
 
 // rule is what OpenAPI says of a field beyond its type and comment.
 type rule struct {
-	required bool   // always there; of an answer what has no presence always is
-	values   []any  // all there are
-	bounds   object // further words of JSON Schema
+	required bool   // the field is always there; fields of an answer that have no presence in proto are so without a rule
+	values   []any  // all values that the field can have; nil: not listed
+	bounds   object // further keywords of JSON Schema, by name
 }
 
-// nameOf is a string that names something, of at most n characters.
+// nameOf returns the schema of a name of 1 to n characters.
 func nameOf(n int) object { return object{"type": "string", "minLength": 1, "maxLength": n} }
 
 func values(all ...string) (out []any) {
@@ -28,7 +28,7 @@ func values(all ...string) (out []any) {
 	return out
 }
 
-// attributeSchema is what the attribute of a viewer may be.
+// attributeSchema is the schema of an attribute of a viewer.
 var attributeSchema = object{"anyOf": []any{
 	object{"type": "string", "maxLength": limits.MaxAttributeBytes},
 	object{"type": "number"},
@@ -39,7 +39,7 @@ var attributeSchema = object{"anyOf": []any{
 
 var always = rule{required: true}
 
-// rules are of the fields by message and name.
+// rules are the rules of fields, by MESSAGE.FIELD. A field that is not here has none.
 var rules = map[string]rule{
 	"GetFeedRequest.feed":         {required: true, bounds: object{"pattern": limits.NamePattern.String()}},
 	"GetFeedRequest.entities":     {required: true, bounds: object{"minItems": 1, "maxItems": intake.MaxEntities, "items": nameOf(millrace.MaxEntityBytes)}},

@@ -1,6 +1,7 @@
-// Package doors is how callers reach a broker: gRPC, and HTTP with Connect and JSON,
-// which OpenAPI describes. A door lets a request in by its headers, reads it within
-// the bounds of its budget, and writes the answer in the form that was asked for.
+// Package doors has the servers by which callers reach a broker: gRPC, and HTTP with
+// Connect and JSON, which OpenAPI describes. A door is one of these servers. It admits a
+// request by its headers, reads it within the bounds of a budget of memory, and writes the
+// answer in the form that was asked for.
 package doors
 
 import (
@@ -35,26 +36,28 @@ import (
 	"github.com/millrace/millrace/internal/tracing"
 )
 
-// Config is what doors work with.
+// Config is what doors need. All functions must be set.
 type Config struct {
 	Admission *admission.Control
-	Permit    *permit.Policy // nil: whoever reaches the broker may everything
-	// Feed answers a request for a feed. The items are among the unknown fields of
-	// its answer, as [items.Records] writes them.
+	Permit    *permit.Policy // nil: whoever reaches the broker may call everything
+	// Feed answers a request for a feed. The items are among the unknown fields of the
+	// answer, encoded already, as package broker/items writes them.
 	Feed func(context.Context, *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error)
 	Why  func(context.Context, *feedv1.WhyRequest) (*feedv1.WhyResponse, error)
-	// Refused is told why a door refuses a request, which Feed and Why then never see.
+	// Refused is called with the reason when a door refuses a request, which Feed and Why
+	// then never see.
 	Refused func(error)
-	// Shed is called in its place where the broker is overloaded and only the headers of
-	// the request were read.
+	// Shed is called in place of Refused when the door of gRPC refuses a request by its
+	// headers alone because the broker is overloaded.
 	Shed func()
 	Log  *slog.Logger
 }
 
-// Doors is the doors of a broker: gRPC, and HTTP with Connect and JSON.
+// Doors are the doors of a broker: gRPC, and HTTP with Connect and JSON.
 type Doors struct {
-	// ArriveWithin is how long a request may take to arrive, and TakenWithin how
-	// long an answer may take to be read.
+	// ArriveWithin is how long a request may take to arrive, and TakenWithin how long the
+	// caller may take to read an answer. New sets both; they may be changed before the
+	// servers start.
 	ArriveWithin, TakenWithin time.Duration
 
 	admission *admission.Control
@@ -65,13 +68,13 @@ type Doors struct {
 	shed      func()
 
 	checks     *checks
-	reflection *memory.Budget // of answers of gRPC's reflection
-	leaving    atomic.Bool    // see Leave
+	reflection *memory.Budget // for answers of gRPC's reflection that callers have not read
+	leaving    atomic.Bool    // Leave was called
 }
 
 // arriveWithin is how long a request may take to arrive, from its first byte, and
-// takenWithin how long a caller may take to read an answer, unless somebody says
-// otherwise.
+// takenWithin how long a caller may take to read an answer. They are the values of
+// [Doors.ArriveWithin] and [Doors.TakenWithin] unless those are changed.
 const (
 	arriveWithin = 10 * time.Second
 	takenWithin  = 30 * time.Second
@@ -86,9 +89,10 @@ func New(c Config) *Doors {
 	}
 }
 
-// outward returns a method whose callers are not told what the broker, or a node behind it,
-// says of itself in an error that is no refusal: addresses, say, or paths. The log has it, by
-// a word that the caller is told.
+// outward returns method with its internal errors hidden from callers: an error that is
+// neither a refusal nor a cancellation may tell addresses or paths of the broker or of a
+// node. The caller gets a random word in its place, and the log has the error beside the
+// same word.
 func outward[Req, Resp any](method func(context.Context, Req) (*Resp, error), log *slog.Logger) func(context.Context, Req) (*Resp, error) {
 	return func(ctx context.Context, req Req) (*Resp, error) {
 		resp, err := method(ctx, req)
@@ -101,17 +105,16 @@ func outward[Req, Resp any](method func(context.Context, Req) (*Resp, error), lo
 	}
 }
 
-// The bounds of a gRPC connection. Many calls at a time are usual: a service
-// has one connection to a broker.
+// The bounds of a gRPC connection; maxHeaderBytes is for HTTP, too.
 const (
-	maxCalls       = 1000
+	maxCalls       = 1000 // at the same time: a service has one connection to a broker
 	maxHeaderBytes = 16 << 10
 	handshake      = 10 * time.Second
 	idleConn       = 15 * time.Minute
 )
 
-// ServerOptions are what the gRPC server of a broker needs. Its listener is
-// [Doors.Guard]'s.
+// ServerOptions returns the options of the broker's gRPC server. The server is to listen by
+// the listener that [Doors.Guard] returns.
 func (d *Doors) ServerOptions() []grpc.ServerOption {
 	return append(append(grpctune.Server(), d.permit.ServerOptions(d.admitCall, permit.Caller)...), grpc.ForceServerCodecV2(newCodec()),
 		grpc.MaxRecvMsgSize(intake.MaxBytes), grpc.MaxConcurrentStreams(maxCalls), grpc.MaxHeaderListSize(maxHeaderBytes),
@@ -119,15 +122,16 @@ func (d *Doors) ServerOptions() []grpc.ServerOption {
 		grpc.StreamInterceptor(d.reflect), refuseCompressed())
 }
 
-// Guard returns the listener of the gRPC server: it bounds what connections
-// hold of requests that have not been read whole, and how long they may take to
-// read answers. See [arrivals.Watch].
+// Guard returns l with bounds, for the gRPC server: for the memory of requests that have
+// not arrived whole, for how long a request takes to arrive, and for how long a caller takes
+// to read an answer. See [arrivals.Watch].
 func (d *Doors) Guard(l net.Listener) net.Listener {
 	return arrivals.Watch(l, arrivals.Bounds{Budget: d.admission.Arriving, Call: 2 * intake.MaxBytes, Arrive: d.ArriveWithin, Taken: d.TakenWithin})
 }
 
-// refuseCompressed refuses compressed requests: a small one may become a large
-// one, of which nothing would be counted before it is there.
+// refuseCompressed returns the option by which the server refuses compressed requests. A
+// small request may decompress to a large one, whose memory could be counted only once it
+// is taken.
 func refuseCompressed() grpc.ServerOption {
 	//lint:ignore SA1019 what replaces it is the process's and not the server's
 	return grpc.RPCDecompressor(noDecompressor{})
@@ -141,9 +145,9 @@ func (noDecompressor) Do(io.Reader) ([]byte, error) {
 	return nil, errors.New("compressed requests are not taken: send them as they are")
 }
 
-// admitCall refuses on the strength of a request's headers what would be
-// refused anyway: in a flood, reading what is then refused takes as much time
-// as answering the rest.
+// admitCall refuses a call of the feed service by its headers, before its message is read,
+// if its quota or the limiter would refuse it later anyway. In a flood, reading requests only
+// to refuse them takes as much time as answering the rest. It is a [tap.ServerInHandle].
 func (d *Doors) admitCall(ctx context.Context, info *tap.Info) (context.Context, error) {
 	if !strings.HasPrefix(info.FullMethodName, feedPrefix) {
 		return ctx, nil
@@ -169,9 +173,10 @@ func (d *Doors) admitCall(ctx context.Context, info *tap.Info) (context.Context,
 	return admission.WithPass(ctx, &admission.Pass{}), nil
 }
 
-// errOverloaded is the limiter's refusal on the wire.
+// errOverloaded is the limiter's refusal as a status of gRPC.
 var errOverloaded = rpcerr.Status(admission.Overloaded)
 
+// feedPrefix begins the paths of all methods of the feed service, by gRPC and by Connect.
 const feedPrefix = "/" + feedv1connect.FeedServiceName + "/"
 
 // RegisterGRPC puts the feed service, health and reflection on s.
@@ -182,11 +187,12 @@ func (d *Doors) RegisterGRPC(s *grpc.Server) {
 	reflection.Register(s)
 }
 
-// reflectionBytes is what answers of gRPC's reflection may take that callers have not read
-// yet: it describes tens of kilobytes at a time, as often as it is asked.
+// reflectionBytes bounds the answers of gRPC's reflection that callers have not read yet,
+// of all connections together. An answer has tens of kilobytes, and a caller may ask for
+// many without reading any.
 const reflectionBytes = 8 << 20
 
-// reflect bounds what reflection answers, by a budget of its own. It is a
+// reflect counts the answers of reflection against their budget. It is a
 // [grpc.StreamServerInterceptor].
 func (d *Doors) reflect(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 	if strings.HasPrefix(info.FullMethod, "/grpc.reflection.") {
@@ -195,7 +201,8 @@ func (d *Doors) reflect(srv any, s grpc.ServerStream, info *grpc.StreamServerInf
 	return handle(srv, s)
 }
 
-// reflected is a stream of answers of reflection, each of which counts until it is read.
+// reflected is a stream of answers of reflection. Each answer counts against the budget
+// until gRPC has sent it.
 type reflected struct {
 	grpc.ServerStream
 	budget *memory.Budget
@@ -210,24 +217,24 @@ func (s *reflected) SendMsg(m any) error {
 	return s.ServerStream.SendMsg(send(s.Context(), answer, loan))
 }
 
-// Leave has the broker tell that it is to be asked no more, and go on answering:
-// gRPC's health service says that it does not serve, and each answer by HTTP ends
-// its connection.
+// Leave tells callers to ask other brokers from now on: gRPC's health service says that
+// this broker does not serve, and each answer by HTTP closes its connection. The doors still
+// answer every request.
 func (d *Doors) Leave() {
 	d.leaving.Store(true)
 	d.checks.Shutdown()
 }
 
-// Stop ends a server of gRPC once what is under way is answered, which it waits for
-// for some time at most.
+// Stop ends a gRPC server once the requests in flight are answered. It waits for these no
+// longer than finish.
 func (d *Doors) Stop(s *grpc.Server, finish time.Duration) {
-	d.checks.end() // calls that watch the health service would last
+	d.checks.end() // they would go on until finish
 	defer time.AfterFunc(finish, s.Stop).Stop()
 	s.GracefulStop()
 }
 
-// feedService is the service of feed.proto, whose requests are let in before
-// they are parsed.
+// feedService returns the description of the service of feed.proto, with handlers that
+// admit requests before they parse them.
 func (d *Doors) feedService() *grpc.ServiceDesc {
 	desc := feedv1.FeedService_ServiceDesc
 	desc.HandlerType = (*any)(nil)
@@ -238,7 +245,7 @@ func (d *Doors) feedService() *grpc.ServiceDesc {
 	return &desc
 }
 
-// serveGRPC serves one method.
+// serveGRPC returns the gRPC handler of one method, such as d.feed.
 func serveGRPC[Req any, PReq interface {
 	*Req
 	proto.Message

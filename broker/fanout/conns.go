@@ -28,8 +28,9 @@ import (
 // must fit, and a page of large records.
 const maxMessageBytes = 32 << 20
 
-// DialGRPC reaches nodes by gRPC with the given options; without any the
-// connection is not encrypted.
+// DialGRPC returns a function that dials index nodes by gRPC with the given options.
+// Without options the connection is not encrypted. The connection is made at the first
+// call, so an address at which nothing listens is no error yet.
 func DialGRPC(opts ...grpc.DialOption) func(topology.Node) (Node, error) {
 	if len(opts) == 0 {
 		opts = []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}
@@ -62,7 +63,8 @@ func (r *remote) GetSchema(ctx context.Context, req *nodev1.GetSchemaRequest) (*
 	return resp, nodeError(err)
 }
 
-// Ping implements Node. Whatever the node says shows that it is there.
+// Ping implements Node. Any answer of the health service, even an error, shows that the
+// node is there; only an unreachable node or the end of ctx is an error.
 func (r *remote) Ping(ctx context.Context) error {
 	_, err := r.health.Check(ctx, &healthv1.HealthCheckRequest{})
 	if err = nodeError(err); errors.Is(err, ErrUnreachable) || ended(err) {
@@ -71,8 +73,9 @@ func (r *remote) Ping(ctx context.Context) error {
 	return nil
 }
 
-// nodeError returns what a call says of the node, or what gRPC says in its place:
-// that it cannot be reached, or that the message is too large.
+// nodeError turns the error of a gRPC call into what [Node] promises. An error without
+// details comes from gRPC and not from the node: then Unavailable is [ErrUnreachable] and
+// ResourceExhausted is [ErrTooLarge].
 func nodeError(err error) error {
 	s, ok := status.FromError(err)
 	if err == nil || !ok || len(s.Details()) > 0 {
@@ -87,20 +90,20 @@ func nodeError(err error) error {
 	return rpcerr.FromStatus(err)
 }
 
-// conns is the ways to the nodes, opened when first needed.
+// conns is the connections to the nodes, each opened when first needed.
 type conns struct {
 	dial func(topology.Node) (Node, error)
 	log  *slog.Logger
 
 	mu struct {
 		sync.Mutex
-		kept    *topology.Map // the map of the last keep
+		kept    *topology.Map // the map that keep saw last
 		open    map[place]Node
-		leaving map[place]*time.Timer // of those, which close then
+		leaving map[place]*time.Timer // closes the open connection to a node that has left
 	}
 }
 
-// place is where a node is.
+// place is a node at an address: the key of a connection.
 type place struct {
 	id   millrace.NodeID
 	addr string
@@ -112,8 +115,8 @@ func newConns(dial func(topology.Node) (Node, error), log *slog.Logger) *conns {
 	return c
 }
 
-// get returns the way to a node. One at another address than before is another node,
-// though it has the same id; questions that began before may still ask the former.
+// get returns the connection to a node. A node whose address changed gets a new
+// connection; the old one stays open, because questions in progress may still use it.
 func (c *conns) get(n topology.Node) (Node, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -129,13 +132,13 @@ func (c *conns) get(n topology.Node) (Node, error) {
 	return fresh, nil
 }
 
-// lingers is how long a way stays open to a node that has left: longer than the calls
-// take that are under way.
+// lingers is how long the connection to a node that has left the map stays open. It is
+// longer than any call in flight takes.
 const lingers = 30 * time.Second
 
-// keep has the ways closed, after a while, to nodes that the newest map no longer has
-// where they were. A question that keeps an older map does not say which these are: the
-// ways of others would be closed.
+// keep starts a timer for each open connection whose node is not at that address in the
+// newest map; the timer closes it after [lingers]. It asks maps for the newest map, and
+// does not take the map of a question: an older one may lack nodes that joined since.
 func (c *conns) keep(maps Maps) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -151,17 +154,17 @@ func (c *conns) keep(maps Maps) {
 	}
 }
 
-// hasNode reports whether a node is at a place.
+// hasNode reports whether the map has the node at that address.
 func hasNode(m *topology.Map, at place) bool {
 	n, ok := m.Node(at.id)
 	return ok && n.Addr == at.addr
 }
 
-// leave closes the way to a node that has left, unless it is back.
+// leave closes the connection to a node that has left, unless the node is back.
 func (c *conns) leave(at place) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.mu.leaving[at] == nil { // all are closed
+	if c.mu.leaving[at] == nil { // close has closed all connections
 		return
 	}
 	delete(c.mu.leaving, at)

@@ -1,8 +1,10 @@
 // Package fanout gets a question answered by index nodes, as far as time and the
-// cluster allow: it picks the fewest nodes that cover the partitions, asks them at
-// the same time, hedges what is slow, and remembers which nodes are slow or answer
-// nobody. What they answered is an outcome, which it merges as one machine would
-// have answered.
+// cluster allow. A question is a checked request: entities by partition, with a filter
+// and a model (package questions). The package picks few nodes that cover the
+// partitions, sends each a shard request at the same time, hedges slow ones (asks other
+// replicas as well), and remembers which nodes are slow or unresponsive. The result is an
+// outcome: the answered parts, and why the other partitions are missing. [Merge] makes of
+// the parts the answer that one machine would have given.
 package fanout
 
 import (
@@ -32,10 +34,10 @@ import (
 	"github.com/millrace/millrace/internal/tracing"
 )
 
-// Node is what a broker asks of an index node: a local one, a remote one or
-// a fake. It gives up when ctx ends. Errors are [millrace.Error] where they
-// refuse the request, [ErrUnreachable] where the node is not there, and [ErrTooLarge]
-// where its answer is larger than a message may be.
+// Node is an index node as a broker sees it: in this process, behind gRPC, or a fake.
+// Its methods give up when ctx ends. An error is a [millrace.Error] if the node refuses
+// the request, [ErrUnreachable] if the node is not there, and [ErrTooLarge] if its answer
+// is larger than a message may be.
 type Node interface {
 	Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error)
 	GetSchema(ctx context.Context, req *nodev1.GetSchemaRequest) (*nodev1.GetSchemaResponse, error)
@@ -43,7 +45,8 @@ type Node interface {
 	Ping(ctx context.Context) error
 }
 
-// Maps gives the cluster's present map; [cluster.Watcher] does.
+// Maps gives the newest cluster map: the nodes, and which partitions each has.
+// [cluster.Watcher] implements it.
 type Maps interface {
 	Current() *topology.Map
 }
@@ -52,10 +55,12 @@ type Maps interface {
 // provider.
 var tracer = otel.Tracer("github.com/millrace/millrace/broker")
 
-// maxReplicas is how many replicas of a partition one request asks at most.
+// maxReplicas is how many replicas of a partition one request asks at most. Replicas that
+// only lack the model do not count.
 const maxReplicas = 3
 
-// Fanout asks index nodes, and remembers what is to be known of them.
+// Fanout asks index nodes, and remembers between requests how they answered. Its methods
+// may be called concurrently.
 type Fanout struct {
 	maps    Maps
 	conns   *conns
@@ -66,10 +71,10 @@ type Fanout struct {
 	zone    zone
 	absent  absent
 	sizes   *sizes
-	memory  *memory.Budget // for answers
+	memory  *memory.Budget // see Config.Memory
 	metrics *metrics
 
-	open  context.Context // until close
+	open  context.Context // of pings; Close ends it
 	end   context.CancelFunc
 	pings sync.WaitGroup
 }
@@ -79,10 +84,10 @@ type Config struct {
 	Maps Maps
 	// Zone is where the broker stands; empty: all nodes are equally near.
 	Zone string
-	// Dial returns the way to a node. What it returns is closed, if it is an
-	// io.Closer, a while after the node has left the map.
+	// Dial connects to a node. What it returns is closed, if it is an io.Closer, a while
+	// after the node has left the map.
 	Dial   func(topology.Node) (Node, error)
-	Memory *memory.Budget // for answers that nobody takes away
+	Memory *memory.Budget // Ask borrows from it for a question that has no Loan
 	Log    *slog.Logger
 }
 
@@ -96,7 +101,7 @@ func New(c Config) *Fanout {
 	return f
 }
 
-// Close ends the connections to the nodes, once nothing is asked any more.
+// Close ends pings and closes the connections to the nodes. No request may be in flight.
 func (f *Fanout) Close() {
 	f.end()
 	f.pings.Wait()
@@ -104,51 +109,56 @@ func (f *Fanout) Close() {
 	f.workers.close()
 }
 
-// Node returns the way to a node.
+// Node returns the connection to a node, which it dials if there is none. The error is
+// that of Config.Dial.
 func (f *Fanout) Node(n topology.Node) (Node, error) { return f.conns.get(n) }
 
-// Note notes that a node lacks a model beside, so that for a moment others are
-// asked before it.
+// Note notes that a node lacks the model of the second ranking of a draft (a page that
+// interleaves two rankings). For [absentFor] other nodes are asked before it for that
+// model. sum is the model's checksum.
 func (f *Fanout) Note(id millrace.NodeID, sum string) { f.absent.note(id, sum) }
 
-// Unresponsive reports whether a node answers nobody.
+// Unresponsive reports whether a node has of late answered neither calls nor pings; see
+// health.
 func (f *Fanout) Unresponsive(id millrace.NodeID) bool { return f.health.unresponsive(id) }
 
-// Asking is the asking of one question. It keeps one map throughout.
+// Asking is the state of one question while nodes are asked, and what is known of it
+// afterwards. It uses one cluster map throughout.
 type Asking struct {
 	fan *Fanout
 	q   *questions.Question
 	Map *topology.Map
 
 	began  time.Time
-	End    time.Time // when the caller does not wait any more,
-	Until  time.Time // and the nodes neither
+	End    time.Time // the caller's deadline
+	Until  time.Time // the nodes' deadline, a little before End
 	nodes  doubtful
-	zone   string // preferred
-	cancel context.CancelFunc
-	room   int64 // bytes that the part of a node is likely not to exceed
+	zone   string             // the zone whose nodes are preferred; "": none
+	cancel context.CancelFunc // ends all calls of the question
+	room   int64              // bytes that one node's part of the answer is not likely to exceed
 
 	mu struct {
 		sync.Mutex
-		refused    error              // by a node, for what the request itself is,
-		RefusedBy  questions.Weighted // version
-		lacking    []millrace.NodeID  // a model
-		lacked     artefacts.Version  // the last of those
-		unread     error              // the first refusal of a filter, and
-		unreadBy   []millrace.NodeID  // whose it and others are
+		refused    error              // the refusal of the whole request; nil: none
+		RefusedBy  questions.Weighted // the version that a node refused to rank by; zero: none
+		lacking    []millrace.NodeID  // nodes that lack the model asked for
+		lacked     artefacts.Version  // the model that was found lacking last
+		unread     error              // the first refusal of the filter; see mayBeRead
+		unreadBy   []millrace.NodeID  // nodes that refused the filter
 		accepted   bool               // some node has answered
-		unreadEnd  *time.Timer        // of the wait for one
-		calls      []*feedv1.NodeCall
-		fired, won int32 // hedges
-		saved      time.Duration
+		unreadEnd  *time.Timer        // makes unread the refusal of the request
+		calls      []*feedv1.NodeCall // for explain
+		fired, won int32              // hedges sent, and hedges that answered first
+		saved      time.Duration      // by hedges that won, estimated
 	}
 }
 
-// Ask gets a question answered as far as ctx, the time until end and the cluster
-// allow, by the versions that it names. The error is a refusal by a node, which
-// holds for the whole request.
+// Ask gets a question answered by the model versions that it names, as far as ctx, the
+// time until end and the cluster allow. Partitions that were not answered are in
+// Outcome.Missing and are no error. The error refuses the whole request: a node refused
+// it, or the broker has no memory for the answer. The Asking is never nil.
 func (f *Fanout) Ask(ctx context.Context, q *questions.Question, end time.Time) (Outcome, *Asking, error) {
-	if q.Loan == nil { // of nobody who takes the answer away
+	if q.Loan == nil { // no caller of the broker holds memory for this answer
 		q.Loan = f.memory.Borrow()
 		defer q.Loan.Return()
 	}
@@ -172,7 +182,8 @@ func (f *Fanout) Ask(ctx context.Context, q *questions.Question, end time.Time) 
 	return o, a, a.refusal(&o)
 }
 
-// refusal is what the request is refused for in the end; nil for nothing.
+// refusal returns the refusal of the whole request, or nil. A refused filter counts only
+// if no part was answered.
 func (a *Asking) refusal(o *Outcome) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -185,7 +196,8 @@ func (a *Asking) refusal(o *Outcome) error {
 	return a.mu.refused
 }
 
-// refuse ends everything.
+// refuse refuses the whole request with err, unless it is refused already, and ends all
+// its calls.
 func (a *Asking) refuse(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -195,8 +207,9 @@ func (a *Asking) refuse(err error) {
 	a.cancel()
 }
 
-// giveWay ends everything where a node has condemned a version, or it lacks
-// weights.
+// giveWay is refuse for a node that has condemned the model version of a group, or lacks
+// its weights. It notes the version in RefusedBy, so that the broker can ask again by
+// another.
 func (a *Asking) giveWay(g *questions.Group, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -206,12 +219,14 @@ func (a *Asking) giveWay(g *questions.Group, err error) {
 	a.cancel()
 }
 
-// readWait is how long a node's refusal of a filter waits for another that takes it.
+// readWait is how long after the first refusal of a filter another node may still answer.
+// If none has by then, the request is refused.
 const readWait = 250 * time.Millisecond
 
-// mayBeRead reports whether a node's refusal of a filter is its own: it may lack a
-// schema that others have read. Where none has answered by then, two nodes speak for
-// the cluster, or one after a while, or all that can be asked.
+// mayBeRead reports whether err refuses the filter and other nodes may accept it: the node
+// may lack a schema that others have read. The filter is refused for the whole request as
+// soon as two nodes have refused it and none has answered; or when none has answered
+// within [readWait] of the first refusal; or when no part is answered in the end.
 func (a *Asking) mayBeRead(id millrace.NodeID, err error) bool {
 	var e *millrace.Error
 	if !errors.As(err, &e) || e.Reason != millrace.ReasonFilter {
@@ -244,8 +259,8 @@ func (a *Asking) accept() {
 	a.mu.accepted = true
 }
 
-// cover asks for partitions at replicas that were not tried yet, each node
-// with its hedge, all at the same time.
+// cover asks nodes other than those tried for the wanted partitions, all nodes at the same
+// time and each with its hedge. The outcome has each wanted partition, answered or missing.
 func (a *Asking) cover(ctx context.Context, want topology.Set, tried []millrace.NodeID) Outcome {
 	if a.spent(tried) {
 		return none(want, MissNoReplica)
@@ -253,7 +268,7 @@ func (a *Asking) cover(ctx context.Context, want topology.Set, tried []millrace.
 	by := choice{m: a.Map, doubtful: a.nodes, zone: a.zone, avoid: tried, viewer: a.q.Viewer, work: a.q.Work}
 	began := time.Now()
 	requests, rest := by.route(want)
-	if len(tried) == 0 { // before there is anything else at work
+	if len(tried) == 0 { // only here does no other goroutine work on q
 		a.q.Times.Route = time.Since(began)
 	}
 	calls := 0
@@ -280,7 +295,7 @@ func (a *Asking) cover(ctx context.Context, want topology.Set, tried []millrace.
 			})
 		}
 	}
-	if len(requests) > 0 { // here, where there is a goroutine already
+	if len(requests) > 0 { // on the caller's goroutine, which would only wait
 		outcomes[0] = a.askShard(ctx, requests[0], tried)
 	}
 	wg.Wait()
@@ -290,12 +305,13 @@ func (a *Asking) cover(ctx context.Context, want topology.Set, tried []millrace.
 	return total
 }
 
-// askShard asks one node and, when it is slow or fails, others for the same.
+// askShard asks one node for the partitions of r. If the node is slow or fails, it asks
+// other nodes for the same partitions.
 func (a *Asking) askShard(ctx context.Context, r shardRequest, tried []millrace.NodeID) Outcome {
 	r.entities = a.q.Among(r.parts)
 	next := append(slices.Clip(tried), r.node.ID)
-	var heard, shed atomic.Bool // from the node itself; that it is overloaded
-	var partly atomic.Bool      // it has answered for some, and others were asked for the rest
+	var heard, shed atomic.Bool // the node's call ended by itself; the node said that it is overloaded
+	var partly atomic.Bool      // the node answered some partitions, and others were asked for the rest
 	first := func(ctx context.Context) (Outcome, bool) {
 		called, over := a.fan.health.wait(ctx, r.node.ID)
 		o := a.call(called, r, len(tried) > 0)
@@ -303,7 +319,7 @@ func (a *Asking) askShard(ctx context.Context, r shardRequest, tried []millrace.
 		over()
 		shed.Store(o.all(MissOverloaded))
 		if left := o.Left(); len(o.Parts) > 0 && left.Len() > 0 {
-			// The node has answered for the rest; only these are still open.
+			// The node has answered some partitions: others are asked for those left.
 			partly.Store(true)
 			reasons := o.Missing
 			o.Missing = nil
@@ -313,10 +329,10 @@ func (a *Asking) askShard(ctx context.Context, r shardRequest, tried []millrace.
 	}
 	second := func(ctx context.Context) (Outcome, bool) {
 		if partly.Load() {
-			return none(r.parts, MissNoReplica), false // nobody is left to be asked for what is open
+			return none(r.parts, MissNoReplica), false // first has asked other nodes for the rest already
 		}
 		if shed.Load() && !a.fan.budget.spend() {
-			return none(r.parts, MissOverloaded), false // asking on would spread the overload
+			return none(r.parts, MissOverloaded), false // asking other nodes would spread the overload
 		}
 		o := a.cover(ctx, r.parts, next)
 		o.second = true
@@ -331,8 +347,8 @@ func (a *Asking) askShard(ctx context.Context, r shardRequest, tried []millrace.
 			hedged = a.elsewhere(r.parts, next)
 			return hedged
 		}
-		// A node that answers nobody will not answer this call either: asking
-		// another is no extra work, just as when it had failed.
+		// An unresponsive node will not answer this call either: asking another is no
+		// extra work, as it is none after a failure. So it costs nothing of the budget.
 		hedged = a.elsewhere(r.parts, next) && (a.fan.health.unresponsive(r.node.ID) || a.fan.budget.spend())
 		if !asked && !heard.Load() {
 			a.fan.health.overdue(r.node.ID)
@@ -360,7 +376,8 @@ func (a *Asking) askShard(ctx context.Context, r shardRequest, tried []millrace.
 	return best
 }
 
-// suspect has a node pinged whose call is overdue.
+// suspect starts to ping a node whose call is overdue or could not reach it, unless the
+// node is pinged already or was just heard.
 func (a *Asking) suspect(n topology.Node) {
 	f := a.fan
 	if !f.health.suspect(n.ID) {
@@ -369,12 +386,12 @@ func (a *Asking) suspect(n topology.Node) {
 	f.pings.Go(func() { f.health.ping(f.open, n.ID, f.pinger(n.ID)) })
 }
 
-// pinger returns what pings a node, wherever it is by then.
+// pinger returns a function that pings a node at its address in the newest map.
 func (f *Fanout) pinger(id millrace.NodeID) func(context.Context) error {
 	return func(ctx context.Context) error {
 		n, known := f.maps.Current().Node(id)
 		if !known {
-			return nil // whoever comes back by this name begins anew
+			return nil // it has left: pings end, and a node that returns by this id counts as heard
 		}
 		node, err := f.conns.get(n)
 		if err != nil {
@@ -384,9 +401,10 @@ func (f *Fanout) pinger(id millrace.NodeID) func(context.Context) error {
 	}
 }
 
-// Ending says what an outcome tells of how busy the nodes are. What waited in
-// vain for those that answer nobody tells nothing of the others, unless there
-// are no others; nor does what its caller gave up.
+// Ending returns what an outcome tells admission control about how busy the nodes are.
+// A timeout counts as late only if an alive, responsive replica of the partition could
+// have answered, or if no such node is left in the cluster. A request that its caller
+// gave up before the nodes' deadline says nothing (EndSilent).
 func (a *Asking) Ending(ctx context.Context, o Outcome) admission.Ending {
 	switch {
 	case len(o.Missing) == 0:
@@ -409,8 +427,8 @@ func (a *Asking) Ending(ctx context.Context, o Outcome) admission.Ending {
 	return admission.EndPartial
 }
 
-// elsewhere reports whether any node but those tried could be asked for some
-// of the partitions.
+// elsewhere reports whether a node that was not tried has a replica of one of the
+// partitions, and the request may still ask it.
 func (a *Asking) elsewhere(parts topology.Set, tried []millrace.NodeID) bool {
 	if a.spent(tried) {
 		return false
@@ -425,9 +443,10 @@ func (a *Asking) elsewhere(parts topology.Set, tried []millrace.NodeID) bool {
 	return false
 }
 
-// ledger counts a hedge that was sent beside a shard request, and notes after how long that
-// ended. What a hedge that won saved is a guess, since the first call was given up: calls
-// that took as long mostly went on for so long.
+// ledger counts a hedge that was sent beside a shard request. won says that the hedge
+// answered everything; heard, that the first call ended by itself; took is the time until
+// the result. If the first call was given up, the time that the hedge saved is estimated
+// from recent calls that took longer than took; see recent.beyond.
 func (a *Asking) ledger(r shardRequest, won, heard bool, took time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -444,7 +463,8 @@ func (a *Asking) ledger(r shardRequest, won, heard bool, took time.Duration) {
 	}
 }
 
-// call asks one node once, for its part of every group.
+// call asks one node once, for its part of every group. again says that other nodes were
+// tried before.
 func (a *Asking) call(ctx context.Context, r shardRequest, again bool) Outcome {
 	start := time.Now()
 	spanned, span := tracer.Start(ctx, "broker.call", trace.WithSpanKind(trace.SpanKindClient))
@@ -485,8 +505,8 @@ func (a *Asking) call(ctx context.Context, r shardRequest, again bool) Outcome {
 	return o
 }
 
-// query asks one node for its part of every group. With an error what it returns
-// has no answers.
+// query asks one node for its part of every group. With an error the parts are for explain
+// alone: some have no Resp.
 func (a *Asking) query(ctx context.Context, r shardRequest) ([]Part, error) {
 	groups := a.q.GroupsIn(r.parts)
 	parts := make([]Part, len(groups))
@@ -501,9 +521,10 @@ func (a *Asking) query(ctx context.Context, r shardRequest) ([]Part, error) {
 	return parts, a.queryGroups(ctx, r, parts)
 }
 
-// queryGroups asks one node for its parts of all groups at the same time. With an
-// error of one the others are given up. It is a function of its own because what
-// its goroutines share goes to the heap, which calls for one group do not pay.
+// queryGroups asks one node for its parts of all groups at the same time. If one fails,
+// the others are cancelled and its error is returned. It is a function of its own because
+// the variables that its goroutines share go to the heap: calls for one group do not pay
+// for that.
 func (a *Asking) queryGroups(ctx context.Context, r shardRequest, parts []Part) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -527,8 +548,8 @@ func (a *Asking) queryGroups(ctx context.Context, r shardRequest, parts []Part) 
 	return first
 }
 
-// queryGroup asks one node for its part of a group, and takes no other answer
-// than was asked for.
+// queryGroup asks one node for its part of a group. An answer by an older protocol, or by
+// another model, version or weights than asked for, is an error.
 func (a *Asking) queryGroup(ctx context.Context, r shardRequest, g *questions.Group) (*nodev1.QueryResponse, error) {
 	resp, err := a.queryPart(ctx, r, g)
 	if err == nil && resp.GetProtocol() < a.q.Protocol(g) {
@@ -547,9 +568,9 @@ func (a *Asking) queryGroup(ctx context.Context, r shardRequest, g *questions.Gr
 	return resp, err
 }
 
-// queryPart asks one node for its part of a group. What the part may take has
-// been reserved; a node whose part takes more says how much, and is asked again
-// when there is room for it.
+// queryPart asks one node for its part of a group. cover has reserved twice r.room bytes
+// for the part. A node whose part takes more withholds it and says how many bytes it
+// takes; then more is reserved and the node is asked again, [maxAsks] times in all.
 func (a *Asking) queryPart(ctx context.Context, r shardRequest, g *questions.Group) (*nodev1.QueryResponse, error) {
 	room := r.room
 	var size int64
@@ -564,7 +585,7 @@ func (a *Asking) queryPart(ctx context.Context, r shardRequest, g *questions.Gro
 		}
 		resp, err := n.Query(ctx, a.q.Ask(g, r.parts, room))
 		if err != nil {
-			return nil, rpcerr.FromStatus(err) // a node in this process speaks as on the wire
+			return nil, rpcerr.FromStatus(err) // a node in this process returns gRPC statuses too
 		}
 		needs := resp.GetWithheldBytes()
 		if needs == 0 {
@@ -572,7 +593,7 @@ func (a *Asking) queryPart(ctx context.Context, r shardRequest, g *questions.Gro
 			a.fan.sizes.learn(a.q, size, len(resp.GetItems()))
 			return resp, nil
 		}
-		needs += needs / 8 // what comes meanwhile
+		needs += needs / 8 // the part may grow before the node is asked again
 		if err := a.q.Hold(2 * (needs - room)); err != nil {
 			a.refuse(err)
 			return nil, brokersFault{err}
@@ -588,8 +609,9 @@ type brokersFault struct{ error }
 
 func (b brokersFault) Unwrap() error { return b.error }
 
-// judge tells health and the hedges' delay how a call went. A call given up
-// early, or refused for the request's sake, says nothing about its node.
+// judge tells node health and the hedge delay how a call went. A call says nothing about
+// its node if it was given up before a hedge was due, if the node refused the request or
+// lacks the model, or if the fault is the broker's own.
 func (a *Asking) judge(r shardRequest, took time.Duration, err error) {
 	if a.q.Inquires() {
 		return
@@ -615,7 +637,7 @@ func (a *Asking) judge(r shardRequest, took time.Duration, err error) {
 	}
 }
 
-// recent returns how long calls with about as many entities took of late.
+// recent returns the recent durations of calls with about as many entities as r.
 func (a *Asking) recent(r shardRequest) *recent { return a.fan.recent.forSize(r.entities) }
 
 // ended reports whether err only says that time is up or nobody waits.
@@ -627,7 +649,7 @@ func ended(err error) bool {
 
 func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// count counts a call, and returns how it ended.
+// count counts a call, and returns how it ended: "answered", "cancelled" or "failed".
 func (a *Asking) count(ctx context.Context, r shardRequest, err error) string {
 	label := "failed"
 	switch {
@@ -640,7 +662,7 @@ func (a *Asking) count(ctx context.Context, r shardRequest, err error) string {
 	return label
 }
 
-// note completes a line for explain.
+// note completes a line of explain about a call, and keeps it.
 func (a *Asking) note(r shardRequest, g *questions.Group, c *feedv1.NodeCall, err error) {
 	if c.Outcome == "failed" {
 		c.Outcome = err.Error()
@@ -655,14 +677,14 @@ func (a *Asking) note(r shardRequest, g *questions.Group, c *feedv1.NodeCall, er
 	a.mu.calls = append(a.mu.calls, c)
 }
 
-// margin is the deadline of the nodes: a twentieth of the time before the
-// end of the caller's, 50 ms at most, so that what has been answered by then still
-// reaches the caller.
+// margin returns the nodes' deadline. It is earlier than end, the caller's, by a twentieth
+// of the time left, 50 ms at most, so that what is answered by then still reaches the
+// caller.
 func margin(end time.Time) time.Time {
 	return end.Add(-min(time.Until(end)/20, 50*time.Millisecond))
 }
 
-// Explain tells every call of a node, and what hedges did.
+// Explain writes every call of a node, and what hedges did, into e.
 func (a *Asking) Explain(e *feedv1.Explain) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -11,16 +11,17 @@ import (
 )
 
 // health decides which nodes are asked first. It follows the relative
-// strategy of LinkedIn's D2 (Rest.li, "D2 load balancer"): a node is compared
-// with the cluster every few seconds, goes down fast and comes up slowly, and
-// is never asked by nobody, since nobody would see it recover.
+// strategy of LinkedIn's D2 (Rest.li, "D2 load balancer"). Every [healthEvery] a node is
+// compared with the mean of the cluster. Its score falls fast and rises slowly, and never
+// falls to 0: some requests must still ask it, to see that it recovers.
 //
-// A node that is slow is waited for, and one that is unresponsive is not. The evidence
-// is a ping beside a call that is overdue: a node that is busy or slow answers
-// it. One that does not within [unresponsiveAfter] is unresponsive, and asked last; after
-// [unresponsivePatience] beats its calls are ended, and new ones wait for [unresponsiveProbe].
-// Pings go on until one is answered. Beats are counted and not timed, so that
-// the broker's own pause is no silence of its nodes.
+// Calls wait for a slow node, but not for an unresponsive one. A ping tells the two apart:
+// it is sent while a call is overdue, and a node that is only busy or slow answers it. A
+// node from which nothing has come for [unresponsiveAfter], and that has left a ping
+// unanswered for a beat, is unresponsive, and is asked last. After
+// [unresponsivePatience] beats its calls are ended, and new calls end after
+// [unresponsiveProbe]. Pings go on until one is answered. Beats are counted and not timed,
+// so that a pause of the broker itself does not count as silence of its nodes.
 type health struct {
 	mu struct {
 		sync.Mutex
@@ -31,43 +32,44 @@ type health struct {
 
 // nodeHealth is what is known of a node.
 type nodeHealth struct {
-	score  float64       // share of the requests that ask it first
+	score  float64       // 0 to 1: the share of requests that do not count it as poor
 	silent int           // calls failed or overdue since the last answer in time
-	probe  time.Time     // when a silent node is asked again,
-	pause  time.Duration // and how long after that
+	probe  time.Time     // when one request tries a silent node again
+	pause  time.Duration // between two such tries
 
 	heard   time.Time          // the last time that anything came from it
-	pinging bool               // until it answers
-	silence int                // beats since then for which a ping was not answered
-	waits   map[*wait]struct{} // calls that it has not answered
+	pinging bool               // it is pinged until it answers
+	silence int                // beats since heard that passed without the answer to a ping
+	waits   map[*wait]struct{} // calls in flight
 
 	calls, failed int           // in this interval
-	took          time.Duration // by answered calls in this interval
+	took          time.Duration // all calls of this interval that were answered, or given up when overdue
 }
 
 const (
-	healthEvery  = 5 * time.Second
-	healthCalls  = 10  // fewer calls in an interval say nothing
-	slowFactor   = 1.5 // of the cluster's mean: slow
-	slowAtLeast  = time.Millisecond
-	failedShare  = 0.1 // of the calls: failing
-	healthDown   = 0.4
-	healthUp     = 0.1
-	healthFloor  = 0.05
-	slowStart    = 0.2 // of a node that comes later
-	silentCalls  = 3   // failed or overdue: out of use
-	firstPause   = time.Second
-	longestPause = 16 * time.Second // doubling each time
+	healthEvery  = 5 * time.Second  // the interval between two comparisons
+	healthCalls  = 10               // fewer calls in an interval say nothing
+	slowFactor   = 1.5              // a node is slow if its mean is above this many times the cluster's,
+	slowAtLeast  = time.Millisecond // and above the cluster's mean by this
+	failedShare  = 0.1              // a node fails if this share of its calls failed
+	healthDown   = 0.4              // what the score of a slow or failing node loses in an interval
+	healthUp     = 0.1              // what another's score gains
+	healthFloor  = 0.05             // the lowest score
+	slowStart    = 0.2              // the first score of a node that joins after the broker started
+	silentCalls  = 3                // after so many failed or overdue calls in a row a node is silent: only tries ask it first
+	firstPause   = time.Second      // before the first try
+	longestPause = 16 * time.Second // the pause doubles with each try, up to this
 )
 
-// A ping takes a millisecond, and a few hundred on a machine that has no rest.
+// The times of pings. A ping takes a millisecond, and some hundreds of milliseconds on a
+// machine whose processors are all busy.
 const (
-	beat                 = 100 * time.Millisecond
-	unresponsiveAfter    = 250 * time.Millisecond // since anything was heard, and a beat since a ping was sent
-	unresponsivePatience = 15                     // beats
-	unresponsiveProbe    = 100 * time.Millisecond
-	pingSpacing          = 50 * time.Millisecond // no ping of a node that was heard so lately
-	pingLimit            = 5 * time.Second       // then another is sent
+	beat                 = 100 * time.Millisecond // the unit in which an unanswered ping is counted
+	unresponsiveAfter    = 250 * time.Millisecond // since anything was heard, if a beat has passed without an answer to a ping
+	unresponsivePatience = 15                     // beats until calls of an unresponsive node are ended
+	unresponsiveProbe    = 100 * time.Millisecond // how long a new call waits for such a node
+	pingSpacing          = 50 * time.Millisecond  // a node heard so lately is not pinged
+	pingLimit            = 5 * time.Second        // of one ping; then another is sent
 )
 
 func newHealth() *health {
@@ -76,13 +78,14 @@ func newHealth() *health {
 	return h
 }
 
-// doubtful are the nodes that a request should ask only where no better replica
-// is left: those slow or silent of late (poor), and, after them, those that answer
-// nothing at all. When the whole machine of a node or of the broker stops for
-// a moment every node is silent; the frozen one must not be as good as they.
+// doubtful are the nodes that a request should ask only if no better replica is left:
+// poor ones, which were slow or silent of late, and after them unresponsive ones. The two
+// are kept apart for the moment when a pause of the broker makes every node look silent:
+// a node that is frozen must still come after the others.
 type doubtful struct{ poor, unresponsive []millrace.NodeID }
 
-// doubtful returns the doubtful nodes for one request.
+// doubtful returns the doubtful nodes for one request. A node with a score below 1 is poor
+// at random, so that score is the share of requests that ask it like any other.
 func (h *health) doubtful(m *topology.Map) (s doubtful) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -113,7 +116,7 @@ func (h *health) doubtful(m *topology.Map) (s doubtful) {
 	return s
 }
 
-// unresponsive reports whether a node answers nobody.
+// unresponsive reports whether a node answers neither calls nor pings.
 func (h *health) unresponsive(id millrace.NodeID) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -124,11 +127,11 @@ func (n *nodeHealth) unresponsive() bool {
 	return n.silence > 0 && time.Since(n.heard) >= unresponsiveAfter
 }
 
-// wait is a call that a node has not answered.
+// wait is a call of a node in flight.
 type wait struct{ end context.CancelCauseFunc }
 
-// wait returns the context of a call of a node, which ends with errUnresponsive when
-// the node proves to be unresponsive, and what is to be called after the call.
+// wait returns the context for a call of a node, and a function to call after the call.
+// The context ends with the cause errUnresponsive if the node proves to be unresponsive.
 func (h *health) wait(ctx context.Context, id millrace.NodeID) (context.Context, func()) {
 	ctx, end := context.WithCancelCause(ctx)
 	w := &wait{end}
@@ -139,7 +142,7 @@ func (h *health) wait(ctx context.Context, id millrace.NodeID) (context.Context,
 		n.waits = map[*wait]struct{}{}
 	}
 	n.waits[w] = struct{}{}
-	over := func() { // of the map, too: a context that has ended frees its memory
+	over := func() { // it ends the context too, which frees its memory
 		h.mu.Lock()
 		delete(n.waits, w)
 		h.mu.Unlock()
@@ -152,8 +155,8 @@ func (h *health) wait(ctx context.Context, id millrace.NodeID) (context.Context,
 	return ctx, func() { probe.Stop(); over() }
 }
 
-// suspect reports whether a node is to be pinged now until it answers, by
-// whoever asks: not if somebody does, or if it was just heard.
+// suspect reports whether the caller must now ping a node until it answers. It is false if
+// the node is pinged already, or was heard within pingSpacing.
 func (h *health) suspect(id millrace.NodeID) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -181,7 +184,7 @@ func (h *health) ping(ctx context.Context, id millrace.NodeID, ping func(context
 					h.pinged(id)
 					return
 				}
-				answer = nil // the next is sent at the next beat
+				answer = nil // it failed: the next ping is sent at the next beat
 			case <-beats.C:
 				h.missBeat(id)
 				waiting = answer != nil
@@ -197,7 +200,8 @@ func (h *health) ping(ctx context.Context, id millrace.NodeID, ping func(context
 	h.pinged(id)
 }
 
-// pinged notes that a node answered a ping, or is not pinged any more.
+// pinged notes that a node answered a ping, or that pings ended with their context. Both
+// count as heard.
 func (h *health) pinged(id millrace.NodeID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -206,8 +210,8 @@ func (h *health) pinged(id millrace.NodeID) {
 	n.hear()
 }
 
-// missBeat notes that a ping was not answered for a beat, and ends the calls of
-// a node that has been silent for long.
+// missBeat notes that a beat passed without an answer to a ping. After
+// [unresponsivePatience] beats it ends the node's calls in flight.
 func (h *health) missBeat(id millrace.NodeID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -220,7 +224,7 @@ func (h *health) missBeat(id millrace.NodeID) {
 	}
 }
 
-// hears notes that something came from a node, if not in time.
+// hears notes that something came from a node, even an error or late.
 func (h *health) hears(id millrace.NodeID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -229,8 +233,9 @@ func (h *health) hears(id millrace.NodeID) {
 
 func (n *nodeHealth) hear() { n.heard, n.silence = time.Now(), 0 }
 
-// answered notes a call that a node answered: in time, or when it was overdue
-// already. Late answers do not end a silence, but they say how slow it is.
+// answered notes a call that a node answered after took. Only an answer in time, before a
+// hedge was due, makes a silent node usable again, with half its score; a late answer
+// only counts for how slow the node is.
 func (h *health) answered(id millrace.NodeID, took time.Duration, inTime bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -246,8 +251,8 @@ func (h *health) answered(id millrace.NodeID, took time.Duration, inTime bool) {
 	n.took += took
 }
 
-// overdue notes that a call takes longer than calls commonly do. It is told
-// at once, since a frozen node answers none.
+// overdue notes that a call takes longer than calls commonly do. It is noted while the
+// call is still in flight, because a frozen node never answers.
 func (h *health) overdue(id millrace.NodeID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -289,7 +294,7 @@ func (h *health) of(id millrace.NodeID) *nodeHealth {
 	return nh
 }
 
-// roll compares each node with the cluster once an interval.
+// roll compares each node with the cluster, once in healthEvery. The caller holds h.mu.
 func (h *health) roll(now time.Time) {
 	if now.Before(h.mu.rolls) {
 		return
@@ -311,7 +316,8 @@ func (h *health) roll(now time.Time) {
 	}
 }
 
-// bad reports whether a node was slow or failing beside all nodes together.
+// bad reports whether a node was failing, or slow compared with all nodes together, whose
+// calls and time it is given.
 func (n *nodeHealth) bad(calls int, took time.Duration) bool {
 	if n.calls < healthCalls {
 		return false

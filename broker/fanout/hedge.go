@@ -11,20 +11,20 @@ import (
 // try is one way to get a T; ok says that it got all of what was wanted.
 type try[T any] func(ctx context.Context) (value T, ok bool)
 
-// hedge runs first, and second beside it when first has taken longer than
-// delay and allow says yes, which is asked again each delay, or after it when
-// first has ended without ok. It returns
+// hedge runs first. It runs second at the same time when first has taken longer than
+// delay and allow says yes; allow is called again after each further delay. If first ends
+// without ok before second began, and ctx has not ended, it then runs second. It returns
 //
-//   - the one value that came with ok, having cancelled the other try, or
-//   - when neither came with ok, what both had, in the order they ended.
+//   - the one value that came with ok; the other try has been cancelled, or
+//   - if neither came with ok, the values of the tries that ran, in the order they ended.
 //
 // It returns only after every try that it started has returned, so tries must
-// end soon after their context does. First runs on the caller's goroutine: most
-// calls need no other.
+// end soon after their context does. first runs on the caller's goroutine: most
+// calls need no other. allow is called with a lock held, never twice at once.
 func hedge[T any](ctx context.Context, delay time.Duration, allow func() bool, first, second try[T]) []T {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	h := &beside[T]{ended: make(chan end[T], 1)} // room: nobody is left waiting to send
+	h := &beside[T]{ended: make(chan end[T], 1)} // room for one: second never blocks on it
 	h.after(delay, allow, func() end[T] {
 		v, ok := second(ctx)
 		if ok {
@@ -58,9 +58,9 @@ type end[T any] struct {
 	ok    bool
 }
 
-// beside is a second try beside a first one.
+// beside runs a second try at the same time as a first one.
 type beside[T any] struct {
-	ended chan end[T] // of the second, if it has begun
+	ended chan end[T] // gets the end of the second try, if it has begun
 
 	mu struct {
 		sync.Mutex
@@ -70,8 +70,8 @@ type beside[T any] struct {
 	}
 }
 
-// after begins the second try when delay has passed, or a multiple of it, and
-// allow says yes.
+// after begins the second try as soon as allow says yes. It calls allow after delay, and
+// again after each further delay.
 func (b *beside[T]) after(delay time.Duration, allow func() bool, second func() end[T]) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -95,8 +95,7 @@ func (b *beside[T]) begin(delay time.Duration, allow func() bool) bool {
 	return b.mu.begun
 }
 
-// stop sees to it that the second try does not begin any more, and reports
-// whether it has.
+// stop keeps the second try from beginning, and reports whether it has begun already.
 func (b *beside[T]) stop() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -105,7 +104,8 @@ func (b *beside[T]) stop() bool {
 	return b.mu.begun
 }
 
-// join waits for the second try, the first having ended with v and without ok.
+// join waits for the second try, after the first ended with v and without ok. It returns
+// what hedge returns.
 func (b *beside[T]) join(v T) []T {
 	var e end[T]
 	values := make([]T, 0, 2)
@@ -122,8 +122,9 @@ func (b *beside[T]) join(v T) []T {
 	return values
 }
 
-// budget lets a share of requests be sent twice. Each request earns the share
-// of one, up to a burst; each extra one spends one.
+// budget limits hedges to a share of shard requests. Each shard request earns that share
+// of a hedge, up to a burst. Each hedge spends one, and so does asking other nodes after
+// an overloaded one. It starts full.
 type budget struct {
 	share, burst float64
 
@@ -133,7 +134,8 @@ type budget struct {
 	}
 }
 
-// The share of node calls that may be hedges, and how many may come at once.
+// hedgeShare is the share of shard requests that may be hedged, and hedgeBurst how many
+// hedges may come at once.
 const (
 	hedgeShare = 0.05
 	hedgeBurst = 10
@@ -161,9 +163,9 @@ func (b *budget) spend() bool {
 	return true
 }
 
-// latencies is what the delay before a hedge is taken from: recent durations
-// of answered calls, apart by how many entities they asked for, since a large
-// call is not late when it takes longer than small ones do.
+// latencies keeps the recent durations of answered calls, from which the delay before a
+// hedge is worked out. Calls are kept apart by how many entities they asked for: a large
+// call is not late just because it takes longer than small ones.
 type latencies [12]recent
 
 // forSize returns the durations of calls of about that many entities: within a
@@ -172,28 +174,27 @@ func (l *latencies) forSize(entities int) *recent {
 	return &l[min(bits.Len(uint(entities))/2, len(l)-1)]
 }
 
-// recent is the latest durations of answered node calls, for a quantile that
-// is worked out anew now and then.
+// recent is the latest 256 durations of answered node calls, and the hedge delay, which is
+// worked out anew after every recentEvery calls.
 type recent struct {
 	mu struct {
 		sync.Mutex
 		ring  [256]time.Duration
-		n     int // ever added
-		delay time.Duration
+		n     int           // how many were ever added
+		delay time.Duration // 0: not worked out yet
 	}
 }
 
-// The delay before a hedge: somewhat above a quantile of recent durations, so
-// that the budget lasts for when it is needed; its bounds, and what it is
-// before there are any durations.
+// The delay before a hedge is hedgeAbove times a quantile of recent durations, so that the
+// budget lasts for when it is needed.
 const (
 	hedgeQuantile = 0.95
 	hedgeAbove    = 1.5
 	minHedgeDelay = time.Millisecond
 	maxHedgeDelay = time.Second
-	hedgeDelay    = 50 * time.Millisecond
-	inquiryDelay  = 3 * time.Second // of what is no answer alone
-	recentEvery   = 16
+	hedgeDelay    = 50 * time.Millisecond // while there are fewer than recentEvery durations
+	inquiryDelay  = 3 * time.Second       // of a question that Inquires: its calls take much longer than others
+	recentEvery   = 16                    // calls between two workings-out
 )
 
 func (r *recent) add(d time.Duration) {
@@ -210,9 +211,8 @@ func (r *recent) add(d time.Duration) {
 	}
 }
 
-// beyond guesses for how much longer a call goes on that has taken d: as long
-// as those of late did that took longer, on average, or as long again if none
-// did.
+// beyond estimates how much longer a call goes on that has taken d so far: the mean of
+// what the recent calls that took longer than d took beyond d, or d if none took longer.
 func (r *recent) beyond(d time.Duration) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -229,6 +229,7 @@ func (r *recent) beyond(d time.Duration) time.Duration {
 	return sum / n
 }
 
+// hedgeAfter returns the delay before a hedge.
 func (r *recent) hedgeAfter() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
-// maxAlso is how many further candidates about the same object an item names.
+// maxAlso is how many further candidates about the same object an item names at most.
 const maxAlso = 3
 
 // Ranked is a candidate as a node returned it.
@@ -29,16 +29,18 @@ func (a Ranked) compare(b Ranked) int {
 type Entry struct {
 	millrace.Rank
 	Ranked
-	Also []Ranked
+	Also []Ranked // worse-ranked candidates about the same object, at most maxAlso
 
-	// In an answer that interleaves two rankings. Ranking is the number of the one that the
-	// item is from; Team is the same where clicks on the item count for it, else
-	// interleave.Nobody.
+	// Only in an answer that interleaves two rankings. Ranking is the number of the ranking
+	// that the item is from. Team is the same number if clicks on the item count for that
+	// ranking, else interleave.Nobody.
 	Ranking, Team int
 }
 
-// Merge makes the answer of one machine out of the parts, by the rules of
-// ARCHITECTURE.md, "Exact semantics".
+// Merge returns the best limit candidates of the parts, in rank order: the same as one
+// machine would that had all partitions (ARCHITECTURE.md, "Exact semantics"). With
+// distinct, only the best candidate about each object is an entry. It completes the
+// items of the parts in place: an empty Object becomes the item's id.
 func Merge(parts []Part, limit int, distinct bool) []Entry {
 	all := candidatesOf(parts, distinct)
 	slices.SortFunc(all, Ranked.compare)
@@ -49,9 +51,9 @@ func Merge(parts []Part, limit int, distinct bool) []Entry {
 		}
 		return entries
 	}
-	// All is in rank order, so the first of an object is its best, and
-	// whatever comes before the object that fills the answer ranks above the
-	// answer's last item.
+	// all is in rank order, so the first candidate about an object is its best. A further
+	// one goes under "also" only until the answer is full: what comes later ranks below
+	// the answer's last item.
 	entries := make([]Entry, 0, min(limit, len(all)))
 	at := make(map[string]int, min(limit, len(all)))
 	for _, c := range all {
@@ -109,9 +111,9 @@ func RankOf(it *nodev1.Item) millrace.Rank {
 }
 
 // Beside returns the parts as ranked by the i-th of the further models that the question
-// named (QueryRequest.beside: a shadow, or the second ranking of a draft), and the version
-// of that model. The error says why some part has no such
-// ranking.
+// named (QueryRequest.beside: a shadow, or the second ranking of a page that interleaves
+// two), and the version of that model. The error says why some part has no such ranking,
+// or that nodes ranked by different versions.
 func Beside(parts []Part, i int) (ranked []Part, version string, err error) {
 	for at, pt := range parts {
 		all := pt.Resp.GetBeside()

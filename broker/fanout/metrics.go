@@ -4,21 +4,20 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics is what is counted of calls of nodes. Labels are bounded: nodes, and
-// how calls end.
+// metrics counts and times calls of nodes. Labels take few values: node ids, how a call
+// ended, and events of hedges.
 type metrics struct {
-	calls      *prometheus.CounterVec // node, outcome
+	calls      *prometheus.CounterVec // labels: node, outcome
 	callTimes  prometheus.Histogram
-	hedges     *prometheus.CounterVec // event
+	hedges     *prometheus.CounterVec // label: event
 	hedgeSaved prometheus.Counter
 }
 
-// Events of hedges: sent; answered before the first; not sent for lack of
-// budget.
+// Events of hedges.
 const (
 	hedgeFired  = "fired"
-	hedgeWon    = "won"
-	hedgeDenied = "denied"
+	hedgeWon    = "won"    // it answered everything before the first call did
+	hedgeDenied = "denied" // it was due, and not sent: no budget left, or no other node to ask
 )
 
 func newMetrics() *metrics {
@@ -34,7 +33,7 @@ func newMetrics() *metrics {
 	}
 }
 
-// Collectors are the metrics of calls of nodes.
+// Collectors returns the metrics of calls of nodes, to be registered.
 func (f *Fanout) Collectors() []prometheus.Collector {
 	m := f.metrics
 	return []prometheus.Collector{m.calls, m.callTimes, m.hedges, m.hedgeSaved}

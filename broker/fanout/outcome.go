@@ -16,29 +16,29 @@ import (
 // Why a partition is missing from an answer, as Missing.reason says it.
 const (
 	MissTimeout     = "timeout"
-	MissUnreachable = "unreachable"
-	MissNoReplica   = "no_replica"
-	MissBehind      = "behind"
+	MissUnreachable = "unreachable" // the node cannot be reached or is unresponsive
+	MissNoReplica   = "no_replica"  // no node that may be asked has the partition
+	MissBehind      = "behind"      // the node has not caught up with the log, or lacks a schema that the filter needs
 	MissOverloaded  = "overloaded"
 	MissTooLarge    = "too_large"
-	MissModel       = "no_model"
-	MissOlder       = "older"
+	MissModel       = "no_model" // the node lacks the model, its version or its weights
+	MissOlder       = "older"    // the node's version of Millrace does not understand all of the question
 	MissError       = "error"
 )
 
-// Part is what one node answered for its share of the partitions, of one group.
+// Part is what one node answered for one group of entities.
 type Part struct {
 	Node    millrace.NodeID
 	Group   *questions.Group
-	Covered topology.Set
+	Covered topology.Set // the partitions for which this part counts
 	Resp    *nodev1.QueryResponse
 }
 
 // Answered is what a node says of a partition that it answered.
 type Answered struct {
 	Partition         millrace.Partition
-	Content, Features int64
-	Lag               time.Duration // 0: it keeps up
+	Content, Features int64         // the offsets up to which the node has applied its two logs
+	Lag               time.Duration // how long records have waited to be applied; 0: the node keeps up
 }
 
 // Answers yields each partition that the node answered and the part covers.
@@ -60,8 +60,8 @@ func (pt *Part) Answers() iter.Seq[Answered] {
 	}
 }
 
-// partitionsOf returns which of the wanted partitions a node has answered, and
-// why not the others.
+// partitionsOf returns which of the wanted partitions a node has answered, and why the
+// others are missing. A response whose lists differ in length answers none.
 func partitionsOf(resp *nodev1.QueryResponse, want topology.Set) (covered topology.Set, missing map[millrace.Partition]string) {
 	all := resp.GetPartitions()
 	n := len(all.GetAnswered())
@@ -77,7 +77,7 @@ func partitionsOf(resp *nodev1.QueryResponse, want topology.Set) (covered topolo
 		missing = make(map[millrace.Partition]string, n)
 	}
 	for p := range rest.All() {
-		missing[p] = MissError // it says nothing about it
+		missing[p] = MissError // if the node says nothing about p
 		if why, ok := all.GetMissing()[int32(p)]; ok {
 			missing[p] = missingOf(why)
 		}
@@ -85,16 +85,17 @@ func partitionsOf(resp *nodev1.QueryResponse, want topology.Set) (covered topolo
 	return covered, missing
 }
 
-// Outcome is what is known of some partitions: the parts that cover them, no
-// two the same one of a group, and why the others are missing. What is missing
-// of one group no part covers.
+// Outcome is the result for some partitions: the parts that cover them, and why the others
+// are missing. No two parts of a group cover the same partition. A partition that is
+// missing for one group counts as missing for all: no part covers it.
 type Outcome struct {
 	Parts   []Part
 	Missing map[millrace.Partition]string
-	second  bool // it is the hedge's, or what replaced a failure
+	second  bool // it comes from the nodes asked second, by a hedge or after a failure
 }
 
-// add joins what is known of other partitions.
+// add adds the result for other partitions or of another group. It may keep and change
+// other.Missing.
 func (o *Outcome) add(other Outcome) {
 	o.Parts = append(o.Parts, other.Parts...)
 	if o.Missing == nil {
@@ -104,7 +105,7 @@ func (o *Outcome) add(other Outcome) {
 	maps.Copy(o.Missing, other.Missing)
 }
 
-// none is the outcome when all of some partitions are missing.
+// none returns the outcome in which all of parts are missing for the reason why.
 func none(parts topology.Set, why string) Outcome {
 	n := parts.Len()
 	if n == 0 {
@@ -117,7 +118,8 @@ func none(parts topology.Set, why string) Outcome {
 	return o
 }
 
-// all reports whether nothing was answered, and for one reason.
+// all reports whether nothing was answered, and every partition is missing for the reason
+// why.
 func (o *Outcome) all(why string) bool {
 	for _, w := range o.Missing {
 		if w != why {
@@ -127,7 +129,8 @@ func (o *Outcome) all(why string) bool {
 	return len(o.Parts) == 0 && len(o.Missing) > 0
 }
 
-// uncover takes what is missing from what the parts cover.
+// uncover removes the missing partitions from what the parts cover, and drops parts that
+// then cover nothing.
 func (o *Outcome) uncover() {
 	left := o.Left()
 	if left.Len() == 0 {
@@ -142,7 +145,7 @@ func (o *Outcome) uncover() {
 	o.Parts = kept
 }
 
-// Left is the partitions that are missing.
+// Left returns the partitions that are missing.
 func (o *Outcome) Left() (s topology.Set) {
 	for p := range o.Missing {
 		s.Add(p)
@@ -150,8 +153,8 @@ func (o *Outcome) Left() (s topology.Set) {
 	return s
 }
 
-// explained replaces "no replica", where that only means no further one, by
-// why the earlier ones did not answer.
+// explained replaces the reason MissNoReplica, which here only says that no further replica
+// was left, by the reason why an earlier replica did not answer. It changes o.Missing.
 func (o Outcome) explained(earlier map[millrace.Partition]string) Outcome {
 	for p, why := range o.Missing {
 		if was, ok := earlier[p]; ok && why == MissNoReplica {
@@ -161,7 +164,7 @@ func (o Outcome) explained(earlier map[millrace.Partition]string) Outcome {
 	return o
 }
 
-// missingOf translates what a node says of a partition.
+// missingOf translates the reason a node gives for a missing partition.
 func missingOf(node string) string {
 	switch node {
 	case "not_ready":
@@ -174,9 +177,9 @@ func missingOf(node string) string {
 	return MissError
 }
 
-// oneVersion leaves out the parts that answered by another version than the
-// one that covers most of their group. Only of built-in models can there be two,
-// while the cluster's binaries are replaced.
+// oneVersion keeps, of each group, the parts that answered by the model version that
+// covers most partitions; the partitions of the others become missing. Versions differ
+// only for models that are built into the binary, while a cluster is being upgraded.
 func (o *Outcome) oneVersion() {
 	if !slices.ContainsFunc(o.Parts, func(pt Part) bool {
 		first := &o.Parts[0]

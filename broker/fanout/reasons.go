@@ -14,14 +14,15 @@ import (
 
 // Why a call of a node gave no answer.
 var (
-	// errUnresponsive ends calls of a node that answers nobody.
+	// errUnresponsive is the cause with which calls of an unresponsive node are ended.
 	errUnresponsive = errors.New("broker: the node answers nobody")
 	ErrUnreachable  = errors.New("broker: the node cannot be reached")
 	ErrTooLarge     = errors.New("broker: the node's answer is larger than a message may be")
 	errOlder        = errors.New("broker: the node is of an older version, which does not understand all of the question")
 )
 
-// reason says why a call that gave err answered nothing.
+// reason returns, as one of the Miss constants, why a call with the context ctx that gave
+// err answered nothing.
 func reason(ctx context.Context, err error) string {
 	var e *millrace.Error
 	switch {
@@ -47,8 +48,8 @@ func reason(ctx context.Context, err error) string {
 	return MissError
 }
 
-// Nothing is the refusal when no partition was answered: an empty page would
-// look like an empty feed.
+// Nothing returns the refusal of a request of which no partition was answered. An empty
+// page instead would look like an empty feed.
 func (a *Asking) Nothing(o Outcome) error {
 	counts := map[string]int{}
 	for _, why := range o.Missing {

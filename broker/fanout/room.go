@@ -6,32 +6,33 @@ import (
 	"github.com/millrace/millrace/broker/questions"
 )
 
-// How much memory an answer may take. All that a broker holds for a request while it is
-// answered is taken from one budget: the parts of the answer that nodes send, from before
-// they are asked; the items, while they are encoded; and the encoded answer, until the
-// caller has taken it or is cut off.
+// How much memory an answer may take, in bytes. All that a broker holds for a request is
+// taken from one budget: the parts of the answer that nodes send, from before the nodes
+// are asked; the items, while they are encoded; and the encoded answer, until the caller
+// has taken it or is cut off.
 const (
-	requestTimes  = 3       // how often entities are held: as they came, by node, and as they are sent
-	timelineBytes = 32      // of each timeline, in maps and lists
-	mostRoom      = 8 << 20 // of all parts together, unless LeastRoom of each is more; before nodes have said that they need more
-	usualItem     = 1 << 10 // of an item, while no answer of the feed was seen
-	usualAccount  = 8 << 10 // besides, of an item that is explained
-	maxSizes      = 10_000  // that are remembered
-	maxAsks       = 3       // of a node whose part is larger than was expected
+	requestTimes  = 3       // how many copies of the entities are held: as they came, by node, and as they are sent
+	timelineBytes = 32      // for each timeline, in maps and lists
+	mostRoom      = 8 << 20 // reserved at first for all parts together, unless questions.LeastRoom for each is more
+	usualItem     = 1 << 10 // expected of an item, while no answer of the feed was seen
+	usualAccount  = 8 << 10 // expected besides, if items are explained or carry features
+	maxSizes      = 10_000  // how many sizes are remembered
+	maxAsks       = 3       // how often a node is asked whose part is larger than expected
 )
 
-// sizes is how large the items were that nodes sent of late, by feed.
+// sizes remembers how large the items were that nodes sent of late, by feed and by what
+// else the items carry.
 type sizes struct {
 	mu struct {
 		sync.Mutex
-		items map[sizeOf]int64 // bytes of one
+		items map[sizeOf]int64 // bytes of one item
 	}
 }
 
 type sizeOf struct {
 	feed      string
-	explained bool
-	rankings  int
+	explained bool // or with features
+	rankings  int  // 1, and one for each further model of the question
 }
 
 func newSizes() *sizes {
@@ -56,13 +57,14 @@ func (s *sizes) expect(q *questions.Question) int64 {
 	return min(questions.LeastRoom+int64(q.Query.Limit)*(item+item/2), maxMessageBytes)
 }
 
-// share returns how much room each of several parts gets.
+// share returns how many bytes are reserved for each of several parts: room, or less if
+// all together would exceed mostRoom.
 func share(room int64, parts int) int64 {
 	return max(questions.LeastRoom, min(room, mostRoom/int64(max(1, parts))))
 }
 
-// learn notes how large the items of a part were. A larger
-// size counts at once; smaller ones lower it by a 64th a part.
+// learn notes that a part of so many bytes had so many items. A larger size of an item
+// counts at once; a smaller one lowers the remembered size by a 64th a part.
 func (s *sizes) learn(q *questions.Question, bytes int64, items int) {
 	if items == 0 {
 		return

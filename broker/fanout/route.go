@@ -13,8 +13,8 @@ import (
 type shardRequest struct {
 	node     topology.Node
 	parts    topology.Set
-	entities int   // of the parts, once it is asked,
-	room     int64 // and how many bytes its answer may take, unless it says that it takes more
+	entities int   // in these partitions; set when the node is asked
+	room     int64 // bytes that the answer of one group may take; the node may say that it needs more
 }
 
 // tier says how far a node can be trusted to answer now.
@@ -25,30 +25,30 @@ const (
 	good                     // alive and caught up
 	poor                     // the same, but slow or silent of late
 	stale                    // alive and was caught up, but has fallen behind the log
-	unresponsive             // caught up once, but answers nothing at all
-	lost                     // was caught up when its lease ended; may well be serving
-	behind                   // alive, but never caught up as far as it says
-	tiers
+	unresponsive             // caught up once, but answers neither calls nor pings
+	lost                     // was caught up when its lease ended; it may still be serving
+	behind                   // alive, but by its own report never caught up
+	tiers                    // how many tiers there are
 )
 
 // candidate is a node and what it could be asked for, in one tier.
 type candidate struct {
 	shardRequest
-	tie uint64 // orders nodes that cover as much
+	tie uint64 // of nodes that cover equally much, the one with the highest is chosen
 }
 
-// choice is what a route is chosen by, beside the partitions wanted.
+// choice is what a route depends on, besides the wanted partitions.
 type choice struct {
 	m *topology.Map
 	doubtful
-	zone   string            // that this request prefers; "": none
-	avoid  []millrace.NodeID // tried already
+	zone   string            // the zone that this request prefers; "": none
+	avoid  []millrace.NodeID // nodes tried already
 	viewer string
-	work   func(millrace.Partition) int
+	work   func(millrace.Partition) int // how many entities are asked of a partition
 }
 
-// candidates returns what each node of the map, but those to avoid, could be
-// asked for in a tier, in the order of ids.
+// candidates returns what each node could be asked for in tier t, in the order of the
+// map's nodes and without those to avoid.
 func (c *choice) candidates(t tier) []candidate {
 	var out []candidate
 	m := c.m
@@ -75,7 +75,7 @@ func (c *choice) candidates(t tier) []candidate {
 	return out
 }
 
-// tier returns where an alive and caught-up node stands.
+// tier returns the tier of an alive node for the partitions that it has caught up with.
 func (c *choice) tier(n topology.Node) tier {
 	switch {
 	case slices.Contains(c.unresponsive, n.ID):
@@ -89,7 +89,7 @@ func (c *choice) tier(n topology.Node) tier {
 }
 
 // tie hashes viewer and node, so that equally good nodes share the viewers
-// evenly and a viewer meets the same caches again.
+// evenly and a viewer's requests meet the same node's caches again.
 func tie(viewer string, id millrace.NodeID) uint64 {
 	var d xxhash.Digest
 	d.Reset()
@@ -99,10 +99,11 @@ func tie(viewer string, id millrace.NodeID) uint64 {
 	return d.Sum64()
 }
 
-// route covers the wanted partitions with few nodes: always the node that
-// covers most of what is left, from the best tier that covers anything. What
-// several of the chosen could answer goes to the one with less work. The
-// answer depends on the choice alone. rest is what no node can be asked.
+// route covers the wanted partitions with few nodes. It goes through the tiers from the
+// best to the worst, and in each takes again and again the node that covers most of what
+// is left. A partition that several chosen nodes of a tier have goes to the one with less
+// work. Equal inputs give equal routes. rest is the partitions that no node can be asked
+// for.
 func (c *choice) route(want topology.Set) (requests []shardRequest, rest topology.Set) {
 	for t := near; t < tiers && want.Len() > 0; t++ {
 		chosen := cover(c.candidates(t), &want)
@@ -112,8 +113,9 @@ func (c *choice) route(want topology.Set) (requests []shardRequest, rest topolog
 	return merged(requests), want
 }
 
-// cover takes the chosen nodes' partitions out of want. Each request it returns
-// has everything wanted that its node could answer.
+// cover chooses nodes of one tier, and removes the partitions of the chosen from want.
+// Each request has all partitions of the initial want that its node has, so that requests
+// may overlap.
 func cover(from []candidate, want *topology.Set) []shardRequest {
 	var chosen []shardRequest
 	all := *want
@@ -133,8 +135,9 @@ func cover(from []candidate, want *topology.Set) []shardRequest {
 	}
 }
 
-// balance gives each partition to one of the requests that have it: first what
-// only one has, then each to the one with the least work so far.
+// balance leaves each partition in only one of the requests that have it. Partitions that
+// only one request has stay there; then each of the others goes to the request with the
+// least work so far.
 func balance(requests []shardRequest, work func(millrace.Partition) int) {
 	var once, more topology.Set
 	for _, r := range requests {
@@ -164,7 +167,7 @@ func balance(requests []shardRequest, work func(millrace.Partition) int) {
 	}
 }
 
-// merged joins the requests of one node, which several tiers may have chosen, and
+// merged joins the requests to the same node, which several tiers may have chosen, and
 // drops those left without a partition.
 func merged(requests []shardRequest) []shardRequest {
 	var out []shardRequest

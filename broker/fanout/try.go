@@ -9,10 +9,11 @@ import (
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 )
 
-// tryTime bounds what a node may take to answer what it makes of a definition.
+// tryTime bounds how long a node may take to check the definition of a feed.
 const tryTime = 2 * time.Second
 
-// TryOn asks a node for nothing, by a filter, a model and types.
+// TryOn asks a node whether it accepts the filter, the model and the types of q, which names
+// no entities. It sets ToMs and Limit of q.
 func TryOn(ctx context.Context, node Node, q *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, tryTime)
 	defer cancel()
@@ -30,11 +31,12 @@ func RefusalOf(err error) *millrace.Error {
 	return nil
 }
 
-// maxTried is how many nodes a broker asks what they make of a definition.
+// maxTried is how many nodes a broker asks about a definition.
 const maxTried = 3
 
-// Try reports what some index nodes have against a question for nothing: one
-// that takes it decides. If none can be asked nothing is known against it.
+// Try asks up to maxTried index nodes about q, as TryOn does. It returns nil as soon as one
+// node accepts q, else the last refusal of the filter or the model. heard says whether
+// any node accepted or refused; if none did, err is nil.
 func (f *Fanout) Try(ctx context.Context, q *nodev1.QueryRequest) (heard bool, err error) {
 	m, tried := f.maps.Current(), 0
 	for _, n := range m.Nodes() {
@@ -47,7 +49,7 @@ func (f *Fanout) Try(ctx context.Context, q *nodev1.QueryRequest) (heard bool, e
 			_, away = TryOn(ctx, node, q)
 		}
 		if away == nil {
-			return true, nil // another that refuses it does not know a schema yet
+			return true, nil // a node that refuses it may only not know a schema yet
 		}
 		if refused := RefusalOf(away); refused != nil {
 			heard, err = true, refused

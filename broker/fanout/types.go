@@ -8,19 +8,20 @@ import (
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 )
 
-// Unseen are content types that no record has, by what index nodes say. Before the
-// first record no type is known, and none of them is unseen.
+// Unseen finds out which of some content types no index node knows from a record. As long
+// as the nodes know no type at all, because there are no records yet, none counts as
+// unseen.
 type Unseen struct {
-	types []string // that no node heard has a record of
+	types []string // those that no node heard so far knows
 	known map[string]bool
 }
 
-// UnseenOf returns types of which no node has been heard yet.
+// UnseenOf returns an Unseen of types, before any node has been heard.
 func UnseenOf(types []string) *Unseen {
 	return &Unseen{slices.Clone(types), map[string]bool{}}
 }
 
-// Hear takes in what a node said that was asked for the types, or for more.
+// Hear takes in the response of a node that was asked for the types, or for more types.
 func (u *Unseen) Hear(resp *nodev1.QueryResponse) {
 	u.types = slices.DeleteFunc(u.types, func(t string) bool { return !slices.Contains(resp.GetUnknownTypes(), t) })
 	for _, t := range resp.GetKnownTypes() {
@@ -28,10 +29,10 @@ func (u *Unseen) Hear(resp *nodev1.QueryResponse) {
 	}
 }
 
-// Open reports whether another node may know one of the types.
+// Open reports whether some type is still unknown, so that it helps to ask another node.
 func (u *Unseen) Open() bool { return len(u.types) > 0 }
 
-// Types returns the types that no record has, as all that were heard say it.
+// Types returns the types that none of the nodes heard knows; nil if they know no type.
 func (u *Unseen) Types() []string {
 	if len(u.known) == 0 {
 		return nil
@@ -39,5 +40,5 @@ func (u *Unseen) Types() []string {
 	return u.types
 }
 
-// Known returns the types that records have, as a list in words.
+// Known returns the types that the nodes heard know, sorted and joined by ", ".
 func (u *Unseen) Known() string { return strings.Join(slices.Sorted(maps.Keys(u.known)), ", ") }

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace/millrace/broker/questions"
 )
 
-// absent remembers for a moment which nodes lack which models, so that other
-// replicas are asked first.
+// absent remembers for absentFor which nodes lack which models, so that other replicas are
+// asked first.
 type absent struct {
 	mu struct {
 		sync.Mutex
@@ -23,12 +23,12 @@ type absent struct {
 
 type absence struct {
 	node millrace.NodeID
-	sum  string
+	sum  string // the model's checksum
 }
 
 const (
 	absentFor  = time.Second
-	maxAbsents = 10_000
+	maxAbsents = 10_000 // entries; then all are forgotten
 )
 
 func (a *absent) note(node millrace.NodeID, sum string) {
@@ -40,7 +40,8 @@ func (a *absent) note(node millrace.NodeID, sum string) {
 	a.mu.until[absence{node, sum}] = time.Now().Add(absentFor)
 }
 
-// lacking returns the nodes that lacked a model just now.
+// lacking returns the nodes that lacked the model with the checksum sum less than absentFor
+// ago.
 func (a *absent) lacking(sum string) (nodes []millrace.NodeID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -66,8 +67,8 @@ func (a *Asking) lack(id millrace.NodeID, g *questions.Group) {
 	}
 }
 
-// spent reports whether as many replicas were asked as may be. One that only
-// lacked the model does not count.
+// spent reports whether maxReplicas of the nodes tried count, so that no more may be asked.
+// A node that only lacked the model does not count.
 func (a *Asking) spent(tried []millrace.NodeID) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -80,8 +81,7 @@ func (a *Asking) spent(tried []millrace.NodeID) bool {
 	return n >= maxReplicas
 }
 
-// nobodyHas is the refusal when every replica that could be asked lacks the
-// model.
+// nobodyHas returns the refusal when every replica that could be asked lacks the model.
 func (a *Asking) nobodyHas() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -97,20 +97,22 @@ func (a *Asking) nobodyHas() error {
 	}
 }
 
-// LacksWeights reports whether a node refused to rank by weights that a version
-// lacks.
+// LacksWeights reports whether err is a node's refusal because the model version does not
+// have some of the weights that the question sets.
 func LacksWeights(err error) bool {
 	var e *millrace.Error
 	return errors.As(err, &e) && e.Reason == millrace.ReasonUnknown && e.Field == "weights"
 }
 
-// IsCondemned reports whether a node refused to rank by a version.
+// IsCondemned reports whether err is a node's refusal because the model version is
+// condemned: it has failed, and must not rank any more.
 func IsCondemned(err error) bool {
 	var e *millrace.Error
 	return errors.As(err, &e) && e.Reason == millrace.ReasonCondemned
 }
 
-// RefusedBy is the version, and its weights, that a node refused to rank by.
+// RefusedBy returns the model version, with the checksum of its weights, that a node
+// refused to rank by; zero if none was refused.
 func (a *Asking) RefusedBy() questions.Weighted {
 	a.mu.Lock()
 	defer a.mu.Unlock()

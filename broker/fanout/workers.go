@@ -2,21 +2,21 @@ package fanout
 
 import "sync/atomic"
 
-// workers is a pool of goroutines that stay when their work is done, up to a number: their
-// stacks are large enough already, and to grow one on the way down through gRPC takes a tenth
-// of a call.
+// workers is a pool of goroutines. Up to maxIdle of them stay when their job is done: their
+// stacks have grown already, and growing a stack during a call of gRPC takes a tenth of the
+// time of the call.
 type workers struct {
-	jobs chan func()   // to those that wait
-	done chan struct{} // closed when none may stay any more
-	idle atomic.Int32
+	jobs chan func()   // unbuffered: a send succeeds only if an idle goroutine waits
+	done chan struct{} // closed by close
+	idle atomic.Int32  // how many goroutines wait for a job
 }
 
-// maxIdle is how many goroutines stay.
+// maxIdle is how many goroutines stay idle at most.
 const maxIdle = 64
 
 func newWorkers() *workers { return &workers{jobs: make(chan func()), done: make(chan struct{})} }
 
-// run runs a job beside the caller.
+// run runs a job on another goroutine: an idle one, or a new one. It does not wait.
 func (w *workers) run(job func()) {
 	select {
 	case w.jobs <- job:
@@ -41,5 +41,5 @@ func (w *workers) work(job func()) {
 	}
 }
 
-// close lets the goroutines go. Jobs still run, each on one of its own.
+// close ends the idle goroutines. Jobs may still be run, each on a new goroutine.
 func (w *workers) close() { close(w.done) }

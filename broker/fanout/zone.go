@@ -8,29 +8,31 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
-// zone is where a broker stands, and which share of its requests prefers the
-// nodes that stand there too: all, unless its nodes would then do more than
-// the mean of all nodes do. Otherwise the one node of a small zone would be
-// asked by all its brokers.
+// zone is the zone that a broker is in, and the share of its requests that prefer the
+// nodes of that zone. The share is 1, unless the zone's nodes would then do more work than
+// the mean of all nodes: the one node of a small zone must not be asked by all the zone's
+// brokers.
 //
-// Brokers are taken to get the same traffic in each of the Z zones that have
-// nodes, and nodes to be of one strength. Of the work in its zone a zone can do
-// the share c, that of the partitions which its nodes serve, and the part f of
-// all nodes is to do the part f of all work. If the share s of its requests
-// prefers it, and the others are routed as if there were no zones, it does
-// (s*c + (1-s)*f) / Z; that is f for s = f*(Z-1) / (c-f).
+// The formula assumes that each of the Z zones with nodes gets the same traffic, that all
+// nodes are equally strong, and that other zones keep to their own nodes. c is the share
+// of the partitions that the zone's nodes serve, and so of the zone's requests that they
+// can answer. f is the zone's share of all nodes; its fair share of all work is f as well.
+// If the share s of the zone's requests prefers the zone, and its other requests are
+// routed as if there were no zones, the zone's nodes do (s*c + (1-s)*f) / Z of all work.
+// That equals f for s = f*(Z-1) / (c-f).
 type zone struct {
 	name  string // "": no preference
 	share atomic.Pointer[zoneShare]
 }
 
-// zoneShare is the share under one map.
+// zoneShare is the share worked out for one map.
 type zoneShare struct {
 	of    *topology.Map
 	share float64
 }
 
-// preferred returns the zone that one request prefers, or "".
+// preferred returns the zone that one request prefers, or "". Requests are drawn at random
+// by the share.
 func (z *zone) preferred(m *topology.Map) string {
 	if z.name == "" {
 		return ""
@@ -46,7 +48,8 @@ func (z *zone) preferred(m *topology.Map) string {
 	return z.name
 }
 
-// shareOf returns s as [zone] has it.
+// shareOf returns the share s of the formula at [zone], for the zone name. It is 0 if no
+// node of the zone can answer.
 func shareOf(m *topology.Map, name string) float64 {
 	var served topology.Set
 	own, all, zones := 0, 0, map[string]bool{}

@@ -22,15 +22,16 @@ import (
 // in YAML, each under its feed's name.
 const Kind = "definitions"
 
-// Definitions gives feed definitions as they are now; [artefacts.Kind] of
-// [Kind] does.
+// Definitions gives feed definitions as they are in the cluster now. An
+// [artefacts.Kind] of [Kind] implements it.
 type Definitions interface {
-	Serving() map[string]artefacts.Version
-	Unread() []string // the names of which the cluster has what cannot be read
-	All() map[string][]artefacts.Version
+	Serving() map[string]artefacts.Version // by name, the version that should serve
+	Unread() []string                      // the names whose entry in the cluster cannot be read
+	All() map[string][]artefacts.Version   // by name, the oldest first
 	Body(ctx context.Context, v artefacts.Version) ([]byte, error)
-	Changed() <-chan struct{}
-	// Use is told what is served, which the next process finds in LastUsed.
+	Changed() <-chan struct{} // closed at the next change
+	// Use keeps on disk the versions that are served, by name. LastUsed returns what
+	// the process before this one kept so, with its body.
 	Use(versions map[string]artefacts.Version)
 	LastUsed() map[artefacts.Version][]byte
 }
@@ -38,9 +39,9 @@ type Definitions interface {
 // The bounds of what a broker takes over.
 const (
 	maxDefinitions  = 1000
-	definitionTime  = 5 * time.Second // to read one and to try its filter
-	definitionRetry = 5 * time.Second // after one could not be taken over
-	maxOlder        = 3               // versions before the serving one that are tried, if that is bad and none was good before
+	definitionTime  = 5 * time.Second // how long one may take to be read and tried
+	definitionRetry = 5 * time.Second // how long after a fault all are taken again
+	maxOlder        = 3               // how many older versions are tried if the serving one is bad and none is taken over
 )
 
 // Set is feed definitions by name.
@@ -62,13 +63,13 @@ type Book struct {
 	ended   sync.WaitGroup
 	stop    context.CancelFunc
 
-	// Only take touches these.
-	taken  map[string]taken
-	faults map[string]string
+	// Start touches these, and then only the goroutine that it starts.
+	taken  map[string]taken  // the definitions that serve, by feed
+	faults map[string]string // by feed, why its serving version is not taken over
 }
 
-// tries returns what speaks against serving a definition, and whether anybody could be
-// asked: without index nodes nothing is known.
+// tries returns why a definition must not serve; nil: nothing is known against it. heard
+// is false if no index node could be asked.
 type tries func(context.Context, Feed) (heard bool, err error)
 
 // taken is a definition of the cluster that is served.
@@ -118,7 +119,7 @@ func (b *Book) Start() {
 	changed := b.defs.Changed()
 	serving := b.defs.Serving()
 	for v, body := range b.defs.LastUsed() {
-		if f, err := parseVersion(v, body); err == nil && serving[v.Name] != v { // what serves is tried as ever
+		if f, err := parseVersion(v, body); err == nil && serving[v.Name] != v { // take reads and tries the version that should serve
 			b.earlier.keep(f)
 			b.taken[v.Name] = taken{f, v}
 		}
@@ -127,7 +128,7 @@ func (b *Book) Start() {
 	b.ended.Go(func() { b.follow(ctx, changed) })
 }
 
-// Close ends the following.
+// Close stops following changes, and waits until that has ended.
 func (b *Book) Close() {
 	b.stop()
 	b.ended.Wait()
@@ -138,7 +139,7 @@ func (b *Book) Close() {
 func (b *Book) follow(ctx context.Context, changed <-chan struct{}) {
 	for {
 		var again <-chan time.Time
-		if len(b.faults) > 0 { // a schema or a version may arrive yet
+		if len(b.faults) > 0 { // a schema or a model that a definition needs may arrive yet
 			again = time.After(definitionRetry)
 		}
 		select {
@@ -201,9 +202,10 @@ func (b *Book) take(ctx context.Context) {
 	b.defs.Use(used)
 }
 
-// closed returns, as refused, the feeds of which no definition is served, if what serves in
-// the cluster forbids something, or nobody knows what it forbids: then it is taken for
-// private. What it forbids must not be allowed because the definition has a fault.
+// closed returns the feeds that have a definition in the cluster but none that the broker
+// serves, if that definition forbids something. They are marked as refused: they answer
+// nobody, but what they forbid holds, also for built-in feeds. A definition that cannot be
+// read may forbid anything, so its feed is taken for private.
 func (r *round) closed(serving map[string]artefacts.Version, unread []string, next map[string]taken) (all []Feed) {
 	for name, v := range serving {
 		f, read := r.parsed[name]
@@ -223,19 +225,19 @@ func (r *round) closed(serving map[string]artefacts.Version, unread []string, ne
 	return all
 }
 
-// round is what one pass over the definitions has found out, so that it waits for what is
-// away once, and not once for each definition.
+// round is what one pass over the definitions has found out. With it a pass waits once for
+// etcd or nodes that are away, and not once for each definition.
 type round struct {
-	lost time.Duration // waited for bodies that could not be read
-	deaf bool          // there is nobody who could say what speaks against a definition
+	lost time.Duration // how long it has waited for bodies that could not be read
+	deaf bool          // no index node could be asked, so the rest of the pass asks none
 
 	parsed map[string]Feed // by name, the newest definition that could be read, whether it is served or not
 }
 
 var errUnread = errors.New("feed: it is read later; others could not be read for too long")
 
-// change returns what to serve now that v serves in the cluster, the zero value if there
-// is nothing; and, if that is another version, why.
+// change returns what to serve now that v serves in the cluster. If v cannot be taken over,
+// err says why; what is returned then is the last good version, or the zero value.
 func (b *Book) change(ctx context.Context, v artefacts.Version, r *round) (taken, error) {
 	fresh, err := b.read(ctx, v, r)
 	if err == nil {
@@ -255,7 +257,8 @@ func (b *Book) change(ctx context.Context, v artefacts.Version, r *round) (taken
 	return taken{}, err
 }
 
-// read reads a version of a definition and checks it.
+// read reads a version of a definition and checks it. After a pass has waited for
+// definitionTime in vain, it returns errUnread at once.
 func (b *Book) read(ctx context.Context, v artefacts.Version, r *round) (taken, error) {
 	if r.lost >= definitionTime {
 		return taken{}, errUnread

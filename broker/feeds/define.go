@@ -20,9 +20,9 @@ import (
 // Checks is what a definition is held against before it is stored: what a
 // request that names the feed would meet.
 type Checks struct {
-	Models []string                        // that serve
-	Nodes  map[millrace.NodeID]fanout.Node // that are alive
-	Absent bool                            // another has partitions, and is not alive
+	Models []string                        // the models that serve
+	Nodes  map[millrace.NodeID]fanout.Node // the index nodes that are alive
+	Absent bool                            // some node that is not alive has partitions assigned
 }
 
 // Defined is what became of a definition.
@@ -30,14 +30,14 @@ type Defined struct {
 	Feed    Feed
 	Version artefacts.Version
 	Fresh   bool              // it has been stored now, and was not there before
-	Covers  bool              // a built-in feed of the same name, which serves no longer
-	Closes  []string          // the built-in feeds that serve nobody while it is defined, though it does not cover them
+	Covers  bool              // it replaces a built-in feed of the same name
+	Closes  []string          // built-in feeds of other names that are refused while it is defined
 	Unheard []millrace.NodeID // the index nodes that could not be asked
 }
 
 // Define checks a definition in YAML in full, stores it as the next version
-// of its feed and lets it serve. Brokers answer by it within a second. One with
-// a fault changes nothing.
+// of its feed and lets it serve. who is the person or program that defines it, for the
+// history. Brokers answer by it within a second. A definition with a fault changes nothing.
 func Define(ctx context.Context, store *artefacts.Kind, checks Checks, file []byte, who string) (d Defined, err error) {
 	if d.Feed, err = Parse(file); err != nil {
 		return d, err
@@ -53,8 +53,8 @@ func Define(ctx context.Context, store *artefacts.Kind, checks Checks, file []by
 	return d, store.Serve(ctx, d.Version, nil, who)
 }
 
-// closes returns the built-in feeds that a feed forbids to every caller, of
-// those that no definition covers.
+// closes returns the names of the built-in feeds that are refused to every caller while f
+// is defined. Built-in feeds that a definition replaces are not among them.
 func closes(f Feed, defined map[string]artefacts.Version) (names []string) {
 	if !f.Forbids().Recent {
 		return nil
@@ -69,7 +69,7 @@ func closes(f Feed, defined map[string]artefacts.Version) (names []string) {
 
 // Check reports every reason why requests could not be answered by a
 // definition: models that do not serve, and a filter that index nodes refuse
-// by their schemas. It returns the nodes that could not be asked.
+// by their schemas. unheard are the nodes that could not be asked about the filter.
 func Check(ctx context.Context, f Feed, checks Checks) (unheard []millrace.NodeID, err error) {
 	var errs []error
 	for i, m := range append([]string{f.Model}, f.Shadow...) {
@@ -90,9 +90,9 @@ func Check(ctx context.Context, f Feed, checks Checks) (unheard []millrace.NodeI
 	return unheard, errors.Join(append(errs, err)...)
 }
 
-// Unseen says which of some types no record in the cluster has, which is no fault,
-// since records of one may yet come; and which types records have. Where a node
-// cannot be asked, which may know them, it says none.
+// Unseen returns those of some types that no record in the cluster has, and a text that
+// names types that records have. An unseen type is no fault, since records of it may yet
+// come. If a node cannot be asked, Unseen returns nothing, since that node may have some.
 func (c *Checks) Unseen(ctx context.Context, types []millrace.ContentType) (unseen []string, known string) {
 	if c.Absent {
 		return nil, ""
@@ -125,8 +125,8 @@ func (c *Checks) Unseen(ctx context.Context, types []millrace.ContentType) (unse
 	return unseen, known
 }
 
-// filterFits asks every node. One that refuses the filter decides; and somebody
-// has to have taken it.
+// filterFits asks every node about a filter. It returns an error if any node refuses the
+// filter, or if none could be asked.
 func (c *Checks) filterFits(ctx context.Context, filter string) (unheard []millrace.NodeID, err error) {
 	ids := slices.Sorted(maps.Keys(c.Nodes))
 	answers := make([]error, len(ids))

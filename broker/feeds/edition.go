@@ -16,19 +16,19 @@ import (
 	"github.com/millrace/millrace/internal/cluster/artefacts"
 )
 
-// editions are definitions that served, or were asked for by a page: pages keep
-// the one of their first.
+// editions are definitions that have served, or that a later page needed: all pages go by
+// the definition of the first.
 type editions struct {
 	mu struct {
 		sync.Mutex
-		kept []Feed // the one used last is the last
+		kept []Feed // at most maxEditions; the one that was read last is the last
 	}
-	reads singleflight.Group
+	reads singleflight.Group // of definitions that are not kept, by version and checksum
 }
 
 const (
 	maxEditions = 256
-	editionWait = 2 * time.Second // of a page for a definition that has to be read
+	editionWait = 2 * time.Second // how long a page waits for a definition to be read
 )
 
 // keep remembers a definition for pages.
@@ -51,10 +51,10 @@ func (e *editions) find(v artefacts.Version) (Feed, bool) {
 	return Feed{}, false
 }
 
-// Edition returns the definition that made the first page of a feed, as long as
-// it is there. What serves now may forbid more: that holds at once. A private
-// feed has no pages by another definition than the one that serves, which would
-// show what it drops.
+// Edition returns the definition that made the first page of a feed. now is the feed as it
+// serves now. What now forbids holds at once, also for later pages. If now is private, a
+// page of another definition is refused, since it could show what now drops. A page is also
+// refused if its definition is gone.
 func (b *Book) Edition(now Feed, c *pagetoken.Cursor) (Feed, error) {
 	v := artefacts.Version{Name: now.Name, Version: c.Feed, Sum: c.FeedSum}
 	if now.edition.Version == c.Feed && c.Keys.Definition(now.edition.Sum, now.Private) == c.FeedSum {
@@ -84,8 +84,9 @@ func (b *Book) Edition(now Feed, c *pagetoken.Cursor) (Feed, error) {
 	return f, nil
 }
 
-// ofAnother reports whether a definition is known to be another feed's. A token does
-// not name its feed, and that of a private one is told by nothing.
+// ofAnother reports whether a definition, by its version and checksum, is known to be
+// another feed's. A page token does not name its feed. That of a private feed cannot be
+// found, since its checksum is hashed with a key.
 func (b *Book) ofAnother(v artefacts.Version) bool {
 	for name, f := range b.fixed {
 		if name != v.Name && f.edition.Version == v.Version && f.edition.Sum == v.Sum {
@@ -103,8 +104,8 @@ func (b *Book) ofAnother(v artefacts.Version) bool {
 	return false
 }
 
-// reread returns a version that does not serve. One reads it, beside the
-// requests, for all that wait.
+// reread returns a version that does not serve. One goroutine reads it for all requests
+// that wait for it, and goes on if they stop waiting after editionWait.
 func (b *Book) reread(v artefacts.Version) (Feed, error) {
 	if f, ok := b.earlier.find(v); ok {
 		return f, nil
@@ -131,7 +132,8 @@ func (b *Book) reread(v artefacts.Version) (Feed, error) {
 	}
 }
 
-// digest tells the definitions apart that came with a broker.
+// digest returns a checksum that tells apart the definitions that a broker is built or
+// configured with: 16 hexadecimal digits.
 func (f Feed) digest() string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%+v", f))
 	return hex.EncodeToString(sum[:8])

@@ -1,6 +1,6 @@
-// Package feeds is definitions of feeds: what they say and forbid, how one is
+// Package feeds has the definitions of feeds: what they say and forbid, how one is
 // checked and stored, which of them a broker serves now, and which served when the
-// first page was made.
+// first page of a request was made.
 package feeds
 
 import (
@@ -24,8 +24,8 @@ type Feed struct {
 	Filter string                 `yaml:"filter,omitempty"` // joined with the request's by "and"
 	Window time.Duration          `yaml:"window,omitempty"` // how far back from as_of, such as 168h; 0: no limit
 	Model  string                 `yaml:"model"`
-	// Shadow are models that rank nothing, and score each item beside Model
-	// where a request asks to explain.
+	// Shadow are models that do not rank answers. They score each item beside Model
+	// if a request asks to explain.
 	Shadow []string `yaml:"shadow,omitempty"`
 	// ShadowShare of the answers, from 0 to 1, are ranked again by each of
 	// Shadow, beside the request, to count how far they would differ.
@@ -40,17 +40,18 @@ type Feed struct {
 	// Forbid is what callers may not ask of the feed.
 	Forbid Forbid `yaml:"forbid,omitempty"`
 	// Private forbids all by which a caller could learn of records that the feed
-	// drops: explain, why and the built-in feeds.
+	// drops: explain, why, an instant or window beyond the feed's, and the built-in feeds.
 	Private bool `yaml:"private,omitempty"`
 
 	refused bool // its definition is not taken over; what it forbids holds all the same
-	// Version is of the definition in the cluster; 0 elsewhere.
+	// Version is the number of the definition in the cluster; 0 if it is not from there.
 	Version int64 `yaml:"-"`
 
 	builtIn bool // as it came with Millrace
-	// interleaved is the model that drafts with Model, where a variant says so.
+	// interleaved is the model that takes turns with Model to choose the items of a page,
+	// if a variant sets that; "" if none does.
 	interleaved string
-	edition     artefacts.Version // of the definition: what pages keep
+	edition     artefacts.Version // the version of the definition, which page tokens carry
 }
 
 // Spacing is how many other items stand between two of one entity, or of one
@@ -74,7 +75,7 @@ func BuiltIn() []Feed {
 	}
 }
 
-// maxShadow is how many models score beside that of a feed.
+// maxShadow is how many models may score beside that of a feed.
 const maxShadow = 8
 
 // maxFeedBytes bounds a definition's file.
@@ -92,7 +93,7 @@ func Parse(file []byte) (f Feed, err error) {
 	return f, f.Validate()
 }
 
-// FaultWayOut is what a caller can do about a feed that has a fault.
+// FaultWayOut is the way out that a caller is told about a feed that has a fault.
 const FaultWayOut = "who runs it finds the fault by millrace feed list"
 
 // Validate reports every fault at once.
@@ -163,8 +164,9 @@ func (f *Feed) IsRefused() bool { return f.refused }
 // IsBuiltIn reports whether the feed is as it came with Millrace.
 func (f *Feed) IsBuiltIn() bool { return f.builtIn }
 
-// Edition is the version of the definition, which pages keep.
+// Edition returns the version of the definition. All pages of a request go by the same one.
 func (f *Feed) Edition() artefacts.Version { return f.edition }
 
-// Beside is the model that drafts pages with the feed's, where a variant says so.
+// Beside returns the model that takes turns with the feed's to choose items, if a variant
+// sets one; else "".
 func (f *Feed) Beside() string { return f.interleaved }

@@ -29,9 +29,10 @@ func (f *Feed) Forbids() Forbid {
 	return f.Forbid.Or(Forbid{Explain: f.Private, Why: f.Private, Window: f.Private, Recent: f.Private})
 }
 
-// Permitted refuses what a request asks and may not. A request that names the
-// feed's own model asks for nothing. An instant is the feed's filter's and its
-// window's: another than now shows what has expired, or is not to be seen yet.
+// Permitted refuses a request that gives what no forbids: an instant, a filter, explain or
+// another model than the feed's. An instant goes with Window, since at another instant
+// than now the feed's filter and window would show what has expired, or what is not to be
+// seen yet. The window itself is not refused but narrowed, by the broker.
 func Permitted(no Forbid, feed *Feed, req *feedv1.GetFeedRequest) error {
 	switch {
 	case no.Window && req.GetAsOf() != nil:
@@ -46,8 +47,8 @@ func Permitted(no Forbid, feed *Feed, req *feedv1.GetFeedRequest) error {
 	return nil
 }
 
-// BuiltInRefused is the refusal of a built-in feed that would show what a feed which
-// is served drops.
+// BuiltInRefused is the refusal of a built-in feed that [Forbid.Recent] forbids, since it
+// would show what other feeds drop.
 func BuiltInRefused(name string) *millrace.Error {
 	return &millrace.Error{Reason: millrace.ReasonForbidden, Field: "feed", Detail: fmt.Sprintf("the built-in feed %s is not served here", name), WayOut: "name a feed that was defined, or define one of this name"}
 }
@@ -56,9 +57,9 @@ func forbidden(field, feed string) error {
 	return &millrace.Error{Reason: millrace.ReasonForbidden, Field: field, Detail: fmt.Sprintf("feed %s may not be asked with it", feed), WayOut: "leave it out"}
 }
 
-// Discreet returns a refusal without the names that only index nodes can have
-// put into it, where the feed is private: fields that it may never show, and
-// its own filter.
+// Discreet returns err. If the feed is private and err is an index node's refusal of the
+// filter, it returns a refusal that says less: the node's may name fields that the feed
+// never shows, and the feed's own filter.
 func (f *Feed) Discreet(err error) error {
 	var e *millrace.Error
 	if !f.Private || !errors.As(err, &e) || e.Reason != millrace.ReasonFilter {

@@ -2,7 +2,7 @@ package feeds
 
 import "github.com/millrace/millrace/broker/fanout"
 
-// maxSpacing bounds what a feed may ask for.
+// maxSpacing bounds each field of a feed's [Spacing].
 const maxSpacing = 10
 
 // Apart reorders entries in place: each place gets the best of those left

@@ -8,8 +8,8 @@ import (
 	"github.com/millrace/millrace/relevance/experiment"
 )
 
-// Set changes a definition by what variants set, but for weights, which a definition does
-// not have.
+// Set changes a definition by what variants set. It ignores weights, which a definition
+// does not have.
 func (f *Feed) Set(s experiment.Sets) {
 	if s.Interleave != nil {
 		f.interleaves(s.Interleave)
@@ -40,8 +40,8 @@ func (f *Feed) Set(s experiment.Sets) {
 	}
 }
 
-// Changes reports whether a variant changes what a definition shows. Which models rank in
-// the shadow does not count: they are shown only to who asks to explain.
+// Changes reports whether a variant changes what a definition shows. Shadow models do not
+// count: their scores are shown only where a request asks to explain.
 func (f *Feed) Changes(s experiment.Sets) bool {
 	if s.Interleave != nil || len(s.Weights) > 0 {
 		return true
@@ -53,7 +53,7 @@ func (f *Feed) Changes(s experiment.Sets) bool {
 	return !reflect.DeepEqual(was, is)
 }
 
-// interleaves lets two models draft a feed.
+// interleaves makes two models take turns to choose the items of a feed's pages.
 func (f *Feed) interleaves(models []string) {
 	f.Model, f.interleaved = models[0], models[1]
 	f.Shadow = slices.DeleteFunc(slices.Clone(f.Shadow), func(m string) bool { return m == f.Model })

@@ -1,4 +1,5 @@
-// Package feedstest is definitions of a cluster in memory, for tests.
+// Package feedstest holds definitions of feeds or experiments in memory, as a cluster
+// holds them in etcd. It is for tests.
 package feedstest
 
 import (
@@ -14,24 +15,25 @@ import (
 	"github.com/millrace/millrace/internal/cluster/artefacts"
 )
 
-// Definitions is a cluster's versions of definitions, in memory.
+// Definitions is a cluster's versions of definitions, in memory. Maps with a string as key
+// are by the definition's name.
 type Definitions struct {
-	Mu       sync.Mutex // of all here
+	Mu       sync.Mutex // guards all fields
 	bodies   map[artefacts.Version]string
-	Versions map[string][]artefacts.Version
+	Versions map[string][]artefacts.Version // all versions, oldest first
 	serving  map[string]artefacts.Version
-	changed  chan struct{}
-	heard    chan struct{} // changed as it was last asked for
-	taken    chan struct{} // heard as it was when the last versions were taken over
-	settled  sync.Cond     // taken is another
-	Reads    int
-	gone     map[string]time.Time
-	unread   []string
-	used     map[string]artefacts.Version
-	Read     func(artefacts.Version) error // before each is given
+	changed  chan struct{}                 // closed by the next change, and then replaced
+	heard    chan struct{}                 // the channel that Changed returned last
+	taken    chan struct{}                 // what heard was when Use was called last
+	settled  sync.Cond                     // signalled when taken changes
+	Reads    int                           // how often Body was called
+	gone     map[string]time.Time          // when a name was dropped last
+	unread   []string                      // see SetUnread
+	used     map[string]artefacts.Version  // what Use was told last
+	Read     func(artefacts.Version) error // Body calls it first and fails with its error; nil: not called
 }
 
-// New returns one without definitions.
+// New returns Definitions that hold none.
 func New() *Definitions {
 	d := &Definitions{bodies: map[artefacts.Version]string{}, Versions: map[string][]artefacts.Version{}, serving: map[string]artefacts.Version{}, gone: map[string]time.Time{}, changed: make(chan struct{})}
 	d.settled.L = &d.Mu
@@ -56,7 +58,8 @@ func (d *Definitions) Unread() []string {
 	return slices.Clone(d.unread)
 }
 
-// SetUnread says of which names nobody can say what serves.
+// SetUnread sets the names whose state in the cluster cannot be read, so that nobody knows
+// which of their versions serves.
 func (d *Definitions) SetUnread(names ...string) {
 	d.Mu.Lock()
 	d.unread = names
@@ -75,7 +78,7 @@ func (d *Definitions) All() map[string][]artefacts.Version {
 	return out
 }
 
-// Body implements feeds.Definitions.
+// Body implements feeds.Definitions. The body of a version that does not exist is empty.
 func (d *Definitions) Body(ctx context.Context, v artefacts.Version) ([]byte, error) {
 	d.Mu.Lock()
 	d.Reads++
@@ -97,8 +100,8 @@ func (d *Definitions) Use(versions map[string]artefacts.Version) {
 	d.settled.Broadcast()
 }
 
-// Settle returns once all changes until now are taken over: who follows asks for the next
-// change, looks at what serves, and then says what it uses.
+// Settle returns once the follower under test has taken over all changes until now. A
+// follower calls Changed, then Serving, and then Use.
 func (d *Definitions) Settle() {
 	d.Mu.Lock()
 	defer d.Mu.Unlock()
@@ -133,7 +136,8 @@ func (d *Definitions) Gone(name string) time.Time {
 	return d.gone[name]
 }
 
-// Serve lets a version serve; name "" changes nothing but rings.
+// Serve lets a version serve, whose Sum is its body. With name "" it changes nothing, but
+// closes the channel of Changed.
 func (d *Definitions) Serve(name string, version int, body string) {
 	d.Mu.Lock()
 	defer d.Mu.Unlock()
@@ -148,7 +152,7 @@ func (d *Definitions) Serve(name string, version int, body string) {
 	d.changed = make(chan struct{})
 }
 
-// Drop takes a name away.
+// Drop removes a name and its versions.
 func (d *Definitions) Drop(name string) {
 	d.Mu.Lock()
 	d.gone[name] = time.Now()
@@ -158,7 +162,8 @@ func (d *Definitions) Drop(name string) {
 	d.Serve("", 0, "")
 }
 
-// FaultsOf returns the feeds whose definition has a fault, as metrics say.
+// FaultsOf returns the feeds whose definition has a fault: the value of the label feed of
+// each series of bad.
 func FaultsOf(t *testing.T, bad prometheus.Collector) (feeds []string) {
 	t.Helper()
 	r := prometheus.NewRegistry()

@@ -15,7 +15,8 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
-// Nothing is what became of a record that no timeline has.
+// Nothing returns the stage, and a sentence, of a record that no node found in a timeline:
+// Unanswered if a partition that may have it is missing, else Never.
 func (s *Search) Nothing() (stage, detail string) {
 	lacking := map[string]int{}
 	for p, why := range s.Missing {
@@ -37,7 +38,7 @@ func (s *Search) Nothing() (stage, detail string) {
 	return Never, where + " has it, or has had it deleted: it was not published, was refused (look in the dead letters), went to another entity, or retention has long dropped it"
 }
 
-// Detail says a finding's stage as a sentence.
+// Detail returns a finding's stage as a sentence. Search.Findings must have returned f.
 func (s *Search) Detail(f *feedv1.Finding) string {
 	timeline, at := f.Entity+"/"+f.Type, millrace.TimeOf(f.GetTime().AsTime())
 	switch f.Stage {
@@ -76,7 +77,7 @@ func (s *Search) Detail(f *feedv1.Finding) string {
 	return fmt.Sprintf("it is in the answer, at place %d", f.Place)
 }
 
-// cutText says how far below the last item of the answer a record is.
+// cutText returns the sentence of a record that is below the answer's last item: how far.
 func (s *Search) cutText(f *feedv1.Finding) string {
 	last := f.Rivals[0]
 	text := fmt.Sprintf("it scores %s and is number %d of those scored; the last of the %d items, %s, scores %s", number(f.GetScore()), f.Rank, len(s.entries), last.GetId(), number(last.GetScore()))
@@ -102,7 +103,8 @@ func names(rivals []*feedv1.Rival) string {
 
 func number(x float64) string { return fmt.Sprintf("%.6g", x) }
 
-// clauseText says what a clause said of a record, and by what values.
+// clauseText says what a clause of the filter evaluated to for a record, and the values
+// of its operands.
 func clauseText(c *feedv1.FilterClause) string {
 	outcome := c.GetOutcome()
 	switch outcome {
@@ -122,7 +124,7 @@ func clauseText(c *feedv1.FilterClause) string {
 	return text
 }
 
-// maxValueText bounds a value in a sentence.
+// maxValueText is how many characters of a value a sentence shows.
 const maxValueText = 100
 
 func valueText(v *structpb.Value) string {

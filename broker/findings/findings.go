@@ -1,5 +1,6 @@
-// Package findings tells what became of one record in an answer, of what index nodes
-// say of it and the answer has: in each timeline a stage, and a sentence.
+// Package findings tells what became of one record in an answer. From what index nodes say
+// of the record and from the answer itself it works out, for each timeline that has the
+// record, a stage (such as filtered or shown) and a sentence.
 package findings
 
 import (
@@ -19,43 +20,44 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
-// What became of a record, as WhyResponse.stage says it. Of several stages that
-// would keep it out the first of docs/feeds.md is named: below_cut goes before
+// What became of a record, as WhyResponse.stage says it. If several stages would keep the
+// record out, the first in the order of docs/feeds.md is named. There below_cut goes before
 // capped and deduplicated, since without a better score nothing else helps.
 const (
-	Never        = "never_ingested"
-	Unanswered   = "unanswered"
+	Never        = "never_ingested" // no timeline has it, or has had it deleted
+	Unanswered   = "unanswered"     // not found, but partitions that may have it are missing
 	Deleted      = "deleted"
-	Expired      = "expired"
-	NotAsked     = "not_asked"
-	Outside      = "outside_window"
+	Expired      = "expired"        // retention has dropped it
+	NotAsked     = "not_asked"      // the request does not ask for its entity, or not for its type
+	Outside      = "outside_window" // its time is outside the times asked for
 	Filtered     = "filtered"
-	Served       = "served"
-	BelowCut     = "below_cut"
-	Capped       = "capped"
-	Deduplicated = "deduplicated"
+	Served       = "served"       // an earlier page showed it
+	BelowCut     = "below_cut"    // the answer is full, and its last item ranks above it
+	Capped       = "capped"       // as many records of its entity as the feed shows rank above it
+	Deduplicated = "deduplicated" // a record about the same object ranks above it
 	Shown        = "shown"
 )
 
-// Stages orders stages by how far a record came.
+// Stages lists the stages of a record that was found, the farthest first. Findings are
+// sorted in this order.
 var Stages = []string{
 	Shown, Served, Deduplicated, Capped, BelowCut, Filtered, Outside, NotAsked, Expired, Deleted,
 }
 
 // Search is the search for what became of a record in an answer.
 type Search struct {
-	Query    *nodev1.QueryRequest                    // that was asked
-	Spacing  feeds.Spacing                           // of the answer's items
-	Variants func(millrace.Entity) map[string]string // of experiments, that an entity has
+	Query    *nodev1.QueryRequest                    // what the nodes were asked
+	Spacing  feeds.Spacing                           // how the feed spaces the answer's items
+	Variants func(millrace.Entity) map[string]string // an entity's variants, by experiment
 
 	ID     millrace.RecordID
-	Entity string // whose timelines are looked at; empty: all that were asked
-	Asked  bool   // the request asks for entity
+	Entity string // the entity whose timelines are searched; "": all that were asked
+	Asked  bool   // the request asks for Entity
 
 	fanout.Outcome
-	entries []fanout.Entry // of the answer, in rank order
-	places  map[candidateKey]int
-	groups  map[*feedv1.Finding]*questions.Group // that their entities are of
+	entries []fanout.Entry                       // of the answer, in rank order
+	places  map[candidateKey]int                 // in the answer as shown, from 1
+	groups  map[*feedv1.Finding]*questions.Group // the group that a finding's entity belongs to
 }
 
 // candidateKey is a record in a timeline.
@@ -64,7 +66,8 @@ type candidateKey struct {
 	id millrace.RecordID
 }
 
-// Take makes the answer of what the nodes answered.
+// Take takes the outcome of asking the nodes, and makes the answer from it. It must be
+// called before Findings.
 func (s *Search) Take(o fanout.Outcome) {
 	s.Outcome = o
 	s.entries = fanout.Merge(o.Parts, int(s.Query.Limit), s.Query.DistinctObjects)
@@ -76,7 +79,9 @@ func (s *Search) Take(o fanout.Outcome) {
 	}
 }
 
-// Findings says what became of the record wherever a node has found it.
+// Findings returns what became of the record in each timeline where a node has found it, in
+// the order of Stages, then the better score first. The error is an invariant that does not
+// hold: a record neither in the answer nor kept out of it.
 func (s *Search) Findings() ([]*feedv1.Finding, error) {
 	var all []*feedv1.Finding
 	s.groups = map[*feedv1.Finding]*questions.Group{}
@@ -104,7 +109,7 @@ func (s *Search) Findings() ([]*feedv1.Finding, error) {
 	return all, nil
 }
 
-// finding judges what a node has found in one timeline.
+// finding works out the stage of what a node has found in one timeline.
 func (s *Search) finding(n *nodev1.Finding) (*feedv1.Finding, error) {
 	f := &feedv1.Finding{
 		Entity: n.GetEntity(), Type: n.GetType(), Time: timestamppb.New(millrace.Time(n.GetTimeMs()).Std()), Version: n.GetVersion(), Object: n.GetObject(),
@@ -122,7 +127,7 @@ func (s *Search) finding(n *nodev1.Finding) (*feedv1.Finding, error) {
 	return f, s.place(f, n, r)
 }
 
-// place judges a record that was scored.
+// place works out the stage of a record that was scored. r is its rank.
 func (s *Search) place(f *feedv1.Finding, n *nodev1.Finding, r millrace.Rank) error {
 	of := slices.IndexFunc(s.entries, func(e fanout.Entry) bool { return e.Item.GetObject() == f.Object })
 	last := len(s.entries) - 1

@@ -11,8 +11,9 @@ import (
 	"github.com/millrace/millrace/internal/nodewire"
 )
 
-// ReadMessage reads a request from protobuf, when [Message] has found it
-// bounded. The loan becomes what the message and parsing it take at most.
+// ReadMessage parses a protobuf request into req, once [Message] has found it within
+// the limits. It sets the loan to the most memory that the message and parsing it take.
+// The error is a refusal.
 func ReadMessage(message []byte, req proto.Message, loan *memory.Loan) error {
 	var path []protoreflect.Name
 	for _, name := range entitiesOf(req) {
@@ -28,10 +29,10 @@ func ReadMessage(message []byte, req proto.Message, loan *memory.Loan) error {
 	return err
 }
 
-// unmarshalProto is proto.Unmarshal, but that the entities of a feed request are
-// pieces of one string instead of hundreds, and its viewer is read by hand as
-// index nodes do. Whether entities are UTF-8 is left to TakeEntities of
-// questions.Question, which says which one is not.
+// unmarshalProto is proto.Unmarshal, except that the entities of a GetFeedRequest are
+// pieces of one string instead of hundreds of strings, and its viewer is read by
+// nodewire.ReadViewer. It does not check that entities are UTF-8: TakeEntities of
+// questions.Question does, and names the one that is not.
 func unmarshalProto(message []byte, m proto.Message) (err error) {
 	if req, ok := m.(*feedv1.GetFeedRequest); ok {
 		err = unmarshalRequest(message, req)
@@ -44,13 +45,14 @@ func unmarshalProto(message []byte, m proto.Message) (err error) {
 	return nil
 }
 
-// The tags of GetFeedRequest.viewer and entities.
+// The tags of GetFeedRequest.viewer and entities, fields 2 and 3, length-delimited.
 const (
 	viewerTag   = 2<<3 | uint64(protowire.BytesType)
 	entitiesTag = 3<<3 | uint64(protowire.BytesType)
 )
 
-// unmarshalRequest is as [unmarshalProto] says.
+// unmarshalRequest reads the entities and the viewer by hand and leaves all other
+// fields to proto.Unmarshal: see [unmarshalProto].
 func unmarshalRequest(message []byte, req *feedv1.GetFeedRequest) error {
 	n, viewers, others := 0, 0, 0 // how many entities and viewers, and the bytes of all that is no entity
 	for at := 0; at < len(message); {
@@ -99,10 +101,10 @@ func unmarshalRequest(message []byte, req *feedv1.GetFeedRequest) error {
 	return nil
 }
 
-// nextField returns the tag of the field at a place and where the field ends; and where its
-// value begins, if it has a length, else 0.
+// nextField returns the tag of the field that begins at offset at, and the offset at which
+// the field ends. value is the offset of its bytes if it is length-delimited, else 0.
 func nextField(message []byte, at int) (tag uint64, value, end int, err error) {
-	if at+1 < len(message) && uint64(message[at]) == entitiesTag && message[at+1] < 0x80 { // as most are
+	if at+1 < len(message) && uint64(message[at]) == entitiesTag && message[at+1] < 0x80 { // most fields are entities with a length of one byte
 		if value, end = at+2, at+2+int(message[at+1]); end <= len(message) {
 			return entitiesTag, value, end, nil
 		}

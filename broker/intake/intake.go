@@ -1,6 +1,6 @@
-// Package intake bounds what callers can make a server hold and do by the shape of a
-// message, which is found before it is parsed ([JSON], [Message]). Requests of the
-// feed API are read so ([ReadJSON], [ReadMessage]).
+// Package intake reads requests of the feed API ([ReadJSON], [ReadMessage]). It first
+// checks the size, depth and number of values of a message without parsing it ([JSON],
+// [Message]), which bounds the memory and the work that a caller can cause.
 package intake
 
 import (
@@ -14,17 +14,17 @@ const (
 	// MaxBytes bounds a message: 20,000 entities of 512 bytes and their frames,
 	// and MaxRestBytes.
 	MaxBytes = 12 << 20
-	// MaxRestBytes bounds all of it but its entities.
+	// MaxRestBytes bounds the bytes of a message without its entities.
 	MaxRestBytes = 2 << 20
-	// MaxEntities bounds its entities, of which many may be the same.
+	// MaxEntities bounds the entities of a message, duplicates included.
 	MaxEntities = 100_000
-	// MaxValues bounds all else that is a value of its own when it is parsed.
+	// MaxValues bounds the other values of a message: fields, objects and list elements.
 	MaxValues = 50_000
-	// MaxDepth bounds how deep values stand in each other.
+	// MaxDepth bounds how deep values are nested.
 	MaxDepth = 16
 
-	valueBytes  = 512 // what a value takes when it is parsed, at most
-	entityBytes = 16  // what an entity takes beside its bytes
+	valueBytes  = 512 // the most bytes that one parsed value takes
+	entityBytes = 16  // the bytes that an entity takes beside its text: a string header
 )
 
 func tooLarge(field, wayOut, format string, args ...any) error {
@@ -35,7 +35,7 @@ func invalid(field, wayOut, format string, args ...any) error {
 	return millrace.Invalid(field, fmt.Sprintf(format, args...), wayOut)
 }
 
-// TooLong is the refusal of a message of more than MaxBytes.
+// TooLong returns the refusal of a message of more than [MaxBytes].
 func TooLong() error {
 	return tooLarge("", "ask for fewer entities", "the request is larger than %d bytes", MaxBytes)
 }

@@ -9,17 +9,17 @@ import (
 	"unicode/utf8"
 )
 
-// Text is a JSON text that has been looked at.
+// Text is a JSON text that [JSON] has found within the limits.
 type Text struct {
-	Rest     []byte   // the text with the list of entities empty
-	Entities []string // that were in it
-	Cost     int64    // what parsing the rest takes at most, in bytes beside the text
+	Rest     []byte   // the text, with the list of entities emptied
+	Entities []string // what that list had
+	Cost     int64    // the most bytes that parsing Rest takes, without Rest itself
 }
 
-// JSON looks at a JSON text without parsing it: that it is no larger, deeper or
-// of more values than the limits say. The list of strings under path, such as
-// "request", "entities", is read by hand, since it is nearly all of a large
-// text. What is wrong with the rest is left to who parses it.
+// JSON checks a JSON text against the limits of size, depth and number of values,
+// without parsing it. It reads the list of strings under path, such as "request",
+// "entities", by hand, since that is nearly all of a large text. Most faults in the rest
+// are left to the parser that reads Text.Rest. The error is a refusal.
 func JSON(text []byte, path ...string) (Text, error) {
 	if len(text) > MaxBytes {
 		return Text{}, TooLong()
@@ -44,11 +44,11 @@ type scanner struct {
 	text   []byte
 	at     int
 	path   []string
-	values int
+	values int // how many have begun
 
-	rest     []byte // so far
-	kept     int    // up to where text is in rest
-	cut      int    // bytes that are not in rest
+	rest     []byte // Text.Rest so far
+	kept     int    // text[:kept] is in rest, without the lists of entities
+	cut      int    // how many bytes of those lists were left out of rest
 	entities []string
 }
 
@@ -68,10 +68,10 @@ func (s *scanner) space() byte {
 	return 0
 }
 
-// off is where no value is on the path.
+// off is the parameter on of [scanner.value] for a value that the path does not lead to.
 const off = -1
 
-// value skips a value at a depth. on is how much of the path leads to it.
+// value skips a value at a depth. on is how many names of the path lead to it, or [off].
 func (s *scanner) value(depth, on int) error {
 	if s.values++; s.values > MaxValues {
 		return tooManyValues()
@@ -173,7 +173,8 @@ func (s *scanner) quoted() ([]byte, error) {
 	return nil, s.syntax("a string does not end")
 }
 
-// list reads the list of the path.
+// list reads the list of entities, to which the path leads, and leaves its elements out
+// of rest.
 func (s *scanner) list() error {
 	field := s.path[len(s.path)-1]
 	s.at++
@@ -216,7 +217,8 @@ func (s *scanner) list() error {
 	return nil
 }
 
-// unquote returns the string that JSON text stands for, and whether it is one.
+// unquote returns the string that the raw JSON text between two quotes stands for. It
+// reports false if raw is no valid JSON string or no UTF-8.
 func unquote(raw []byte) (string, bool) {
 	plain := !slices.ContainsFunc(raw, func(c byte) bool { return c == '\\' || c < ' ' })
 	if plain {
@@ -240,8 +242,8 @@ func unquote(raw []byte) (string, bool) {
 	return string(out), utf8.Valid(out)
 }
 
-// escape returns what an escape at the start of raw stands for, and its
-// length, 0 when it is none.
+// escape returns the character that the escape at the start of raw stands for, and the
+// length of the escape in bytes. The length is 0 if there is no valid escape.
 func escape(raw []byte) (rune, int) {
 	if len(raw) < 2 {
 		return 0, 0
@@ -266,7 +268,8 @@ func escape(raw []byte) (rune, int) {
 	return r, 12
 }
 
-// hex4 reads \uXXXX.
+// hex4 returns the 16-bit number of an escape \uXXXX at the start of raw, and whether
+// there is one.
 func hex4(raw []byte) (rune, bool) {
 	if len(raw) < 6 || raw[0] != '\\' || raw[1] != 'u' {
 		return 0, false

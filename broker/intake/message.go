@@ -5,10 +5,10 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// Message looks at the bytes of a protobuf message without parsing it, as
-// [JSON] does, and returns what parsing it takes at most, in bytes beside it.
-// entities is the path to the list of entities. Bytes that are no message are
-// left to who parses them.
+// Message checks the bytes of a protobuf message against the limits without parsing
+// them, as [JSON] does. cost is the most bytes that parsing takes, without b itself.
+// entities is the path of field names to the list of entities. Bytes that are no valid
+// message are no error here: the parser refuses them. The error is a refusal.
 func Message(b []byte, of protoreflect.MessageDescriptor, entities ...protoreflect.Name) (cost int64, err error) {
 	if len(b) > MaxBytes {
 		return 0, TooLong()
@@ -23,28 +23,31 @@ func Message(b []byte, of protoreflect.MessageDescriptor, entities ...protorefle
 	return 2*int64(len(b)) + entityBytes*int64(c.entities) + valueBytes*int64(c.values), nil
 }
 
-// counter counts what is in a message.
+// counter counts the values and entities of a message. entityBytes is how many of its
+// bytes are fields of entities.
 type counter struct{ values, entities, entityBytes int }
 
+// message counts a message of type of, at a depth of nesting. path leads from it to the
+// list of entities; it is empty if the list is not below it.
 func (c *counter) message(b []byte, of protoreflect.MessageDescriptor, depth int, path []protoreflect.Name) error {
 	if depth > MaxDepth {
 		return tooDeep()
 	}
-	var on protoreflect.FieldNumber // the field that the path goes on by
+	var on protoreflect.FieldNumber // the field that is first on the path; 0 without a path
 	if len(path) > 0 {
 		on = of.Fields().ByName(path[0]).Number()
 	}
 	last := len(path) == 1 && on < 16
 	tag := byte(on)<<3 | byte(protowire.BytesType)
 	for len(b) > 0 {
-		for last && len(b) > 1 && b[0] == tag && b[1] < 0x80 && 2+int(b[1]) <= len(b) && c.entities < MaxEntities { // as most are
+		for last && len(b) > 1 && b[0] == tag && b[1] < 0x80 && 2+int(b[1]) <= len(b) && c.entities < MaxEntities { // most fields are entities with a length of one byte
 			size := 2 + int(b[1])
 			c.entities++
 			c.entityBytes += size
 			b = b[size:]
 		}
 		number, kind, value, size := next(b)
-		if size < 0 { // also where nothing is left
+		if size < 0 { // no valid field, or nothing is left
 			return nil
 		}
 		b = b[size:]
@@ -73,8 +76,9 @@ func (c *counter) message(b []byte, of protoreflect.MessageDescriptor, depth int
 	return nil
 }
 
-// next returns the first field of a message, its bytes if it has a length, and
-// the size of all of it, -1 if it is none.
+// next returns the number and the wire type of the first field of b. value is its bytes
+// if it is length-delimited, else nil. size is the whole field's, tag included, in bytes;
+// it is -1 if b does not begin with a valid field.
 func next(b []byte) (number protoreflect.FieldNumber, kind protowire.Type, value []byte, size int) {
 	number, kind, n := protowire.ConsumeTag(b)
 	if n < 0 {

@@ -18,10 +18,11 @@ import (
 	"github.com/millrace/millrace/internal/memory"
 )
 
-// ReadJSON reads a message strictly. The error is a refusal, with the
-// field at fault where there is one.
+// ReadJSON parses a JSON request into m strictly. It holds the memory that parsing takes
+// from budget until it returns. The error is a refusal, which names the field at fault
+// where there is one.
 //
-// [JSON] first checks the bounds, and reads the entities, which are most of a large
+// [JSON] first checks the limits and reads the entities, which are most of a large
 // request.
 func ReadJSON(b []byte, m proto.Message, budget *memory.Budget) error {
 	path := entitiesOf(m)
@@ -51,7 +52,7 @@ func ReadJSON(b []byte, m proto.Message, budget *memory.Budget) error {
 	return limits.Invalid("", "send one JSON object", "%s", plain(err))
 }
 
-// entitiesOf says where the entities of a message are.
+// entitiesOf returns the path of field names to the entities of a request.
 func entitiesOf(m proto.Message) []string {
 	if _, inquires := m.(*feedv1.WhyRequest); inquires {
 		return []string{"request", "entities"}
@@ -59,8 +60,9 @@ func entitiesOf(m proto.Message) []string {
 	return []string{"entities"}
 }
 
-// setEntities sets those that [JSON] has read. If it has read none, those that
-// protojson has read stay: their name may be spelled with escapes.
+// setEntities sets the entities of m to those that [JSON] has read. If JSON has read
+// none, m keeps those that protojson has read: JSON does not find the list where its
+// name is spelled with escapes.
 func setEntities(m proto.Message, entities []string) {
 	if len(entities) == 0 {
 		return
@@ -75,8 +77,9 @@ func setEntities(m proto.Message, entities []string) {
 	}
 }
 
-// fieldAtFault parses each field alone, to find the first that protojson refuses; nil
-// when there is none or the whole is no JSON object.
+// fieldAtFault parses each field alone, by name in order, and returns the refusal of the
+// first that protojson refuses. It returns nil if there is none, or if b is no JSON
+// object.
 func fieldAtFault(b []byte, of protoreflect.MessageDescriptor, path string) error {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(b, &fields) != nil {
@@ -108,12 +111,13 @@ func fieldAtFault(b []byte, of protoreflect.MessageDescriptor, path string) erro
 	return nil
 }
 
-// isOurs reports whether a field is one message of the API.
+// isOurs reports whether a field is a single message that the feed API defines, so that
+// its own fields can be searched.
 func isOurs(fd protoreflect.FieldDescriptor) bool {
 	return fd.Message() != nil && !fd.IsList() && !fd.IsMap() && fd.Message().ParentFile() == feedv1.File_millrace_feed_v1_feed_proto
 }
 
-// wanted says what a field takes, in JSON's words.
+// wanted returns what a field takes, in JSON's terms, such as "a list, each a string".
 func wanted(fd protoreflect.FieldDescriptor) string {
 	one := map[protoreflect.Kind]string{
 		protoreflect.BoolKind: "true or false", protoreflect.StringKind: "a string",
@@ -140,8 +144,8 @@ func fieldNames(of protoreflect.MessageDescriptor) string {
 	return strings.Join(names, ", ")
 }
 
-// plain takes protobuf's own prefix off a message.
+// plain returns the text of an error of protobuf without its prefix "proto: ".
 func plain(err error) string {
-	s := strings.ReplaceAll(fmt.Sprint(err), "\u00a0", " ") // its messages have spaces that vary on purpose
+	s := strings.ReplaceAll(fmt.Sprint(err), "\u00a0", " ") // protobuf varies the spaces of its errors on purpose
 	return strings.TrimPrefix(s, "proto: ")
 }

@@ -17,24 +17,24 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 )
 
-// wireText writes the wire form of a message of one type as protojson writes the
-// message, without making it: an item's record would be a hundred pieces. It
-// takes what is written here (see [Records.Append]), and so has only the kinds
-// of fields that items have.
+// wireText turns the wire form of messages of one type into the JSON that protojson
+// would write. It makes no message: that of an item's record would be a hundred
+// allocations. It reads only what [Records.Append] writes, and so knows only the kinds
+// of fields that items have: strings, doubles and messages.
 type wireText struct {
 	fields []textField
-	known  func(dst, wire []byte) ([]byte, error) // of a message with a form of its own
+	known  func(dst, wire []byte) ([]byte, error) // writes a type with a JSON form of its own; nil: use fields
 }
 
 type textField struct {
 	number protowire.Number
-	name   string // as it is written: in quotes, with a colon
+	name   string // in quotes, with a colon behind it
 	kind   protoreflect.Kind
 	list   bool
-	of     *wireText // of a message
+	of     *wireText // the type of a message field; nil for strings and doubles
 }
 
-// itemText writes items.
+// itemText writes messages of type feedv1.Item.
 var itemText = newWireText(new(feedv1.Item).ProtoReflect().Descriptor())
 
 func newWireText(of protoreflect.MessageDescriptor) *wireText {
@@ -62,7 +62,8 @@ func newWireText(of protoreflect.MessageDescriptor) *wireText {
 	return t
 }
 
-// append appends a message. It fails if [Records.Append] cannot have written the message.
+// append appends a message as JSON, with absent strings and doubles as zeros. It fails
+// if a string is not UTF-8.
 func (t *wireText) append(dst, wire []byte) (_ []byte, err error) {
 	if t.known != nil {
 		return t.known(dst, wire)
@@ -70,7 +71,7 @@ func (t *wireText) append(dst, wire []byte) (_ []byte, err error) {
 	dst = append(dst, '{')
 	for i := range t.fields {
 		f := &t.fields[i]
-		var last []byte // of several the last counts
+		var last []byte // if a field is there several times, the last counts
 		if f.list {
 			dst = append(append(dst, f.name...), '[')
 			for value := range valuesOf(wire, f.number) {
@@ -96,7 +97,7 @@ func (t *wireText) append(dst, wire []byte) (_ []byte, err error) {
 	return append(bytes.TrimSuffix(dst, []byte{','}), '}'), nil
 }
 
-// append appends a value of a field, nil if it is absent.
+// append appends the value of a field as JSON. A nil value is an absent field.
 func (f *textField) append(dst, value []byte) ([]byte, error) {
 	switch f.kind {
 	case protoreflect.StringKind:
@@ -107,8 +108,9 @@ func (f *textField) append(dst, value []byte) ([]byte, error) {
 	return f.of.append(dst, value)
 }
 
-// fieldsOf yields the fields of a message: of numbers their bytes, of all else
-// what they hold.
+// fieldsOf yields the fields of a message in their order: the field number, and the
+// bytes of the value, for strings and messages without their length. It ends early at
+// a malformed field.
 func fieldsOf(wire []byte) iter.Seq2[protowire.Number, []byte] {
 	return func(yield func(protowire.Number, []byte) bool) {
 		for {
@@ -121,13 +123,13 @@ func fieldsOf(wire []byte) iter.Seq2[protowire.Number, []byte] {
 	}
 }
 
-// cutField returns the first field of a message, as fieldsOf says, and what is
-// behind it; number 0 at the end.
+// cutField returns the first field of a message, with a value as fieldsOf yields it, and
+// the rest of the message. The number is 0 at the end and where the field is malformed.
 func cutField(wire []byte) (number protowire.Number, value, rest []byte) {
 	if len(wire) < 2 {
 		return 0, nil, nil
 	}
-	if tag := wire[0]; tag < 0x80 { // as nearly all are
+	if tag := wire[0]; tag < 0x80 { // a tag of one byte, as nearly all are
 		size := 2 + int(wire[1])
 		switch number = protowire.Number(tag >> 3); protowire.Type(tag & 7) {
 		case protowire.BytesType:
@@ -163,6 +165,8 @@ func valuesOf(wire []byte, of protowire.Number) iter.Seq[[]byte] {
 	}
 }
 
+// appendTimeText appends a Timestamp as RFC 3339 in UTC, with 0, 3, 6 or 9 digits behind
+// the second. The error is always nil.
 func appendTimeText(dst, wire []byte) ([]byte, error) {
 	var at [2]uint64 // seconds and nanoseconds
 	for number, value := range fieldsOf(wire) {
@@ -177,7 +181,7 @@ func appendTimeText(dst, wire []byte) ([]byte, error) {
 	return append(dst, `Z"`...), nil
 }
 
-// The fields of Value, of Struct's entries and of ListValue.
+// The field numbers of google.protobuf.Value, and of the entries of a Struct.
 const (
 	valueNumber protowire.Number = 2 + iota // 1 is null
 	valueString
@@ -189,8 +193,8 @@ const (
 	entryValue protowire.Number = 2
 )
 
-// appendStructText appends the fields of a struct in the order of their names.
-// Of several of one name, as a damaged map may have, the last counts.
+// appendStructText appends the fields of a Struct in the order of their names. If
+// several have one name, as in a damaged map, the last counts.
 func appendStructText(dst, wire []byte) (_ []byte, err error) {
 	var room [32][2][]byte
 	all := room[:0]
@@ -222,6 +226,7 @@ func appendStructText(dst, wire []byte) (_ []byte, err error) {
 	return append(dst, '}'), nil
 }
 
+// appendValueText appends a google.protobuf.Value. What is none of its kinds is null.
 func appendValueText(dst, wire []byte) (_ []byte, err error) {
 	switch number, value, _ := cutField(wire); number {
 	case valueNumber:
@@ -248,8 +253,8 @@ func appendValueText(dst, wire []byte) (_ []byte, err error) {
 	return append(dst, "null"...), nil
 }
 
-// appendDoubleText appends 8 bytes, or none for 0, as protojson and
-// encoding/json write a double.
+// appendDoubleText appends a double as protojson and encoding/json write it. The value
+// is its 8 bytes; an absent one is 0.
 func appendDoubleText(dst, value []byte) []byte {
 	x := 0.0
 	if len(value) == 8 {
@@ -272,7 +277,8 @@ func appendDoubleText(dst, value []byte) []byte {
 	return dst
 }
 
-// appendStringText appends a text in quotes, with the escapes of protojson.
+// appendStringText appends a text in quotes, with the escapes of protojson. It fails if
+// the text is not UTF-8.
 func appendStringText(dst, s []byte) ([]byte, error) {
 	if !utf8.Valid(s) {
 		return nil, fmt.Errorf("broker: %.100q is not UTF-8", s)

@@ -12,10 +12,10 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 )
 
-// MarshalJSON writes a message with the field names of the .proto, zeros
-// included. 64-bit integers are strings, as in all JSON of protobuf. Items that
-// are encoded, as [Records.Append] does, are written from their bytes: as messages
-// they would take many times as much.
+// MarshalJSON returns a message as JSON, with the field names of the .proto and with
+// zeros. 64-bit integers are strings, as in all JSON of protobuf. The items that
+// [Records.Append] encoded into a response are written from their wire form: as
+// messages they would take many times as much memory.
 func MarshalJSON(m proto.Message) ([]byte, error) {
 	resp, ok := m.(*feedv1.GetFeedResponse)
 	if !ok || len(resp.ProtoReflect().GetUnknown()) == 0 {
@@ -38,10 +38,11 @@ func MarshalJSON(m proto.Message) ([]byte, error) {
 	return append(text, bytes.TrimPrefix(rest, []byte(noItems))...), nil
 }
 
-// noItems is how an answer begins that has no items.
+// noItems is how the JSON of an answer without items begins.
 const noItems = `{"items":[]`
 
-// encodedItems yields the items of an answer.
+// encodedItems yields the wire form of each item of an answer. They are its unknown
+// fields, see [Records.Append].
 func encodedItems(resp *feedv1.GetFeedResponse) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for b := []byte(resp.ProtoReflect().GetUnknown()); len(b) > 0; {
@@ -55,12 +56,13 @@ func encodedItems(resp *feedv1.GetFeedResponse) iter.Seq[[]byte] {
 	}
 }
 
-// CostOfJSON returns what MarshalJSON takes for an answer: its text, which
-// grows as it is written.
+// CostOfJSON returns about how many bytes of memory MarshalJSON takes for an answer:
+// its text, and the copies that are made as the text grows.
 func CostOfJSON(resp *feedv1.GetFeedResponse) (bytes int64) {
 	return 4 * int64(len(resp.ProtoReflect().GetUnknown()))
 }
 
+// plainJSON returns a message as JSON without spaces, by protojson.
 func plainJSON(m proto.Message) ([]byte, error) {
 	loose, err := protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}.Marshal(m)
 	if err != nil {

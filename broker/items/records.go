@@ -1,6 +1,6 @@
-// Package items makes the items of an answer: bodies of records, by the schemas that
-// they were written under, to protobuf's wire form, and that to JSON. Nowhere on the
-// way are they messages.
+// Package items makes the items of an answer. It turns the bodies of records, by the
+// schemas that they were written under, into protobuf's wire form, and the wire form
+// into JSON. It makes no protobuf messages of them on the way.
 package items
 
 import (
@@ -24,40 +24,41 @@ import (
 	"github.com/millrace/millrace/schemas/registry"
 )
 
-// maxSchemaBytes bounds the schemas that are kept, as index nodes bound all that
-// they admit. Beyond it they are fetched again each time.
+// maxSchemaBytes bounds the memory of the schemas that are kept. Index nodes bound those
+// that they admit by as much. A schema beyond it is fetched again for each record.
 const maxSchemaBytes = registry.MaxBytes
 
-// fieldsLast is how long a node is not asked again for the fields of all
-// schemas, which may be many.
+// fieldsLast is how long the field names of all schemas stay fresh. They may be many, so
+// within that time no node is asked for them again.
 const fieldsLast = time.Second
 
-// Records turns bodies into JSON objects by the schemas they were written
-// under, which it fetches from the nodes that returned the bodies.
+// Records turns the bodies of records into protobuf Structs by the schemas that they
+// were written under. It fetches the schemas from the nodes that returned the bodies,
+// and keeps them. It is safe for concurrent use.
 type Records struct {
 	nodes   func(topology.Node) (fanout.Node, error)
 	log     *slog.Logger
-	telling singleflight.Group // of the fields of all schemas
+	telling singleflight.Group // requests for the fields of all schemas
 
 	mu struct {
 		sync.RWMutex
 		known map[millrace.Fingerprint]*schemas.Schema
-		bytes int             // of known
-		met   map[string]bool // fields of records, by the schemas known
+		bytes int             // the memory of known
+		met   map[string]bool // the fields that the schemas of records in known have
 	}
 	told atomic.Pointer[fieldBook] // never nil
 }
 
-// fieldBook is what a node told of the fields of all schemas.
+// fieldBook holds the fields of all schemas, as a node told them.
 type fieldBook struct {
 	at     time.Time
-	sum    uint64 // of the names, by which a node tells whether they are others now
+	sum    uint64 // a checksum of the names, by which a node sees whether they have changed; 0: none
 	names  map[string]bool
 	hints  *hint.Index
-	closed bool // there are no others; else there are too many to tell, or the node does not
+	closed bool // names has all fields; false: they are too many to tell, or the node does not tell them
 }
 
-// New returns one that asks nodes for the schemas that it does not know.
+// New returns a Records that asks nodes for the schemas that it does not know.
 func New(nodes func(topology.Node) (fanout.Node, error), log *slog.Logger) *Records {
 	r := &Records{nodes: nodes, log: log}
 	r.mu.known, r.mu.met = map[millrace.Fingerprint]*schemas.Schema{}, map[string]bool{}
@@ -65,8 +66,8 @@ func New(nodes func(topology.Node) (fanout.Node, error), log *slog.Logger) *Reco
 	return r
 }
 
-// record appends to dst a body as protobuf writes a Struct: a JSON object, as
-// [schemas.Schema.JSONValue] says, of the fields that are to be shown.
+// record appends the body of e to dst as the wire form of a Struct. It has the fields
+// that are to be shown, with values as [schemas.Schema.JSONValue] has them.
 func (r *Records) record(ctx context.Context, dst []byte, fields *Fields, f *fanout.Asking, e *fanout.Entry) ([]byte, error) {
 	s, err := r.schema(ctx, f, millrace.Fingerprint(e.Item.GetSchema()), e.From.Node)
 	if err != nil {
@@ -79,14 +80,15 @@ func (r *Records) record(ctx context.Context, dst []byte, fields *Fields, f *fan
 	return record, nil
 }
 
-// Fields is which fields of records an answer shows.
+// Fields says which fields of records an answer shows. It is of one request, and not
+// safe for concurrent use.
 type Fields struct {
 	Names    []string                              // empty: all
-	Private  bool                                  // a wrong name is held against what the answer shows, and nothing else
-	selected map[*schemas.Schema]schemas.Selection // of each schema met
+	Private  bool                                  // the feed is private: hints to a wrong name come only from the records that it shows
+	selected map[*schemas.Schema]schemas.Selection // the Names of each schema met so far
 }
 
-// of returns the fields of a schema's records that the items carry.
+// of returns which fields of a schema's records the items carry; nil: all.
 func (w *Fields) of(s *schemas.Schema) schemas.Selection {
 	if len(w.Names) == 0 {
 		return nil
@@ -102,8 +104,8 @@ func (w *Fields) of(s *schemas.Schema) schemas.Selection {
 	return only
 }
 
-// schema returns a schema, from the cache or from the node that sent a body
-// written under it, or else from any other.
+// schema returns a schema from the cache; else from the node that sent a body written
+// under it; else from any other node.
 func (r *Records) schema(ctx context.Context, f *fanout.Asking, fp millrace.Fingerprint, from millrace.NodeID) (*schemas.Schema, error) {
 	if s := r.byFingerprint(fp); s != nil {
 		return s, nil
@@ -111,8 +113,8 @@ func (r *Records) schema(ctx context.Context, f *fanout.Asking, fp millrace.Fing
 	return r.ask(ctx, f, fp, from, false)
 }
 
-// ask fetches a schema from a node or else from any other, and with it, if it
-// shall, the names of all fields that the node knows.
+// ask fetches a schema from the node from, or else from any other node that is alive.
+// With fields it also fetches the names of all fields that the node knows.
 func (r *Records) ask(ctx context.Context, f *fanout.Asking, fp millrace.Fingerprint, from millrace.NodeID, fields bool) (*schemas.Schema, error) {
 	ctx, cancel := context.WithDeadline(ctx, f.End)
 	defer cancel()
@@ -161,8 +163,8 @@ func (r *Records) fetch(ctx context.Context, n topology.Node, fp millrace.Finger
 	return s, nil
 }
 
-// learn takes over what a node says of the fields of all schemas. The names come
-// only when they are others than before, or from a node that has no sums.
+// learn stores what a node says of the fields of all schemas. A node leaves out the
+// names if their sum is that of was.
 func (r *Records) learn(was *fieldBook, resp *nodev1.GetSchemaResponse) {
 	next := &fieldBook{at: time.Now(), sum: resp.GetFieldsSum()}
 	names := resp.GetFields()
@@ -178,11 +180,11 @@ func (r *Records) learn(was *fieldBook, resp *nodev1.GetSchemaResponse) {
 	r.told.Store(next)
 }
 
-// CheckFields refuses a field that no schema has: that some records go without
-// is no fault. It asks a node for the fields of all schemas only when none that
-// it knows is the one, and once in so long, so that wrong names cost no more
-// than look-ups. Without entries, as before nodes are asked, it goes by what is
-// known.
+// CheckFields refuses a field that no schema has, with a [millrace.Error]. A field that
+// only some records lack is no fault. It asks a node for the fields of all schemas only
+// if it knows of no such field, and at most once in fieldsLast, so that wrong names
+// cost no more than look-ups. Without entries it asks no node and goes by what is known.
+// f may be nil before nodes are asked; it then refuses nothing of a private feed.
 func (r *Records) CheckFields(ctx context.Context, f *fanout.Asking, fields *Fields, entries []fanout.Entry) error {
 	wrong := r.unknown(fields.Names)
 	if wrong < 0 || f == nil && fields.Private {
@@ -194,11 +196,11 @@ func (r *Records) CheckFields(ctx context.Context, f *fanout.Asking, fields *Fie
 		}
 		e := &entries[0]
 		fp, from := millrace.Fingerprint(e.Item.GetSchema()), e.From.Node
-		asked := r.telling.DoChan("", func() (any, error) { // one for all that come meanwhile
+		asked := r.telling.DoChan("", func() (any, error) { // one question for all requests that come meanwhile
 			return r.ask(context.WithoutCancel(ctx), f, fp, from, true)
 		})
 		select {
-		case <-asked: // or in vain: then whether the field exists is not known
+		case <-asked: // perhaps with an error: then nobody knows whether the field exists
 		case <-ctx.Done():
 			return nil
 		}
@@ -214,11 +216,11 @@ func (r *Records) CheckFields(ctx context.Context, f *fanout.Asking, fields *Fie
 	}
 }
 
-// fresh reports whether this is what a node said a moment ago.
+// fresh reports whether a node said this within the last fieldsLast.
 func (t *fieldBook) fresh() bool { return time.Since(t.at) < fieldsLast }
 
-// suggest says what a wrong name was probably meant to be: of a private feed
-// among the fields of the records that it shows.
+// suggest says what a wrong name was probably meant to be. For a private feed it knows
+// only the fields of the records that the answer shows.
 func (r *Records) suggest(name string, fields *Fields, entries []fanout.Entry) string {
 	if !fields.Private {
 		return r.told.Load().hints.Nearest(name)
@@ -236,8 +238,8 @@ func (r *Records) suggest(name string, fields *Fields, entries []fanout.Entry) s
 	return hint.Nearest(name, slices.Sorted(maps.Keys(shown)))
 }
 
-// maxNamed is among how many fields of a private feed's records a name is
-// looked for: those of the first schemas.
+// maxNamed bounds among how many fields of a private feed's records suggest looks for a
+// name: beyond it, further schemas are left out.
 const maxNamed = 1000
 
 // byFingerprint returns a schema that is kept, or nil.
@@ -247,7 +249,7 @@ func (r *Records) byFingerprint(fp millrace.Fingerprint) *schemas.Schema {
 	return r.mu.known[fp]
 }
 
-// keep keeps a schema, up to the bound.
+// keep keeps a schema, unless all together would then exceed maxSchemaBytes.
 func (r *Records) keep(s *schemas.Schema) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -264,8 +266,8 @@ func (r *Records) keep(s *schemas.Schema) {
 	}
 }
 
-// unknown returns the place of the first name that is a field of no schema that
-// is known of, -1 if there is none.
+// unknown returns the index of the first name that no known schema has as a field; -1 if
+// there is none.
 func (r *Records) unknown(names []string) int {
 	if len(names) == 0 {
 		return -1

@@ -15,8 +15,8 @@ import (
 	"github.com/millrace/millrace/broker/fanout"
 )
 
-// The fields of feed.proto that are written here. Those of an Also are an
-// Item's but for the score.
+// The field numbers of feed.proto that are written here. An Also has the numbers of an
+// Item, except for its score.
 const (
 	responseItems protowire.Number = 1
 	itemID        protowire.Number = 1
@@ -33,12 +33,12 @@ const (
 	timeNanos     protowire.Number = 2
 )
 
-// Append appends an item of an answer as protobuf writes it. Making
-// messages of items and their records would be half of the work of an answer,
-// and most callers get bytes anyway. So they stand among the unknown fields of
-// the response, which protobuf writes as they are and readers take for what
-// they say; [Read] makes messages of them where the answer does not go
-// out as protobuf.
+// Append appends an item of an answer in protobuf's wire form. To make messages of items
+// and their records would be half of the work of an answer, and most callers get bytes
+// anyway. So the bytes become unknown fields of the response: protobuf writes these as
+// they are, and whoever reads the response finds items. Where an answer does not go out
+// as protobuf, [Read] makes messages of them. A record that cannot be decoded is logged
+// and left out of its item.
 func (b *Records) Append(ctx context.Context, dst []byte, fields *Fields, f *fanout.Asking, e *fanout.Entry) ([]byte, error) {
 	start := len(dst)
 	dst = appendText(appendPlace(dst, &e.Rank), itemObject, e.Item.GetObject())
@@ -49,7 +49,7 @@ func (b *Records) Append(ctx context.Context, dst []byte, fields *Fields, f *fan
 	switch {
 	case errors.As(err, &refused):
 		return nil, err
-	case err != nil: // damaged; the item is still right in all else
+	case err != nil: // the record is damaged; the rest of the item is right
 		b.log.Error("a record could not be decoded", "node", e.From.Node, "err", err)
 	default:
 		dst = enclose(record, at, itemRecord)
@@ -68,7 +68,7 @@ func (b *Records) Append(ctx context.Context, dst []byte, fields *Fields, f *fan
 	return enclose(dst, start, responseItems), nil
 }
 
-// appendPlace appends all of a rank but the score.
+// appendPlace appends the fields of a rank except the score.
 func appendPlace(dst []byte, r *millrace.Rank) []byte {
 	dst = appendText(appendText(appendText(dst, itemID, r.ID), itemEntity, r.Entity), itemType, r.Type)
 	at, t := len(dst), r.Time.Std()
@@ -98,14 +98,15 @@ func appendInt(dst []byte, field protowire.Number, n int64) []byte {
 	return protowire.AppendVarint(protowire.AppendTag(dst, field, protowire.VarintType), uint64(n))
 }
 
-// enclose makes a field, which is a message, of what stands behind at.
+// enclose makes dst[at:] the value of a field that is a message, by inserting its tag
+// and its length.
 func enclose(dst []byte, at int, field protowire.Number) []byte {
 	var room [16]byte
 	head := protowire.AppendVarint(protowire.AppendTag(room[:0], field, protowire.BytesType), uint64(len(dst)-at))
 	return slices.Insert(dst, at, head...)
 }
 
-// Read makes messages of the items of an answer.
+// Read turns the items that Append encoded into messages in resp.Items.
 func Read(resp *feedv1.GetFeedResponse) error {
 	m := resp.ProtoReflect()
 	raw := m.GetUnknown()

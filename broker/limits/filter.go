@@ -7,11 +7,11 @@ import (
 	"unicode/utf8"
 )
 
-// MaxFilterBytes bounds a request's filter and a feed's.
+// MaxFilterBytes bounds a request's filter, and the filter of a feed's definition.
 const MaxFilterBytes = 8000
 
-// CheckFilter looks at a filter only as far as index nodes need to take it for
-// one: they parse and check each by itself.
+// CheckFilter refuses a filter that is too long, is not UTF-8, or has a NUL character. It
+// does not parse the filter: each index node does that.
 func CheckFilter(src string) error {
 	switch {
 	case len(src) > MaxFilterBytes:

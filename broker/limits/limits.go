@@ -1,6 +1,6 @@
-// Package limits says what requests and definitions of feeds may hold, each
-// alone: how many and how long, which names and which texts. What they mean is
-// not looked at here.
+// Package limits checks single values of requests and of feeds' definitions: how many
+// there may be, how long they may be, and which names and texts are allowed. It does not
+// look at what the values mean.
 package limits
 
 import (
@@ -15,30 +15,32 @@ import (
 // The limits of a request.
 const (
 	MaxEntities = 20_000 // distinct ones
-	MaxLimit    = 1_000
-	MaxTypes    = 100
-	// MaxTimelines bounds entities times types, and MaxInquired those of an
-	// inquiry, each of which takes index nodes many times as long.
+	MaxLimit    = 1_000  // items of an answer
+	MaxTypes    = 100    // content types
+	// MaxTimelines bounds the timelines of a feed request: entities times types.
+	// MaxInquired bounds those of an inquiry (why a feed does or does not show a
+	// record), since a timeline of an inquiry takes index nodes many times as long.
 	MaxTimelines = 200_000
 	MaxInquired  = 50_000
-	MaxFields    = 100 // of records, to be shown
+	MaxFields    = 100 // fields of records that the answer shows
 )
 
-// The forms of a receipt; empty is the first.
+// The forms of a receipt that a request can ask for. An empty form is ReceiptCompact.
 const (
 	ReceiptCompact = "compact"
 	ReceiptFull    = "full"
 )
 
-// NamePattern is of the names of feeds and models.
+// NamePattern matches the names that feeds and models may have.
 var NamePattern = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,62}$`)
 
-// Invalid is [millrace.Invalid] with a detail by a format.
+// Invalid is [millrace.Invalid] with a detail that is formatted as by [fmt.Sprintf].
 func Invalid(field, wayOut, format string, args ...any) error {
 	return millrace.Invalid(field, fmt.Sprintf(format, args...), wayOut)
 }
 
-// CheckText holds for the strings that become keys.
+// CheckText refuses a string that cannot become a key, such as an entity, a type or a
+// record's id: it is empty, longer than limit bytes, or not UTF-8.
 func CheckText(s string, limit int) error {
 	switch {
 	case s == "":
@@ -51,7 +53,8 @@ func CheckText(s string, limit int) error {
 	return nil
 }
 
-// Under puts the field that err names, if any, under a message.
+// Under returns err with its field below another one: "x" becomes "field.x". An error that
+// names no field is returned as it is.
 func Under(field string, err error) error {
 	var e *millrace.Error
 	if !errors.As(err, &e) || e.Field == "" {

@@ -17,8 +17,8 @@ const (
 	MaxViewerIDBytes  = 512
 	MaxAttributes     = 1_000
 	MaxFeatures       = 10_000
-	MaxAttributeBytes = 16 << 10 // a string
-	MaxListLen        = 10_000
+	MaxAttributeBytes = 16 << 10 // of a string: an attribute, or a value of a list
+	MaxListLen        = 10_000   // values of an attribute that is a list
 )
 
 // CheckViewerID refuses an id of a viewer that is too long, or is not UTF-8.
@@ -69,7 +69,8 @@ func CheckViewer(v *feedv1.Viewer) error {
 	})
 }
 
-// firstFault returns the fault of the first name, in their order, that has one.
+// firstFault returns the error of the first name, in alphabetical order, for which check
+// returns one; nil if there is none.
 func firstFault[V any](all map[string]V, check func(string, V) error) (first error) {
 	of := ""
 	for name, value := range all {
@@ -84,7 +85,7 @@ func tooMany(field string, n, limit int) error {
 	return &millrace.Error{Reason: millrace.ReasonTooLarge, Field: field, Detail: fmt.Sprintf("%d of them, more than %d", n, limit), WayOut: "send only what filters and models read"}
 }
 
-// checkName holds for what filters and models reach as viewer.NAME.
+// checkName refuses a name that filters and models cannot write as viewer.NAME.
 func checkName(name string) error {
 	if name == "id" {
 		return errors.New("viewer.id is the viewer's id")
@@ -101,7 +102,8 @@ func checkName(name string) error {
 	return nil
 }
 
-// errTooLong is within errors of checkAttribute: less of the attribute would do.
+// errTooLong is wrapped by the errors of checkAttribute for an attribute that is too long,
+// not of a wrong kind.
 var errTooLong = errors.New("too long")
 
 func checkAttribute(v *structpb.Value) error {

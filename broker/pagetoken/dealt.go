@@ -10,16 +10,18 @@ import (
 	"github.com/millrace/millrace/relevance/interleave"
 )
 
-// Draft is the state of a feed of which two models' rankings draft the items in
-// turns.
+// Draft is the state of a feed whose items two models choose in turns, each from its own
+// ranking (package interleave).
 type Draft struct {
-	Beside artefacts.Version // the second model
+	Beside artefacts.Version // the second model; the first is [Cursor.Model]
 	Next   interleave.Cursor // where the next page goes on
 }
 
-// Ranked is the version that ranked for groups of entities.
+// Ranked is the version of a model that ranked some groups of entities. An experiment may
+// divide the entities of a request into groups; all that have the same Names have the same
+// version.
 type Ranked struct {
-	Names   string // the model that variants set; empty: the question's
+	Names   string // the model that the group's variants set; empty: they set none, and [Cursor.Model] ranked
 	Version artefacts.Version
 	Plain   bool // it ranked by its own weights, though variants set others
 }
@@ -30,7 +32,9 @@ const (
 	flagUnapplied = 2
 )
 
-// appendVariants appends what later pages need of what was dealt.
+// appendVariants appends what later pages need to know of the variants that the viewer
+// got (dealt), of the layers that hold the viewer out, and of the experiments that do not
+// count. Layers and experiments are named.
 func appendVariants(b []byte, dealt []experiment.Assigned, heldOut, unapplied []string) []byte {
 	b = binary.AppendUvarint(b, uint64(len(heldOut)))
 	for _, layer := range heldOut {
@@ -38,7 +42,7 @@ func appendVariants(b []byte, dealt []experiment.Assigned, heldOut, unapplied []
 	}
 	b = binary.AppendUvarint(b, uint64(len(dealt)))
 	for _, x := range dealt {
-		sum, _ := hex.DecodeString(x.Checksum) // as it was made
+		sum, _ := hex.DecodeString(x.Checksum) // it is hexadecimal, and cannot fail
 		for _, s := range []string{x.Experiment, x.Variant, x.Unit, string(sum)} {
 			b = appendPrefixed(b, s)
 		}
@@ -78,10 +82,12 @@ func readVariants(r *reader) (dealt []experiment.Assigned, heldOut, unapplied []
 	return dealt, heldOut, unapplied
 }
 
-// shareUnapplied is a bit of a share in a page token, above every share.
+// shareUnapplied marks, in a page token, the share of an experiment that no page counts for
+// (see [Cursor.Unapplied]). A share is at most 10,000, so the bit is free.
 const shareUnapplied = 1 << 16
 
-// appendDivision appends what later pages need to divide as the first did.
+// appendDivision appends what later pages need to divide the entities as the first page
+// did.
 func appendDivision(b []byte, divided []experiment.Dealt, models []Ranked, unapplied []string) []byte {
 	b = binary.AppendUvarint(b, uint64(len(divided)))
 	for _, x := range divided {
@@ -130,7 +136,7 @@ func readDivision(r *reader) (divided []experiment.Dealt, models []Ranked, unapp
 	return divided, models, unapplied
 }
 
-// appendDraft appends what later pages need of a draft.
+// appendDraft appends what later pages need to go on with a draft.
 func appendDraft(b []byte, d *Draft) []byte {
 	for _, s := range []string{d.Beside.Name, d.Beside.Version, d.Beside.Sum} {
 		b = appendPrefixed(b, s)

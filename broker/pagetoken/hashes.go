@@ -6,12 +6,13 @@ import (
 	"math/bits"
 )
 
-// Ascending hashes are spread evenly, so the gaps between n of them are about
-// 2^64/n. Each gap is written as Rice code: its low bits, about 64-log2(n) of
-// them, as they are, and what is above, seldom more than 2, as that many ones
-// and a zero. A thousand hashes take 56 bits each.
+// Hashes are spread evenly over 64 bits, so the gaps between n of them in ascending order
+// are about 2^64/n. Each gap is written in Rice code. The part above its low bits is a
+// small number, seldom more than 2: it is written first, as that many ones and a zero. The
+// low bits, about 64-log2(n) of them, follow as they are. A thousand hashes take about 56
+// bits each.
 
-// appendHashes appends ascending hashes to b, behind their count.
+// appendHashes appends the count of some ascending hashes to b, and then the hashes.
 func appendHashes(b []byte, hashes []uint64) []byte {
 	b = binary.AppendUvarint(b, uint64(len(hashes)))
 	w := bitWriter{b: b}
@@ -29,11 +30,12 @@ func appendHashes(b []byte, hashes []uint64) []byte {
 	return w.b
 }
 
-// lowBits returns how many bits of a gap between n hashes are written as they
-// are. One hash may be anything, so it is all low bits but the top one.
+// lowBits returns how many low bits of each gap between n hashes are written as they are.
+// For a single hash it is 63: its top bit alone is written in ones and a zero.
 func lowBits(n int) int { return 64 - max(1, bits.Len(uint(n))) }
 
-// decodeHashes reads what appendHashes wrote, up to the end of b.
+// decodeHashes reads what appendHashes wrote, which must be all of b. It refuses more than
+// twice [MaxServed] hashes: the last page may go beyond MaxServed, by less than a page.
 func decodeHashes(b []byte) ([]uint64, error) {
 	n, k := binary.Uvarint(b)
 	if k <= 0 || n > 2*MaxServed {
@@ -64,7 +66,7 @@ func decodeHashes(b []byte) ([]uint64, error) {
 // bitWriter appends bits, highest first within a byte.
 type bitWriter struct {
 	b    []byte
-	free int // bits not used of the last byte
+	free int // unused bits of the last byte
 }
 
 func (w *bitWriter) write(v uint64, n int) {
@@ -81,11 +83,11 @@ func (w *bitWriter) write(v uint64, n int) {
 	}
 }
 
-// bitReader reads them again; bad says that there were not enough.
+// bitReader reads what a bitWriter wrote.
 type bitReader struct {
 	b   []byte
-	at  int // bits read
-	bad bool
+	at  int  // bits read
+	bad bool // a read asked for more bits than are left; that read and all later ones return 0
 }
 
 func (r *bitReader) left() int { return 8*len(r.b) - r.at }

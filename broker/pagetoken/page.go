@@ -1,7 +1,7 @@
-// Package pagetoken writes and reads page tokens: all that a broker needs to go on
-// with a feed, so that any broker can, signed so that no caller makes or alters
-// one. The pages before decide what a token holds; this package decides its form,
-// and with what it is signed.
+// Package pagetoken writes and reads page tokens. A token holds all that a broker needs to
+// go on with a feed, so that any broker can. It is signed, so that no caller can make or
+// alter one. Package broker decides what a token holds; this package decides its form, and
+// signs it.
 package pagetoken
 
 import (
@@ -27,47 +27,52 @@ import (
 	"github.com/millrace/millrace/relevance/experiment"
 )
 
-// A page token is all that a broker knows of the pages before, so that any
-// broker can continue:
+// The form of a page token, which is written in base64 for URLs, without padding:
 //
 //	version  1 byte
 //	body     see [Cursor.Encode]
-//	mac      16 bytes: HMAC-SHA-256 of what is before it, cut
-//
-// in base64 for URLs, without padding.
+//	mac      the first 16 bytes of HMAC-SHA-256 of all before it
 const (
-	tokenVersion  = 8 // which divides entities, and has no draft; a page that does not has
-	tokenDraft    = 7 // yet, or
-	tokenVariants = 6 // without a draft,
-	tokenBefore   = 5 // and this one without variants
-	macBytes      = 16
-	Life          = 24 * time.Hour // of all pages of a feed, from its first
-	MaxServed     = 10_000         // items on the pages of one feed
+	// A token has the lowest version that holds what its feed needs.
+	tokenVersion  = 8 // variants, and a division of the entities; such a feed has no draft
+	tokenDraft    = 7 // variants and a draft
+	tokenVariants = 6 // variants
+	tokenBefore   = 5 // none of these
+
+	macBytes = 16
+
+	// Life is how long later pages of a feed may be asked for, after its first page.
+	Life = 24 * time.Hour
+	// MaxServed bounds the items on the pages of one feed: once so many have been
+	// served, a further page is refused.
+	MaxServed = 10_000
 )
 
 // Cursor is where a feed continues.
 type Cursor struct {
-	Keys     *Keys                 // that it is signed with
-	Issued   millrace.Time         // with the first page
-	AsOf     millrace.Time         // of every page
-	Request  Identity              // what must be the same on every page
-	Model    string                // of every page, whatever becomes of the feed's,
-	Version  string                // and its version; empty of what every node has
-	Sum      string                // and its checksum, as [broker.sumOf] writes it
-	Feed     string                // the version of the feed's definition, of every page likewise; empty of one that came with the broker
-	FeedSum  string                // and its checksum, as [Keys.Definition] writes it
-	Variants []experiment.Assigned // of every page: what deals may have changed; without what they set
-	HeldOut  []string              // layers, of every page likewise
-	// Unapplied are experiments that no page counts for a variant of, since the first
-	// did not.
-	Unapplied []string
-	Draft     *Draft             // of every page likewise; nil without one
-	Divided   []experiment.Dealt // what divides the entities, of every page likewise
-	Models    []Ranked           // of groups of entities, of every page likewise
-	Served    []uint64           // millrace.ServedHash of every item so far, ascending
+	Keys   *Keys         // those that signed the token; [Ring.Open] sets it, [Cursor.Encode] does not read it
+	Issued millrace.Time // when the first page was asked for
+	AsOf   millrace.Time // of the first page
+
+	// All pages of a feed keep what was chosen for the first, whatever changes
+	// meanwhile. The fields from here to Models hold that.
+	Request   Identity              // see [Keys.Identify]
+	Model     string                // that ranks
+	Version   string                // of Model; empty of a built-in one, which every node has
+	Sum       string                // the model's checksum, as sumOf in package broker writes it
+	Feed      string                // the version of the feed's definition; empty of one that is built into the broker
+	FeedSum   string                // the definition's checksum, as [Keys.Definition] writes it
+	Variants  []experiment.Assigned // those that the viewer got; a token does not hold what they set
+	HeldOut   []string              // layers that hold the viewer out
+	Unapplied []string              // experiments whose variants the first page could not apply: no page counts for them
+	Draft     *Draft                // nil: the pages are not drafted
+	Divided   []experiment.Dealt    // the experiments that divide the entities
+	Models    []Ranked              // the versions that rank groups of entities
+
+	Served []uint64 // millrace.ServedHash of every item so far, ascending
 }
 
-// Identity is of a request what must be the same on every page, as a MAC.
+// Identity is a MAC of what a request must ask alike on every page.
 type Identity [16]byte
 
 // Encode returns the token of the page at the cursor, signed with k.
@@ -108,10 +113,10 @@ func mac(key, b []byte) []byte {
 	return h.Sum(nil)[:macBytes]
 }
 
-// splitToken takes a token apart into what is signed and its signature.
+// splitToken takes a token apart: into the part that is signed, and the MAC.
 func splitToken(token string) (signed, sum []byte, err error) {
 	b, err := base64.RawURLEncoding.Strict().DecodeString(token)
-	if err != nil || len(b) <= macBytes || strings.ContainsAny(token, "\r\n") { // which base64 skips
+	if err != nil || len(b) <= macBytes || strings.ContainsAny(token, "\r\n") { // base64 skips line ends
 		return nil, nil, errors.New("this is no page token")
 	}
 	return b[:len(b)-macBytes], b[len(b)-macBytes:], nil
@@ -119,7 +124,7 @@ func splitToken(token string) (signed, sum []byte, err error) {
 
 func signed(b, sum, key []byte) bool { return hmac.Equal(sum, mac(key, b)) }
 
-// decodeBody reads what stands before the mac.
+// decodeBody reads the version and the body of a token. It does not set Keys.
 func decodeBody(b []byte) (*Cursor, error) {
 	r := reader{b: b}
 	v := r.bytes(1)
@@ -150,7 +155,8 @@ func decodeBody(b []byte) (*Cursor, error) {
 	return c, err
 }
 
-// reader takes values off the front of b until one is cut short.
+// reader takes values off the front of b. Once a value is cut short, reads return zero
+// values, or anything at all: the caller looks at bad before it uses them.
 type reader struct {
 	b   []byte
 	bad bool
@@ -176,15 +182,16 @@ func (r *reader) bytes(n uint64) []byte {
 	return v
 }
 
-// Refuse is the refusal of a page, which can be asked for no more.
+// Refuse returns the error for a later page that cannot be given; the detail is formatted
+// as by Sprintf. Its way out is to ask for the first page again.
 func Refuse(format string, args ...any) error {
 	return &millrace.Error{Reason: millrace.ReasonPageToken, Field: "page_token", Detail: fmt.Sprintf(format, args...), WayOut: "ask for the first page again, without a token"}
 }
 
-// Identify returns what a request is known by on every page: a MAC of all that
-// each must ask alike. Entities, attributes and features count as sets, since
-// callers keep them so: types are sorted, and entities encoded, each once, in any
-// order.
+// Identify returns the MAC of what a request must ask alike on every page. The viewer's
+// attributes and features, and the entities, may come in any order. The caller gives the
+// types sorted, and each entity once, encoded one after the other as
+// [partition.CutEntity] reads them.
 func (k *Keys) Identify(req *feedv1.GetFeedRequest, types []string, entities []byte) (id Identity) {
 	b := make([]byte, 0, 512)
 	for _, s := range []string{req.GetFeed(), req.GetViewer().GetId(), req.GetFilter(), req.GetModel()} {
@@ -219,9 +226,9 @@ func (k *Keys) Identify(req *feedv1.GetFeedRequest, types []string, entities []b
 	return id
 }
 
-// Definition returns by what a token names the definition of a feed that has a
-// checksum. That of a private one is told to nobody, and its checksum would show a
-// good guess to be one.
+// Definition returns the text by which a token names a feed's definition, from the
+// definition's checksum. For a private definition it is a MAC of the checksum: from the
+// plain checksum a caller could find out whether a guess at the definition is right.
 func (k *Keys) Definition(sum string, private bool) string {
 	if !private {
 		return sum
@@ -229,12 +236,12 @@ func (k *Keys) Definition(sum string, private bool) string {
 	return hex.EncodeToString(mac(k.token, append([]byte("definition "), sum...)))
 }
 
-// setSum stands for a set of different things, whatever their order: the sum of
-// 128 bits of SipHash-2-4 of each. Nobody can make two sets of one sum who knows
-// neither the key nor a sum: so a sum goes nowhere but into a MAC.
+// setSum identifies a set of distinct items in any order: it is the sum of the items'
+// SipHash-2-4, modulo 2^128. Somebody who knows neither the key nor any sum cannot make two
+// sets with the same sum. So a sum is only used as input of a MAC, and never shown.
 type setSum struct {
 	key    [2]uint64
-	lo, hi uint64
+	lo, hi uint64 // the low and the high half of the sum
 }
 
 func (k *Keys) set() setSum { return setSum{key: k.sets} }
@@ -250,7 +257,8 @@ func (s *setSum) append(b []byte) []byte {
 	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(b, s.lo), s.hi)
 }
 
-// appendAttribute appends a value that [limits.CheckViewer] has passed.
+// appendAttribute appends a value of the viewer, which limits.CheckViewer has checked.
+// False and null append nothing.
 func appendAttribute(b []byte, v *structpb.Value) []byte {
 	switch k := v.GetKind().(type) {
 	case *structpb.Value_BoolValue:
@@ -270,7 +278,7 @@ func appendAttribute(b []byte, v *structpb.Value) []byte {
 	return b
 }
 
-// appendPrefixed appends a string behind its length.
+// appendPrefixed appends the length of a string, and then the string.
 func appendPrefixed(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }

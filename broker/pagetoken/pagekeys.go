@@ -10,17 +10,17 @@ import (
 	"github.com/millrace/millrace/internal/cluster/secrets"
 )
 
-// Secret names what brokers sign page tokens with, for
+// Secret is the name of the secret that brokers sign page tokens with, for
 // [secrets.Watch].
 const Secret = "pages"
 
-// Keys are what pages keep secret, all of one secret that the brokers of a
-// cluster share.
+// Keys are the keys that page tokens need, all derived from one secret, which the brokers
+// of a cluster share.
 type Keys struct {
-	token   []byte // signs tokens
-	request []byte // signs what a request asks,
-	sets    [2]uint64
-	Served  millrace.ServedKey
+	token   []byte             // signs tokens
+	request []byte             // signs an [Identity]
+	sets    [2]uint64          // hashes the sets in an [Identity]; see setSum
+	Served  millrace.ServedKey // hashes the items in [Cursor.Served]
 }
 
 func newKeys(secret []byte) *Keys {
@@ -31,15 +31,16 @@ func newKeys(secret []byte) *Keys {
 	return k
 }
 
-// Ring is the keys of pages by generation. The pages of a feed keep the key
-// of the first.
+// Ring holds the keys of each generation of the secret. All pages of a feed use the keys of
+// its first page.
 type Ring struct {
-	generations func() []secrets.Generation // the newest first
+	generations func() []secrets.Generation // the newest first, at least one
 	mu          sync.Mutex
-	made        map[string]*Keys // by secret
+	made        map[string]*Keys // by secret; guarded by mu
 }
 
-// NewRing returns the keys of generations, the newest first.
+// NewRing returns a ring. generations returns the secret's generations as they are now: the
+// newest first, and at least one.
 func NewRing(generations func() []secrets.Generation) *Ring {
 	return &Ring{generations: generations, made: map[string]*Keys{}}
 }
@@ -55,7 +56,8 @@ func (r *Ring) keys(g secrets.Generation) *Keys {
 	return k
 }
 
-// Signing returns the keys of what begins now.
+// Signing returns the keys for a feed whose first page is asked for now: those of the
+// newest generation whose time has begun, or of the oldest if none has.
 func (r *Ring) Signing(now time.Time) *Keys {
 	all := r.generations()
 	for _, g := range all {
@@ -66,9 +68,10 @@ func (r *Ring) Signing(now time.Time) *Keys {
 	return r.keys(all[len(all)-1])
 }
 
-// Open reads a token by whichever keys it was made with, if pages of theirs may
-// still be asked for: until a day after others took their place, or not at all
-// where those stand alone.
+// Open checks and reads a token with the keys that it was signed with. Keys are good
+// until [Life] after the next generation took their place, or only until then if that
+// generation stands alone ([secrets.Generation]). The error says why a token is refused,
+// as the rest of a sentence about it.
 func (r *Ring) Open(token string, now time.Time) (*Cursor, error) {
 	b, sum, err := splitToken(token)
 	if err != nil {

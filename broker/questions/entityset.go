@@ -11,25 +11,26 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
-// entitySet is the distinct entities of a request. It finds them by a hash
-// whose key is random in every process: a caller who knew the hash, as everyone
-// knows that of partitions, could choose names that all meet in one slot. Its
-// memory is used again by the next request.
+// entitySet is the distinct entities of a request, as an open hash table. The key of the
+// hash is random in every process: a caller who knew the hash could choose names that all
+// meet in one slot. The hash that gives the partition would not do, since everyone knows
+// it. The memory of a set is reused by later requests.
 type entitySet struct {
-	slots    []uint32 // an open table: 1 + the index in distinct, 0: free
-	shift    int      // of a hash, to its slot
+	slots    []uint32 // 1 + the index in distinct; 0: free
+	shift    int      // how far a hash is shifted right to give its slot
 	distinct []hashed
 }
 
+// hashed is an entity with its hash in the table and its partition.
 type hashed struct {
 	entity    string
-	hash      uint64 // of the table
+	hash      uint64
 	partition millrace.Partition
 }
 
 var usedEntitySets = sync.Pool{New: func() any { return new(entitySet) }}
 
-// takeEntitySet returns room for n names.
+// takeEntitySet returns an empty set with room for n distinct names.
 func takeEntitySet(n int) *entitySet {
 	m := usedEntitySets.Get().(*entitySet)
 	size := 1 << bits.Len(uint(2*n)) // at most half full
@@ -40,7 +41,7 @@ func takeEntitySet(n int) *entitySet {
 	return m
 }
 
-// release lets go of the names.
+// release empties the set and gives it back for reuse.
 func (m *entitySet) release() {
 	clear(m.slots)
 	clear(m.distinct)
@@ -48,13 +49,14 @@ func (m *entitySet) release() {
 	usedEntitySets.Put(m)
 }
 
-// tableSeed is the key of the tables' hash.
+// tableSeed is the random key of the hash.
 var tableSeed = maphash.MakeSeed()
 
-// home is the slot from which a hash is looked for.
+// home returns the slot at which the search for a hash begins.
 func (m *entitySet) home(hash uint64) int { return int(hash >> m.shift) }
 
-// find reports whether a name is there, and else the slot to put it in.
+// find reports whether a name is in the set, and its slot: if it is not there, the free
+// slot to put it in.
 func (m *entitySet) find(entity string, hash uint64) (slot int, there bool) {
 	for slot = m.home(hash); m.slots[slot] != 0; slot = (slot + 1) & (len(m.slots) - 1) {
 		if n := &m.distinct[m.slots[slot]-1]; n.hash == hash && n.entity == entity {
@@ -64,8 +66,7 @@ func (m *entitySet) find(entity string, hash uint64) (slot int, there bool) {
 	return slot, false
 }
 
-// put puts a name into the slot where find did not find it, and returns its
-// partition.
+// put puts a name into the free slot that find returned, and returns its partition.
 func (m *entitySet) put(slot int, entity string, hash uint64) millrace.Partition {
 	p := partition.Of(millrace.Entity(entity))
 	m.distinct = append(m.distinct, hashed{entity, hash, p})
@@ -73,8 +74,9 @@ func (m *entitySet) put(slot int, entity string, hash uint64) millrace.Partition
 	return p
 }
 
-// TakeEntities gives the question its entities, each once. They are refused where
-// there are too many or none, or one is not a name.
+// TakeEntities gives the question its entities, each once, all in the first group. The
+// error refuses them if there are none, more than limits.MaxEntities distinct ones, or
+// one that is not a valid name. Whole must have been called.
 func (q *Question) TakeEntities(entities []string) error {
 	if len(entities) == 0 {
 		return limits.Invalid("entities", "name 1 to 20,000 entities that the viewer follows", "there are none")

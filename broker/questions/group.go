@@ -11,42 +11,42 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
-// Group is entities of a question that are asked alike. Where no layer divides
-// entities, a question has one.
+// Group is entities of a question that are asked alike. A question has several groups only
+// if an experiment gives entities different variants, with settings of their own.
 type Group struct {
-	// Query has what is asked of the group alone: the model with its version and
-	// weights, the filter, the beginning of the window, types and cap. That of the
-	// first group is the question's.
+	// Query has what is asked of this group alone: the model with its version and
+	// weights, the filter, the beginning of the window, types and cap. The first group's
+	// Query is that of the question.
 	Query *nodev1.QueryRequest
-	Types int // timelines an entity counts for
+	Types int // how many timelines an entity counts for
 
 	Names     string             // the model that variants set; empty: the question's
-	Weights   map[string]float64 // in place of the model's own
+	Weights   map[string]float64 // by feature, in place of the model's own
 	Weighers  []string           // experiments whose variants set the weights
-	InPlaceOf artefacts.Version  // which is condemned: the group's model ranks instead
+	InPlaceOf artefacts.Version  // the condemned version that the group's model replaces; zero: none
 	Plain     bool               // the model ranks by its own weights, though variants set others
 
-	Distinct int // entities
-	Want     topology.Set
-	counts   [partition.Count]int32      // entities
-	ends     [partition.Count + 1]uint32 // those of partition p are encoded[ends[p]:ends[p+1]],
-	Encoded  []byte                      // as QueryRequest.entities has them
+	Distinct int                         // how many entities
+	Want     topology.Set                // their partitions
+	counts   [partition.Count]int32      // entities of each partition
+	ends     [partition.Count + 1]uint32 // the entities of partition p are Encoded[ends[p]:ends[p+1]]
+	Encoded  []byte                      // all entities, as QueryRequest.entities has them
 }
 
-// Timelines returns how many timelines a partition was asked for. Where every
-// type is asked for, an entity counts as one.
+// Timelines returns how many timelines of partition p the group asks for. If it asks for
+// every type, an entity counts as one.
 func (g *Group) Timelines(p millrace.Partition) int { return int(g.counts[p]) * g.Types }
 
-// entities returns the entities of a partition as QueryRequest has them.
+// entities returns the entities of a partition, encoded as in QueryRequest.entities.
 func (g *Group) entities(p millrace.Partition) []byte { return g.Encoded[g.ends[p]:g.ends[p+1]] }
 
-// Model is the version that is asked for.
+// Model returns the model version that the group asks for.
 func (g *Group) Model() artefacts.Version {
 	return artefacts.Version{Name: g.Query.GetModel(), Version: g.Query.GetModelVersion(), Sum: g.Query.GetModelSum()}
 }
 
-// Add adds an entity, as it is encoded behind those before it, of no later
-// partition.
+// Add adds an entity, encoded as in QueryRequest.entities. Entities must be added in the
+// order of their partitions, and Close called after the last.
 func (g *Group) Add(encoded []byte) {
 	p := millrace.Partition(binary.LittleEndian.Uint16(encoded))
 	g.Want.Add(p)
@@ -56,15 +56,16 @@ func (g *Group) Add(encoded []byte) {
 	g.Encoded = append(g.Encoded, encoded...)
 }
 
-// Close makes ends of the sizes that they were while entities were added.
+// Close completes the group after the last Add. Until then ends[p+1] is the size of
+// partition p; Close sums the sizes up.
 func (g *Group) Close() {
 	for p := range partition.Count {
 		g.ends[p+1] += g.ends[p]
 	}
 }
 
-// encode writes the entities of each partition into one piece of memory. At
-// first each of g.ends is the size of the partition before.
+// encode writes the entities, partition by partition, into Encoded. When it is called,
+// ends[p+1] is the size of partition p; it sums the sizes up, as Close does.
 func (g *Group) encode(entities []hashed) {
 	var next [partition.Count]uint32
 	for p := range next {
@@ -78,12 +79,12 @@ func (g *Group) encode(entities []hashed) {
 	}
 }
 
-// AnsweredBy refuses an answer by another model, version or weights than was
-// asked for.
+// AnsweredBy returns an error of reason NOT_HERE if the answer is by another model,
+// version or weights than asked for. If no version was asked for, any will do.
 func (g *Group) AnsweredBy(resp *nodev1.QueryResponse) error {
 	got := artefacts.Version{Name: resp.GetModel(), Version: resp.GetModelVersion(), Sum: resp.GetModelSum()}
 	want := g.Model()
-	if want.Version == "" { // every binary's own
+	if want.Version == "" { // a model that is built into every binary
 		want.Version = got.Version
 	}
 	if got != want {
@@ -95,8 +96,8 @@ func (g *Group) AnsweredBy(resp *nodev1.QueryResponse) error {
 	return nil
 }
 
-// Weighted is a version with the checksum of weights in place of its own.
+// Weighted is a model version, and the checksum of the weights that replace its own.
 type Weighted struct {
 	artefacts.Version
-	Sum string
+	Sum string // of the weights; "": the version's own
 }

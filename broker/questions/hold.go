@@ -6,7 +6,7 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// What an answer may take, and what helps where that is not enough.
+// How many bytes an answer may take, and the advice to callers if that is not enough.
 const (
 	// MaxAnswerBytes bounds the items of an answer, as protobuf writes them.
 	MaxAnswerBytes = 16 << 20
@@ -14,12 +14,14 @@ const (
 	// that nodes send fit.
 	maxHeldBytes = 96 << 20
 
-	LeastRoom     = 32 << 10 // of a part without items
+	LeastRoom     = 32 << 10 // reserved for the part of a node, even without items
 	FewerItems    = "ask for fewer items"
 	FewerOrFields = "ask for fewer items or fewer fields"
 )
 
-// Hold makes the loan of a request larger, or smaller.
+// Hold makes the request's loan larger by so many bytes; a negative number makes it
+// smaller. The error refuses more than one request may hold (TOO_LARGE) or more than
+// the budget has left (OVERLOADED); then the loan is unchanged.
 func (q *Question) Hold(bytes int64) error {
 	if q.Loan.Held()+bytes > maxHeldBytes {
 		return TooLarge(FewerItems, maxHeldBytes)
@@ -27,8 +29,7 @@ func (q *Question) Hold(bytes int64) error {
 	return q.Loan.More(bytes)
 }
 
-// TooLarge is the refusal of a question whose answer takes more than so many
-// bytes.
+// TooLarge returns the refusal of a question whose answer takes more than most bytes.
 func TooLarge(wayOut string, most int) error {
 	return &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "limit", Detail: fmt.Sprintf("the answer takes more than the %d bytes that one may take", most), WayOut: wayOut}
 }

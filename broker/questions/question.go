@@ -1,5 +1,6 @@
-// Package questions is what index nodes are asked: entities by partition, in
-// groups that are asked alike, and what answers to them may take. It asks nobody.
+// Package questions holds what index nodes are asked: the entities of a request by
+// partition, in groups that are asked alike, and how much memory the answers may take.
+// It sends nothing; package fanout does.
 package questions
 
 import (
@@ -14,40 +15,41 @@ import (
 	"github.com/millrace/millrace/internal/memory"
 )
 
-// Question is what index nodes are asked, by partition.
+// Question is a checked request in the form in which index nodes are asked.
 type Question struct {
-	FeedName string               // what it takes goes by
-	Query    *nodev1.QueryRequest // all but entities; of what a group is asked alone, that of the first
-	Viewer   string
+	FeedName string               // the expected size of items is remembered by it
+	Query    *nodev1.QueryRequest // all but the entities; where groups differ, it has what the first asks
+	Viewer   string               // its id
 
-	Distinct  int // entities
-	Want      topology.Set
-	Groups    []*Group // of them; the first is of those that no layer of entities deals anything
-	undivided struct { // memory for groups, where there is one
+	Distinct  int          // how many entities
+	Want      topology.Set // their partitions
+	Groups    []*Group     // of the entities; the first has those to which no variant sets anything
+	undivided struct {     // memory for Groups, if there is only one
 		Group
 		list [1]*Group
 	}
 
-	Depth     int    // items that nodes are asked for; 0: as many as the answer has
-	BesideSum string // the checksum of a model beside; nodes that lack it are asked later
+	Depth     int    // how many items nodes are asked for; 0: Query.Limit
+	BesideSum string // the checksum of the second model of an interleaved page; nodes that lack it are asked later
 	Aside     bool   // nobody waits for the answer
 
 	Times Times
-	Loan  *memory.Loan
+	Loan  *memory.Loan // the memory reserved for the answer; nil: the fan-out borrows it itself
 }
 
-// Times is where the time of a request goes.
+// Times is how long each stage of a request took.
 type Times struct{ Read, Route, FanOut, Merge, Records time.Duration }
 
-// Inquires reports whether nodes are asked for what may take much longer than
-// an answer does: how long says nothing about them then.
+// Inquires reports whether the question may take nodes much longer than an answer
+// commonly does: nobody waits for it, or it asks what became of a record. How long it
+// takes then says nothing about a node's health.
 func (q *Question) Inquires() bool {
 	return q.Aside || q.Query.Examine != "" || len(q.Query.Above) > 0
 }
 
-// Protocol is the least that a node must understand to answer of a group: one
-// that does not know served_key would repeat what earlier pages served, and one
-// that does not know weights would score by others.
+// Protocol returns the lowest protocol version that a node must understand to answer for
+// a group. Below 1 a node does not know served_key, and would repeat what earlier pages
+// served. Below 2 it does not know weights, and would score by the model's own.
 func (q *Question) Protocol(g *Group) int32 {
 	switch {
 	case g.Query.Weights != "":
@@ -58,8 +60,8 @@ func (q *Question) Protocol(g *Group) int32 {
 	return 0
 }
 
-// Ask returns the request for a group's part of a set of partitions, whose
-// answer may take so many bytes.
+// Ask returns the request to a node for a group's entities in a set of partitions. The
+// answer may take room bytes.
 func (q *Question) Ask(g *Group, parts topology.Set, room int64) *nodev1.QueryRequest {
 	n := 0
 	for p := range parts.All() {
@@ -85,22 +87,23 @@ func (q *Question) Ask(g *Group, parts topology.Set, room int64) *nodev1.QueryRe
 	return r
 }
 
-// Whole lets a question's entities be one group.
+// Whole makes Groups one empty group, without an allocation.
 func (q *Question) Whole() {
 	u := &q.undivided
 	u.list[0] = &u.Group
 	q.Groups = u.list[:]
 }
 
-// Deep returns how many items nodes are asked for.
+// Deep returns how many items each node is asked for.
 func (q *Question) Deep() int { return cmp.Or(q.Depth, int(q.Query.GetLimit())) }
 
-// Model is the version that a question names.
+// Model returns the model version that the question names.
 func (q *Question) Model() artefacts.Version {
 	return artefacts.Version{Name: q.Query.Model, Version: q.Query.ModelVersion, Sum: q.Query.ModelSum}
 }
 
-// Affordable refuses a question for more timelines than most.
+// Affordable returns the refusal (TOO_LARGE) of a question for more than most timelines,
+// else nil.
 func (q *Question) Affordable(most int) error {
 	if n := q.Asked(); n > most {
 		return &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "entities", Detail: fmt.Sprintf("%d entities of %d types are %d timelines, more than %d", q.Distinct, n/q.Distinct, n, most), WayOut: "ask for fewer entities, or for fewer types"}
@@ -108,7 +111,7 @@ func (q *Question) Affordable(most int) error {
 	return nil
 }
 
-// Timelines returns how many timelines of a partition are asked for.
+// Timelines returns how many timelines of partition p are asked for.
 func (q *Question) Timelines(p millrace.Partition) (n int) {
 	for _, g := range q.Groups {
 		n += g.Timelines(p)
@@ -124,7 +127,7 @@ func (q *Question) Asked() (n int) {
 	return n
 }
 
-// Among returns how many entities a set of partitions is asked for.
+// Among returns how many entities are asked for in a set of partitions.
 func (q *Question) Among(parts topology.Set) (n int) {
 	for p := range parts.All() {
 		n += q.Work(p)
@@ -132,7 +135,7 @@ func (q *Question) Among(parts topology.Set) (n int) {
 	return n
 }
 
-// Bytes returns what the entities take as they are encoded.
+// Bytes returns how many bytes the encoded entities take.
 func (q *Question) Bytes() (n int) {
 	for _, g := range q.Groups {
 		n += len(g.Encoded)
@@ -140,7 +143,7 @@ func (q *Question) Bytes() (n int) {
 	return n
 }
 
-// Work returns how many entities a partition is asked for.
+// Work returns how many entities are asked for in partition p.
 func (q *Question) Work(p millrace.Partition) (n int) {
 	for _, g := range q.Groups {
 		n += int(g.counts[p])

@@ -1,4 +1,5 @@
-// Package series lets go of what metrics counted for feeds and versions that are no more.
+// Package series deletes series of metrics in which nothing is counted any more, such as
+// those of deleted feeds and of versions that serve no longer.
 package series
 
 import (
@@ -10,46 +11,48 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// Idle is for how long nothing has to be counted in a series until it goes: a feed that
-// was deleted and a version that serves no more leave none behind, and what is asked
-// once a day stays.
+// Idle is how long a series must stay unchanged until it is deleted. It is more than a
+// day, so that the series of a feed that is asked once a day stays.
 const Idle = 25 * time.Hour
 
-// every is how often it is looked at what was counted, where somebody asks at all.
+// every is the least time between two looks at the counts. Only a call of Collect looks.
 const every = 10 * time.Minute
 
-// Vec is a metric with labels, as of prometheus.
+// Vec is a metric with labels, such as a [prometheus.CounterVec].
 type Vec interface {
 	prometheus.Collector
 	Delete(prometheus.Labels) bool
 }
 
-// Fading is a metric whose series go once nothing has been counted in them for [Idle]. It
-// looks when it is collected, so that who counts pays nothing for it. Counts that are held
-// ([prometheus.CounterVec.WithLabelValues], kept) are lost once theirs has gone.
+// Fading is a metric whose series are deleted once nothing has been counted in them for
+// [Idle]. It looks when it is collected, so that counting costs nothing more. Do not keep
+// what [prometheus.CounterVec.WithLabelValues] returns: what is counted in it after its
+// series was deleted is lost.
 type Fading struct {
 	Vec
 	mu     sync.Mutex
-	looked time.Time
-	seen   map[string]seen // by labels
+	looked time.Time       // the last look
+	seen   map[string]seen // by the values of a series' labels
 }
 
-// seen is how much was counted in a series, and since when it has been that.
+// seen is how much was counted in a series, and since when that has not changed.
 type seen struct {
 	count float64
 	since time.Time
 }
 
-// Fade is a metric whose series go. What counts in it is a counter or a histogram.
+// Fade returns v as a metric whose series are deleted when idle. v must be of counters or
+// histograms.
 func Fade(v Vec) *Fading { return &Fading{Vec: v} }
 
-// Collect implements [prometheus.Collector].
+// Collect implements [prometheus.Collector]. It first deletes the series that are idle.
 func (f *Fading) Collect(to chan<- prometheus.Metric) {
 	f.look(time.Now())
 	f.Vec.Collect(to)
 }
 
-// look lets go of series that are what they have been for long.
+// look deletes the series that have not changed for [Idle]. It does nothing if the last
+// look was less than [every] ago.
 func (f *Fading) look(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -67,7 +70,7 @@ func (f *Fading) look(now time.Time) {
 	for m := range all {
 		var out dto.Metric
 		if m.Write(&out) != nil {
-			continue // whoever collects it is told
+			continue // the collection that follows reports the error
 		}
 		var key strings.Builder
 		labels := prometheus.Labels{}
@@ -85,7 +88,7 @@ func (f *Fading) look(now time.Time) {
 		}
 		next[key.String()] = is
 	}
-	for _, labels := range gone { // not while they are collected, which locks them
+	for _, labels := range gone { // after Vec.Collect has ended, since it holds the Vec's lock
 		f.Delete(labels)
 	}
 	f.seen = next

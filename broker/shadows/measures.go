@@ -21,20 +21,22 @@ import (
 	"github.com/millrace/millrace/relevance/shadow"
 )
 
-// measures is what shadows have shown since the broker started, as long as they rank. It
-// is a [prometheus.Collector]; exposures say the same of shadows, answer by answer.
+// measures adds up how shadows differ from the models that serve, since the broker started.
+// A shadow that has ranked nothing for [series.Idle] is forgotten. It is a
+// [prometheus.Collector]. Exposures hold the same figures for each answer.
 type measures struct {
 	mu    sync.Mutex
-	tally shadow.Tally
+	tally shadow.Tally // guarded by mu
 }
 
-// measure compares how shadows ranked an answer again with how its model did,
-// and adds it to what the answer showed.
+// measure compares the rankings of the shadows with that of the answer's model, and adds
+// the comparisons to shown, the record of what the answer showed. o holds all of these
+// rankings.
 func (s *Shadows) measure(a Sample, o fanout.Outcome, shown *exposure.Record) {
 	q := a.Question
 	served := fanout.Merge(o.Parts, int(q.Query.Limit), q.Query.DistinctObjects)
 	ranking := rankingOf(q, served)
-	var compared []int // of those asked for
+	var compared []int // indexes of Query.Beside
 	var failed []*nodev1.Model
 	for i, m := range q.Query.Beside {
 		if err := s.measureOne(q, shown, ranking, o, i); err != nil {
@@ -45,7 +47,7 @@ func (s *Shadows) measure(a Sample, o fanout.Outcome, shown *exposure.Record) {
 		compared = append(compared, i)
 		s.answers.WithLabelValues(append(labelsOf(q, m), shadowCompared)...).Inc()
 	}
-	defer s.fail(a, shown, failed) // the compared stand before them
+	defer s.fail(a, shown, failed) // last: in shown.Shadows those that were compared come first
 	if len(compared) == 0 {
 		return
 	}
@@ -60,8 +62,7 @@ func (s *Shadows) measure(a Sample, o fanout.Outcome, shown *exposure.Record) {
 	s.tally.Add(shown)
 }
 
-// fail counts shadows that failed to rank an answer again, and adds them to what it
-// showed.
+// fail counts shadows that failed to rank an answer again, and adds them to shown.
 func (s *Shadows) fail(a Sample, shown *exposure.Record, failed []*nodev1.Model) {
 	if len(failed) > 0 {
 		shown.ShadowShare = a.Share
@@ -72,8 +73,9 @@ func (s *Shadows) fail(a Sample, shown *exposure.Record, failed []*nodev1.Model)
 	}
 }
 
-// measureOne compares the ranking of the i-th shadow with that of the answer's
-// model.
+// measureOne compares the ranking of the i-th shadow of Query.Beside with served, that of
+// the answer's model, and adds the comparison to shown. After an error shown is
+// unchanged.
 func (s *Shadows) measureOne(q *questions.Question, shown *exposure.Record, served stats.Ranking[string], o fanout.Outcome, i int) error {
 	parts, version, err := fanout.Beside(o.Parts, i)
 	if err != nil {
@@ -100,7 +102,7 @@ func (s *Shadows) measureOne(q *questions.Question, shown *exposure.Record, serv
 	return nil
 }
 
-// addLacking adds how many items lack features, by name.
+// addLacking adds to sum, for each feature by name, how many items lack it.
 func addLacking(sum []exposure.Lacked, more map[string]int64) []exposure.Lacked {
 	for _, name := range slices.Sorted(maps.Keys(more)) {
 		i := slices.IndexFunc(sum, func(l exposure.Lacked) bool { return l.Feature == name })
@@ -112,8 +114,9 @@ func addLacking(sum []exposure.Lacked, more map[string]int64) []exposure.Lacked 
 	return sum
 }
 
-// scoreShown adds to the items that were shown what shadows score them, as far
-// as they are among what was ranked again.
+// scoreShown adds to each item that was shown the scores that the compared shadows give
+// it, in their order. An item that is not in again, the second ranking by the answer's
+// own model, gets none.
 func scoreShown(shown *exposure.Record, again []fanout.Entry, compared []int) {
 	type key struct{ entity, typ, id string }
 	scored := map[key]*nodev1.Item{}

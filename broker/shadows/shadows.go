@@ -1,5 +1,6 @@
-// Package shadows ranks answers again by models that rank nothing for anybody, beside
-// the requests, and counts how far they would differ.
+// Package shadows has shadow models rank a sample of answers again, and counts how far
+// their rankings differ from what was served. A shadow is a model that a feed names for
+// comparison: no viewer gets its ranking, and no request waits for it.
 package shadows
 
 import (
@@ -24,32 +25,32 @@ import (
 )
 
 const (
-	// shadowing is how many answers are ranked again at a time: what waits for
-	// a slow node must not hold more.
+	// shadowing is how many answers are ranked again at a time: work that waits for a
+	// slow node must not hold more memory than these need.
 	shadowing = 4
-	// shadowDepth is where two rankings are compared besides their whole length.
+	// shadowDepth is how many first items of two rankings are compared, besides all
+	// of them.
 	shadowDepth = 10
 	// shadowPersistence is the p of rank-biased overlap: the first ten places
 	// have 86 % of the weight.
 	shadowPersistence = 0.9
 )
 
-// What became of an answer that a shadow was to rank again.
+// The outcomes of an answer that a shadow was to rank again.
 const (
 	shadowCompared = "compared"
-	shadowPartial  = "partial" // its answer lacks partitions
+	shadowPartial  = "partial" // the second ranking lacks partitions
 	shadowFailed   = "failed"
-	shadowDropped  = "dropped" // for lack of room
+	shadowDropped  = "dropped" // the broker had too much to do
 )
 
-// Shadows rank a sample of a feed's answers again, by models that rank nothing
-// for anybody, and count how far they would differ.
+// Shadows rank a sample of the feeds' answers again by shadow models; see the package.
 type Shadows struct {
-	slots     chan struct{}
+	slots     chan struct{} // holds a token for each answer that is ranked again
 	running   sync.WaitGroup
 	admission *admission.Control
 	timeout   time.Duration
-	open      context.Context // they end with it
+	open      context.Context // all ranking ends with it
 	log       *slog.Logger
 
 	answers *prometheus.CounterVec   // feed, model, shadow, version, outcome
@@ -62,14 +63,16 @@ type Shadows struct {
 
 // Sample is an answer that shadows rank again.
 type Sample struct {
-	Question *questions.Question // the answer's, with the shadows beside its model
-	Share    float64             // of the feed's answers, that are
-	Ask      func(ctx context.Context, end time.Time) (fanout.Outcome, error)
-	Told     interface{ Add(r *exposure.Record) } // what it showed; nil: nobody
+	Question *questions.Question // the answer's, with the shadows in Query.Beside
+	Share    float64             // of the feed's answers that are sampled, up to 1
+	// Ask asks Question until end. The nodes rank the same candidates by the answer's
+	// model and by the shadows.
+	Ask  func(ctx context.Context, end time.Time) (fanout.Outcome, error)
+	Told interface{ Add(r *exposure.Record) } // gets the record of what the answer showed; nil: nobody does
 }
 
-// New returns shadows that rank as long as open does not end, each answer
-// within a timeout.
+// New returns shadows that rank until open ends, and each answer within a timeout. control
+// limits how much they rank beside the requests.
 func New(open context.Context, control *admission.Control, timeout time.Duration, log *slog.Logger) *Shadows {
 	labels := []string{"feed", "model", "shadow", "version"}
 	histogram := func(name, help string, buckets []float64, more ...string) *prometheus.HistogramVec {
@@ -92,10 +95,10 @@ func New(open context.Context, control *admission.Control, timeout time.Duration
 	}
 }
 
-// Wait waits until nothing is ranked any more.
+// Wait waits until all ranking under way has ended.
 func (s *Shadows) Wait() { s.running.Wait() }
 
-// Collectors are the metrics of shadows.
+// Collectors returns the metrics of shadows.
 func (s *Shadows) Collectors() []prometheus.Collector {
 	var all []prometheus.Collector
 	for _, v := range []series.Vec{s.answers, s.overlap, s.rbo, s.tau, s.seconds} {
@@ -104,9 +107,10 @@ func (s *Shadows) Collectors() []prometheus.Collector {
 	return append(all, &s.measures)
 }
 
-// Rank has an answer ranked again, and takes over what it showed: with how it
-// was ranked again, and without that only if it is to be exposed anyway. Nobody
-// waits for it. It reports false where there is no room.
+// Rank has an answer ranked again in the background, and returns at once. shown is the
+// record of what the answer showed. Rank adds to it how the shadows ranked, and then
+// hands it to a.Told; if it has nothing to add, only when anyway is set. It returns
+// false, and leaves shown to the caller, if too many answers are being ranked already.
 func (s *Shadows) Rank(a Sample, shown *exposure.Record, anyway bool) bool {
 	select {
 	case s.slots <- struct{}{}:
@@ -132,7 +136,8 @@ func (s *Shadows) Rank(a Sample, shown *exposure.Record, anyway bool) bool {
 	return true
 }
 
-// detach makes a record independent of what nodes sent.
+// detach copies the texts of a record: they lie in the messages that nodes sent, whose
+// memory is used again after the answer.
 func detach(r *exposure.Record) {
 	for i := range r.Items {
 		it := &r.Items[i]
@@ -145,9 +150,10 @@ func detach(r *exposure.Record) {
 	}
 }
 
-// rankAgain asks a question again, its model and the shadows beside it, and
-// counts how far they differ, which it adds to what the answer showed. All of
-// them rank the same candidates, at the same offsets.
+// rankAgain asks the question once more, of its own model and of the shadows together, so
+// that all rank the same candidates at the same offsets. It counts how far the shadows
+// differ, adds that to shown, and returns the outcome. Each outcome but compared is for
+// the caller to count.
 func (s *Shadows) rankAgain(a Sample, shown *exposure.Record) string {
 	q, began := a.Question, time.Now()
 	inFlight, err := s.admission.EnterAside()
@@ -171,7 +177,8 @@ func (s *Shadows) rankAgain(a Sample, shown *exposure.Record) string {
 	return shadowCompared
 }
 
-// compare counts how far two rankings of one request differ, and tells it.
+// compare returns how far two rankings of one request differ, and observes it in the
+// metrics.
 func (s *Shadows) compare(served, other stats.Ranking[string], labels []string) (x exposure.ShadowRanking, err error) {
 	if x.Overlap10, err = stats.Overlap(served, other, shadowDepth); err != nil {
 		return x, err
@@ -179,25 +186,26 @@ func (s *Shadows) compare(served, other stats.Ranking[string], labels []string) 
 	if x.Overlap, err = stats.Overlap(served, other, max(1, len(served.Items), len(other.Items))); err != nil {
 		return x, err
 	}
-	// Between items that tie the order is by time and id, and no model's opinion.
+	// Items of equal score stand in the order of time and id, which says nothing of a
+	// model.
 	rbo, err := stats.RankBiasedOverlap(served, other, shadowPersistence, stats.TiesEqual)
 	if err != nil {
 		return x, err
 	}
-	x.RBO = min(max(rbo.Ext, 0), 1) // which rounding may leave
+	x.RBO = min(max(rbo.Ext, 0), 1) // rounding may go beyond
 	if x.Tau, err = stats.KendallTau(served, other); err != nil {
 		return x, err
 	}
 	s.overlap.WithLabelValues(append(slices.Clip(labels), "10")...).Observe(x.Overlap10)
 	s.overlap.WithLabelValues(append(slices.Clip(labels), "limit")...).Observe(x.Overlap)
 	s.rbo.WithLabelValues(labels...).Observe(rbo.Ext)
-	if !math.IsNaN(x.Tau) { // no two items are in both
+	if !math.IsNaN(x.Tau) { // it is NaN when the rankings share no pair that can be compared
 		s.tau.WithLabelValues(labels...).Observe(x.Tau)
 	}
 	return x, nil
 }
 
-// count counts what became of all shadows of an answer.
+// count counts one outcome for all shadows of an answer.
 func (s *Shadows) count(q *questions.Question, outcome string) {
 	for _, m := range q.Query.Beside {
 		s.answers.WithLabelValues(append(labelsOf(q, m), outcome)...).Inc()
@@ -208,8 +216,8 @@ func labelsOf(q *questions.Question, m *nodev1.Model) []string {
 	return []string{q.FeedName, ranker(q), m.GetName(), m.GetVersion()}
 }
 
-// ranker names what ranks, as metrics do: a model, with the beginning of the
-// checksum of weights that a variant set.
+// ranker returns the name of the answer's model as metrics have it. If a variant set
+// weights, the first 12 digits of their checksum follow a plus sign.
 func ranker(q *questions.Question) string {
 	if sum := q.Query.WeightsSum; sum != "" {
 		return fmt.Sprintf("%s+%.12s", q.Query.Model, sum)
@@ -217,9 +225,9 @@ func ranker(q *questions.Question) string {
 	return q.Query.Model
 }
 
-// rankingOf is the entries of an answer as their model ranked them: objects
-// where each is shown once, and else records. Names are copies, since what nodes
-// sent goes with the answer.
+// rankingOf returns a ranking of the entries, in their order. Its items are objects if the
+// feed shows each object once, and records otherwise. They are copies, since the memory of
+// the nodes' messages is used again after the answer.
 func rankingOf(q *questions.Question, entries []fanout.Entry) stats.Ranking[string] {
 	r := stats.Ranking[string]{Items: make([]string, len(entries)), Scores: make([]float64, len(entries))}
 	for i := range entries {

@@ -65,7 +65,7 @@ else it does.`,
   millrace bench --shape random --seed 1 --seeds 50`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			roles.SpareCollector() // or the client's collector would run all the time, and be taken for latency
+			roles.SpareCollector() // otherwise the client's garbage collector would run all the time, and count as latency
 			cfg.Out, cfg.Progress = c.OutOrStdout(), os.Stderr
 			return bench.Run(c.Context(), cfg)
 		},
@@ -94,7 +94,8 @@ else it does.`,
 	return c
 }
 
-// benchCompare is the gate against regressions.
+// benchCompare returns the command bench compare, which fails if one binary is slower than
+// another.
 func benchCompare() *cobra.Command {
 	var cfg bench.Compare
 	c := &cobra.Command{
@@ -136,7 +137,8 @@ whole interval is above 1 and the slack.`,
 	return c
 }
 
-// benchBacking is the log and etcd of a benchmark.
+// benchBacking returns the hidden command that is the log and etcd of a benchmark, in a
+// process of their own.
 func benchBacking() *cobra.Command {
 	var dir string
 	c := &cobra.Command{
@@ -149,8 +151,8 @@ func benchBacking() *cobra.Command {
 	return c
 }
 
-// benchHandwritten is an index written by hand, which a benchmark compares
-// with.
+// benchHandwritten returns the hidden command that is an index written by hand, which
+// bench --shape team compares Millrace with.
 func benchHandwritten() *cobra.Command {
 	var h team.Handwritten
 	c := &cobra.Command{

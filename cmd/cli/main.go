@@ -1,6 +1,6 @@
-// Package cli is the command line of Millrace: every role and tool. A binary is
-// its Main, and the generated code of models and schemas that it imports. Main is
-// all that a program may count on; the packages below promise nothing to others.
+// Package cli is the command line of Millrace: every role and tool. A binary of Millrace
+// calls Main, and imports the generated code of models and schemas that it is to use. Only
+// Main is meant for other modules; the packages below this one may change at any time.
 package cli
 
 import (
@@ -36,8 +36,8 @@ import (
 	"github.com/millrace/millrace/internal/tracing"
 )
 
-// Main runs the process's command line and ends the process: it is all of a main
-// function.
+// Main runs the command line of the process. After an error it ends the process with exit
+// code 1. A main function needs to call nothing else.
 func Main() {
 	c := root()
 	c.SetOut(display.OnScreen(os.Stdout))
@@ -48,9 +48,9 @@ func Main() {
 	}
 }
 
-// untilTold returns a context that ends when the process is told to stop. A
-// second signal ends the process at once. Both are read from one channel: one
-// that comes while the handler of the first is being taken away would be lost.
+// untilTold returns a context that ends when the process gets SIGINT or SIGTERM. A second
+// signal ends the process at once. One channel receives both. With signal.NotifyContext, a
+// second signal could be lost while the handler of the first is being removed.
 func untilTold() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	told := make(chan os.Signal, 2)
@@ -61,13 +61,14 @@ func untilTold() context.Context {
 		again := <-told
 		slog.Warn("told again to stop: it ends at once; a role stays registered in etcd until its lease ends")
 		if s, ok := again.(syscall.Signal); ok {
-			os.Exit(128 + int(s)) // as a shell tells it
+			os.Exit(128 + int(s)) // the exit code that a shell gives for a signal
 		}
 		os.Exit(1)
 	}()
 	return ctx
 }
 
+// root returns the command millrace with all others below it.
 func root() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "millrace",
@@ -90,7 +91,7 @@ one member's feed, and the curl line that asks for it.`,
 	reach.Flags(c.PersistentFlags())
 	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
 		if e, ok := errors.AsType[*millrace.Error](err); ok {
-			return e // which says all of it
+			return e // without the text that the parser of flags puts before it
 		}
 		return err
 	})

@@ -1,4 +1,4 @@
-// Command millrace is every role and tool of the feed index in one binary.
+// Command millrace is one binary with every role and every tool of the feed index.
 package main
 
 import (

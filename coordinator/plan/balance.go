@@ -7,21 +7,22 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
-// Balance is how even an assignment is over the nodes that may host anything.
+// Balance says how evenly an assignment uses the nodes that may host anything.
 type Balance struct {
 	Nodes []NodeBalance // all that the problem or the assignment names
 	// Imbalance is the most replicas on a node minus the fewest, each divided by
 	// the node's weight.
 	Imbalance float64
-	// Bytes and Load are those of the fullest node, as a multiple of its share:
-	// 1 is even. 0: not known.
+	// Bytes and Load are those of the node that has the most of them, each as a multiple
+	// of its share by weight: 1 is even. 0: not known.
 	Bytes, Load float64
-	// PairMost is the most partitions that two nodes share, PairMean the mean:
-	// so much more falls on one node when another is lost.
+	// PairMost is the most partitions that two nodes both host, and PairMean the mean
+	// over all pairs. When one node of a pair is lost, the other may get the load of as
+	// many partitions.
 	PairMost int
 	PairMean float64
-	// Below is how many partitions have fewer replicas on such nodes than
-	// wanted.
+	// Below is how many partitions have fewer replicas than wanted on nodes that may
+	// host anything.
 	Below int
 }
 
@@ -34,7 +35,7 @@ type NodeBalance struct {
 	Load     float64
 }
 
-// share is how many replicas a node would have if only weights counted.
+// share returns how many replicas a node would have if only weights counted.
 func (l *layout) share(n int) float64 {
 	if l.standing(n) != "" {
 		return 0
@@ -42,7 +43,7 @@ func (l *layout) share(n int) float64 {
 	return float64(partition.Count*l.wanted) * l.nodes[n].Weight / l.weight
 }
 
-// balance measures an assignment.
+// balance measures an assignment. Every node that it names must be in the layout.
 func (l *layout) balance(a *Assignment) Balance {
 	b := Balance{Nodes: make([]NodeBalance, len(l.nodes))}
 	for i, n := range l.nodes {
@@ -75,7 +76,8 @@ func (l *layout) balance(a *Assignment) Balance {
 	return b
 }
 
-// measure works out a balance's figures from those of its nodes and pairs.
+// measure works out the figures of a balance from its nodes and from shared: how many
+// partitions nodes i < j share is shared[i][j].
 func (l *layout) measure(b *Balance, shared [][]int) {
 	most, least := 0.0, math.Inf(1)
 	pairs, sum := 0, 0
@@ -107,8 +109,8 @@ func (l *layout) measure(b *Balance, shared [][]int) {
 	}
 }
 
-// uneven is the distance between the fullest and the emptiest node, as a share
-// of the mean.
+// uneven returns the distance between the fullest and the emptiest node, in replicas by
+// weight, as a share of the mean.
 func (l *layout) uneven() float64 {
 	most, least := 0.0, math.Inf(1)
 	for i, n := range l.nodes {

@@ -7,8 +7,8 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
-// begin keeps what of today's replicas the zones allow, and gives each
-// partition the replicas that it lacks. What it chooses is legal, not yet good.
+// begin keeps today's replicas as far as the zones allow, and gives each partition the
+// replicas that it lacks. Its choice keeps the rules of the zones, and is not yet good.
 func (l *layout) begin() {
 	for part := range l.at {
 		for _, n := range slices.Clone(l.at[part]) {
@@ -30,7 +30,8 @@ func (l *layout) begin() {
 	}
 }
 
-// emptiest returns the node on which a further replica of a partition is best.
+// emptiest returns the node on which a further replica of a partition costs least; of
+// several the one that shares the fewest partitions with the other replicas.
 func (l *layout) emptiest(part int) int {
 	best, cost, pairs := none, int64(math.MaxInt64), 0
 	for n := range l.nodes {
@@ -48,8 +49,8 @@ func (l *layout) emptiest(part int) int {
 	return best
 }
 
-// shares returns how many partitions a node shares with those that have this
-// one, but for from.
+// shares returns how many partitions node n shares with the nodes that have this
+// partition, added up. The node from does not count.
 func (l *layout) shares(part, from, n int) (shared int) {
 	for _, other := range l.at[part] {
 		if other != from {
@@ -59,19 +60,19 @@ func (l *layout) shares(part, from, n int) (shared int) {
 	return shared
 }
 
-// The cost of a layout is one number: first how uneven the counts are, then how
-// many replicas are not where they are today. The former is the sum of c²/w over
-// the nodes, of c replicas and weight w; it is least where the counts are as
-// even as the zones let them be, which is when the c-th replica of a node costs
-// (2c-1)/w. What goes beyond a node's room costs more than all else.
+// The cost of a layout is one number: first how uneven the counts are, then how many
+// replicas are not where they are today. Unevenness is the sum of c²/w over the nodes, for
+// a node of weight w with c replicas. It is least where the counts are as even as the zones
+// allow. So the c-th replica of a node costs (2c-1)/w, which is c²/w - (c-1)²/w. A replica
+// beyond what a node may have costs more than everything else.
 const (
-	costUneven  = 1 << 12 // of which one is more than all moves that a path can have
-	costScale   = 1 << 16 // so that unequal weights are told apart
-	costNoRoom  = 1 << 58
-	unreachable = 2 // no single move costs that
+	costUneven  = 1 << 12 // one unit of unevenness: more than the moves of any path, which has at most maxNodes arcs
+	costScale   = 1 << 16 // units for 1/w, so that rounding does not make unequal weights equal
+	costNoRoom  = 1 << 58 // a replica beyond what a node may have
+	unreachable = 2       // in flow.cost: there is no arc; those that there are cost -1, 0 or 1
 )
 
-// marginal is the cost of a node's c-th replica.
+// marginal returns the cost of a node's c-th replica.
 func (l *layout) marginal(n, c int) int64 {
 	cost := int64(math.Round(costScale*float64(2*c-1)/l.nodes[n].Weight)) * costUneven
 	if c > l.most[n] {
@@ -80,19 +81,19 @@ func (l *layout) marginal(n, c int) int64 {
 	return cost
 }
 
-// flow is the residual graph of a layout. An arc from node n to m is a replica
-// that may go from n to m; its cost is the moves that this adds: 1 if n has it
-// today, -1 if m has. An augmenting path takes a replica from its first node and
-// gives one to its last.
+// flow is the residual graph of a layout, as in a min-cost flow. An arc from node n to m
+// is a replica that may go from n to m. Its cost is the moves that this adds: 1 if n has
+// the replica today, -1 if m has it. An augmenting path takes a replica from its first
+// node and gives one to its last.
 type flow struct {
 	*layout
-	pinned bool         // what is where it is today stays there
+	pinned bool         // replicas that are where they are today stay there
 	ids    []int        // the usable nodes
-	arcs   [3][][]int16 // [cost+1][n][m]: how many replicas are such an arc
-	cost   [][]int8     // [n][m]: of the cheapest arc
-	far    []int64
-	before []int
-	enter  []bool // of a zone: scratch
+	arcs   [3][][]int16 // [cost+1][n][m]: how many arcs of this cost there are
+	cost   [][]int8     // [n][m]: the cost of the cheapest arc, or unreachable
+	far    []int64      // by node: the least cost of a path to it that negative has found
+	before []int        // by node: the one before it on that path, or none
+	enter  []bool       // scratch of count, by zone: whether it may have one more replica
 }
 
 func newFlow(l *layout, pinned bool) *flow {
@@ -115,7 +116,7 @@ func newFlow(l *layout, pinned bool) *flow {
 	return f
 }
 
-// count adds a partition's arcs, or removes them.
+// count adds the arcs of a partition's replicas if sign is 1, and removes them if it is -1.
 func (f *flow) count(part int, sign int16) {
 	for _, n := range f.at[part] {
 		out := 1
@@ -142,6 +143,7 @@ func (f *flow) count(part int, sign int16) {
 	}
 }
 
+// cheapest sets the cost from n to m to that of the cheapest arc.
 func (f *flow) cheapest(n, m int) {
 	f.cost[n][m] = unreachable
 	for k := range f.arcs {
@@ -160,8 +162,8 @@ func (f *flow) transfer(part, from, to int) {
 	f.count(part, 1)
 }
 
-// improve cancels cycles of negative cost until there is none, which is when no
-// layout is cheaper (Klein 1967).
+// improve augments along paths and cycles of negative cost until there is none. Then no
+// layout is cheaper (cycle canceling, Klein 1967).
 func (f *flow) improve() {
 	for {
 		nodes, closed := f.negative()
@@ -172,8 +174,8 @@ func (f *flow) improve() {
 	}
 }
 
-// negative finds by Bellman and Ford a path, or a closed one, that makes the
-// layout cheaper; nil if there is none.
+// negative finds, by Bellman-Ford, a path or a cycle (closed) that makes the layout
+// cheaper; nil if there is none.
 func (f *flow) negative() (nodes []int, closed bool) {
 	for _, n := range f.ids {
 		f.far[n], f.before[n] = -f.marginal(n, f.layout.count[n]), none
@@ -207,9 +209,9 @@ func (f *flow) negative() (nodes []int, closed bool) {
 	return nodes, false
 }
 
-// circle returns a cycle among the nodes' predecessors, if there is one.
+// circle returns a cycle among the nodes' predecessors, or nil.
 func (f *flow) circle() []int {
-	seen := make([]int, len(f.nodes)) // in which walk, from 1
+	seen := make([]int, len(f.nodes)) // the walk that first came to the node, from 1
 	for walk, start := range f.ids {
 		n := start
 		for n != none && seen[n] == 0 {
@@ -232,9 +234,9 @@ func (f *flow) circle() []int {
 // step is one replica that goes from a node to another.
 type step struct{ part, from, to int }
 
-// augment makes the transfers of a path. Two of them may be of one partition,
-// and then perhaps not both be legal, since they want the same zone: the path is
-// then shorter by what lies between the two, and no dearer.
+// augment makes the transfers of a path. If two of them are of one partition, they may
+// want the same zone, and then only one of them is legal. legal then leaves out the part
+// of the path between the two, and the rest costs no more.
 func (f *flow) augment(nodes []int, closed bool) {
 	if closed {
 		nodes = append(nodes, nodes[0])
@@ -248,7 +250,8 @@ func (f *flow) augment(nodes []int, closed bool) {
 	}
 }
 
-// legal returns the steps, or those of a part of the path that is legal.
+// legal returns the steps if all of them are legal together, or else those of a part of
+// the path that is.
 func (f *flow) legal(steps []step, closed bool) []step {
 	for j := range steps {
 		for i := range steps[:j] {
@@ -270,7 +273,7 @@ func (f *flow) legal(steps []step, closed bool) []step {
 	return steps
 }
 
-// together reports whether two replicas of one partition may both go.
+// together reports whether the zones allow two steps of one partition together.
 func (f *flow) together(a, b step) bool {
 	f.take(a.part, a.from)
 	f.put(a.part, a.to)
@@ -280,7 +283,7 @@ func (f *flow) together(a, b step) bool {
 	return ok
 }
 
-// price is what the steps add to the moves.
+// price returns how many moves the steps add, less those that they save.
 func (f *flow) price(steps []step) (moves int) {
 	for _, s := range steps {
 		if f.home[s.from][s.part] {
@@ -293,8 +296,8 @@ func (f *flow) price(steps []step) (moves int) {
 	return moves
 }
 
-// arc returns the replica that goes from n to m: of the cheapest the one whose
-// other replicas share the fewest partitions with m.
+// arc returns the replica that goes from n to m. Of the arcs of least cost it takes the
+// partition whose other replicas are on nodes that share the fewest partitions with m.
 func (f *flow) arc(n, m int) step {
 	best, pairs := step{none, n, m}, 0
 	for part := range partition.Count {

@@ -9,9 +9,9 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
-// plan turns a settled layout into a goal and the moves that lead to it. Every
-// move is judged where it stands in the order, so none breaks a rule; what no
-// rule lets move stays where it is, with a warning.
+// plan turns a settled layout into a goal and the moves that lead to it. Every move is
+// judged by the state that the moves before it lead to, so none breaks a rule. A replica
+// that the rules do not let move stays where it is, and a warning says so.
 func (l *layout) plan() Plan {
 	pl := Plan{Goal: l.problem.Now, Before: l.balance(&l.problem.Now)}
 	now := newLayout(l.problem)
@@ -25,8 +25,8 @@ func (l *layout) plan() Plan {
 	return pl
 }
 
-// queues returns the moves of each partition in their order, and how many each
-// rule refused.
+// queues returns the moves of each partition in their order, and how many replicas each
+// rule kept from being made. It makes the moves on now.
 func (now *layout) queues(goal *layout) (queues [partition.Count][]Move, stuck map[Rule]int) {
 	stuck = map[Rule]int{}
 	for part := range queues {
@@ -60,8 +60,8 @@ func (now *layout) queues(goal *layout) (queues [partition.Count][]Move, stuck m
 	return queues, stuck
 }
 
-// difference returns which of today's nodes lose a partition, and which others
-// get it. The first to leave are those that host nothing any more.
+// difference returns which of today's nodes lose a partition, and which other nodes get
+// it. The nodes that lose it are in the order of rank.
 func (now *layout) difference(part int, goal *layout) (leave, come []int) {
 	for _, id := range now.problem.Now[part] {
 		if n := now.index[id]; !goal.held[n][part] {
@@ -78,15 +78,16 @@ func (now *layout) difference(part int, goal *layout) (leave, come []int) {
 	return leave, come
 }
 
-// rank orders nodes by how little a replica there is worth.
+// rank orders nodes by what a replica there is worth: 0 is worth least, and the first to
+// leave; a usable node has 4.
 func (now *layout) rank(n int) int {
 	return slices.Index([]Rule{RuleUnknownNode, RuleGone, RuleBackupOnly, RuleDraining, ""}, now.standing(n))
 }
 
-// lives reports whether a node serves what it hosts.
+// lives reports whether a node serves what it hosts, as a usable or a draining one does.
 func (now *layout) lives(n int) bool { return now.rank(n) >= 3 }
 
-// living returns how many of a partition's replicas live today.
+// living returns how many of today's replicas of a partition are on nodes that live.
 func (now *layout) living(part int) (n int) {
 	for _, id := range now.problem.Now[part] {
 		if now.lives(now.index[id]) {
@@ -96,7 +97,7 @@ func (now *layout) living(part int) (n int) {
 	return n
 }
 
-// why is the cause of a move to a new node.
+// why returns the cause of a move to a new node; living is as [layout.living] has it.
 func (now *layout) why(part, from, living int) Why {
 	switch {
 	case from == none, !now.lives(from), living < now.problem.Wanted:
@@ -115,8 +116,8 @@ func (now *layout) why(part, from, living int) Why {
 // zoneLegal reports whether the zones would let a replica be where it is.
 func (now *layout) zoneLegal(part, n int) bool { return now.zoneFits(part, n, now.zone[n]) }
 
-// crowded returns which of the replicas that leave shares its zone with most
-// others.
+// crowded returns the index in leave of the usable node whose zone has the most of the
+// partition's replicas.
 func (now *layout) crowded(part int, leave []int) int {
 	best, most := none, -1
 	for i, n := range leave {
@@ -136,11 +137,13 @@ func (now *layout) crowded(part int, leave []int) int {
 	return best
 }
 
-// next returns the first pair of one that leaves and one that comes that the
-// rules allow; none for one that comes beside what is there. While fewer live
-// than are wanted, nothing that drains leaves. Replicas in one basis of the
-// zones' rules can always be exchanged for those of another one by one, so that
-// all but a lack of room leaves a pair.
+// next returns the first pair that the rules allow: leave[i], which loses the partition,
+// and come[k], which gets it. i is none if the new replica comes beside those that are
+// there. While fewer replicas live than are wanted, none leaves a draining node. If there
+// is no pair, it returns the rule that refused. The rules of the zones never do: the
+// placements that they allow are the bases of a matroid, so the replicas of one can be
+// exchanged one by one for those of another. Only a lack of room, or a node that is away,
+// leaves no pair.
 func (now *layout) next(part int, leave, come []int, living int) (i, k int, refused Rule) {
 	try := func(from int) (k int, ok bool) {
 		for k, to := range come {
@@ -188,10 +191,10 @@ func (now *layout) move(part, from, to int, why Why) Move {
 	return m
 }
 
-// superfluous removes what is left to leave, as long as enough stay: where there
-// are too few nodes, those that are gone or draining keep what they have.
+// superfluous removes the replicas that are left in leave, as long as the wanted number
+// stays: if there are too few nodes, those that are gone or draining keep what they have.
 func (now *layout) superfluous(part int, leave []int) (moves []Move) {
-	// What is on a usable node stays in place of a replica that may not come.
+	// A replica on a usable node stays in place of one that the rules do not let come.
 	leave = slices.DeleteFunc(leave, func(n int) bool { return now.held[n][part] })
 	spare := len(now.at[part]) + len(leave) - now.problem.Wanted
 	for _, n := range leave {
@@ -203,9 +206,10 @@ func (now *layout) superfluous(part int, leave []int) (moves []Move) {
 	return moves
 }
 
-// inTurn puts the moves in an order, the most urgent first, in which no node has
-// more of the moves under way than the limit as far as that can be helped. A
-// partition's next move begins when the one before is done.
+// inTurn puts the moves in an order, the most urgent partitions first. It makes the order
+// in rounds, so that the moves under way are spread over the nodes: a round has at most one
+// move of each partition, and at most the limit of moves to or from a node. A partition's
+// next move begins when the one before it is done.
 func (now *layout) inTurn(queues [partition.Count][]Move) (all []Move) {
 	order := make([]int, 0, partition.Count)
 	for part, q := range queues {
@@ -241,7 +245,8 @@ func (now *layout) inTurn(queues [partition.Count][]Move) (all []Move) {
 	return all
 }
 
-// warnings says what the goal lacks, and notes what it lacks that nothing takes away now.
+// warnings returns what the goal lacks and why: as warnings, or as notes for what any goal
+// of this cluster would lack, as today's assignment does.
 func (now *layout) warnings(goal *Assignment, stuck map[Rule]int) (w, notes []string) {
 	if n := stuck[RuleNoRoom]; n > 0 {
 		w = append(w, fmt.Sprintf("%d replicas have no room on any disk where they should be, and are not made", n))

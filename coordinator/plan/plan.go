@@ -20,8 +20,8 @@ type Assignment [partition.Count][]millrace.NodeID
 type Node struct {
 	ID   millrace.NodeID
 	Zone string // nodes without one are in one zone together
-	// Gone: it is away for longer than the grace. It hosts nothing, and what it
-	// hosted counts as lost.
+	// Gone: it is away for longer than the grace, the time that the coordinator waits for
+	// it to come back. It is to host nothing, and what it hosted counts as lost.
 	Gone bool
 	// Away: it is not there, and may be back. What it hosts counts as if it were
 	// there, and it is given nothing more.
@@ -31,44 +31,45 @@ type Node struct {
 	Draining bool
 	// BackupOnly: it reads and backs up partitions, and serves nobody.
 	BackupOnly bool
-	// Disk and Free are bytes of its disk. A tenth of the disk stays free, or Keeps
-	// if that is more. 0 Disk: not known, which is no limit.
+	// Disk is the size of its disk in bytes, and Free how many are free. A tenth of the
+	// disk stays free, or Keeps bytes if that is more. Disk 0: not known, which is no
+	// limit.
 	Disk, Free, Keeps int64
 	// Weight is its capacity relative to the other nodes, 0.01 to 100. 0 is 1.
 	Weight float64
 }
 
-// kept is how much of its disk stays free.
+// kept returns how many bytes of its disk stay free.
 func (n *Node) kept() int64 { return max(n.Disk/keptFree, n.Keeps) }
 
-// Room is how many bytes may be given to it, below 0 where too little is free already;
-// of a disk that is known.
+// Room returns how many more bytes the node may get; below 0: too little is free already.
+// Its Disk must be known.
 func (n *Node) Room() int64 { return n.Free - n.kept() }
 
 // Partition is what the planner knows of a partition.
 type Partition struct {
-	Bytes int64   // that a replica takes on disk; 0: not known
-	Load  float64 // that a replica makes, in any unit; 0: not known
+	Bytes int64   // how many a replica takes on disk; 0: not known
+	Load  float64 // the load of a replica, in any unit; 0: not known
 }
 
 // Limits bound a plan.
 type Limits struct {
-	// MovesPerNode is how many moves to or from a node are made at once. The
-	// moves are in an order in which all nodes are busy. 0: no limit.
+	// MovesPerNode is how many moves to or from a node are made at once. The plan orders
+	// its moves so that all nodes are kept busy within it. 0: no limit.
 	MovesPerNode int
 	// Surplus: replicas beyond what is wanted stay where they are, on nodes that may
 	// host anything, unless the zones want one elsewhere.
 	Surplus bool
-	// Gain is the least gain for which anything moves that no hard rule moves:
-	// by how much the distance between the fullest and the emptiest node falls,
-	// as a share of the mean. 0: any.
+	// Gain is the least gain for which the plan moves anything that no hard rule makes it
+	// move. A gain is by how much the distance between the fullest and the emptiest node
+	// falls, as a share of the mean. 0: any.
 	Gain float64
 }
 
-// Placement is a partition's replica that is to be on a node.
+// Placement asks for a replica of a partition on a node.
 type Placement struct {
 	Partition millrace.Partition
-	From      millrace.NodeID // whose replica it takes the place of; "": whichever suits, see [Problem.Explain]
+	From      millrace.NodeID // the node whose replica it replaces; "": any that suits, see [Problem.Explain]
 	To        millrace.NodeID
 }
 
@@ -79,16 +80,16 @@ type Problem struct {
 	Wanted     int        // replicas of each partition
 	Now        Assignment // may be empty: a cluster without an assignment
 	Limits     Limits
-	// Force, if given, is the only thing that the plan does, if the hard rules
-	// allow it.
+	// Force, if not nil, is the only thing that the plan does. Make fails if a hard rule
+	// refuses it.
 	Force *Placement
 }
 
 // Move makes a replica on To, and removes the one on From once that is ready.
 type Move struct {
 	Partition millrace.Partition
-	From, To  millrace.NodeID // "": only added, only removed
-	Bytes     int64           // that To reads and writes
+	From, To  millrace.NodeID // From "": the replica is only added; To "": it is only removed
+	Bytes     int64           // how many To reads and writes
 	Why       Why
 }
 
@@ -111,14 +112,14 @@ type Plan struct {
 	Moves    []Move   // in their order; those of one partition one after the other
 	Warnings []string // what the goal lacks, and why
 	Notes    []string // what any goal of this cluster would lack, as today's does
-	Spared   float64  // a gain that is less than [Limits.Gain], for which nothing moves; 0: none
-	Before   Balance
-	After    Balance
+	Spared   float64  // a gain that the plan leaves since it is less than [Limits.Gain]; 0: none
+	Before   Balance  // of the assignment as it is now
+	After    Balance  // of Goal
 }
 
-// Most that a problem may have.
+// The bounds of a problem.
 const (
-	maxWanted = 15 // a partition has at most 16, and one more than wanted while it moves
+	maxWanted = 15 // a partition may have 16 replicas, and has one more than wanted while one moves
 	maxNodes  = 1000
 	minWeight = 0.01
 	maxWeight = 100
@@ -152,7 +153,7 @@ func Make(p Problem) (Plan, error) {
 	return l.plan(), nil
 }
 
-// settle finds the best layout. calm moves only what a hard rule moves.
+// settle finds the best layout. With calm it moves only what a hard rule makes it move.
 func (l *layout) settle(calm bool) {
 	l.begin()
 	for range maxRoomRounds {
@@ -164,9 +165,9 @@ func (l *layout) settle(calm bool) {
 	}
 }
 
-// maxRoomRounds bounds how often the layout is made anew with less on nodes
-// whose disks are too small for what they were to have. What is too much even
-// then is not moved.
+// maxRoomRounds bounds how often the layout is improved. Each round but the first gives
+// less to nodes whose disks are too small for what they were to have. What is still too
+// much after the last one is not moved.
 const maxRoomRounds = 8
 
 // forced returns the plan that makes one placement and nothing else.
@@ -193,7 +194,8 @@ func (l *layout) unplaced() (Plan, error) {
 	return Plan{Goal: l.problem.Now, Before: b, After: b, Warnings: []string{"no node may host anything: all stays where it is"}}, nil
 }
 
-// apply makes a move. It shares no list of nodes with what a was copied from.
+// apply makes a move on a. It makes a new list of the partition's nodes, so that an
+// assignment that a was copied from stays as it is.
 func (a *Assignment) apply(m Move) {
 	owners := make([]millrace.NodeID, 0, len(a[m.Partition])+1)
 	for _, id := range a[m.Partition] {
@@ -207,7 +209,7 @@ func (a *Assignment) apply(m Move) {
 	a[m.Partition] = owners
 }
 
-// validate reports what makes no sense.
+// validate returns an error for the first thing in a problem that makes no sense.
 func (p *Problem) validate() error {
 	bad := func(field, wayOut, format string, args ...any) error {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: fmt.Sprintf(format, args...), WayOut: wayOut}
@@ -256,8 +258,8 @@ func twice(ids []millrace.NodeID) bool {
 	return false
 }
 
-// sorted returns the nodes by id, so that their order has no influence, and
-// behind them those that the assignment names and nobody knows.
+// sorted returns the nodes of the problem sorted by id, so that their order has no
+// influence, and how many they are. Behind them come nodes that only the assignment names.
 func (p *Problem) sorted() (nodes []Node, known int) {
 	nodes = slices.Clone(p.Nodes)
 	slices.SortFunc(nodes, func(a, b Node) int { return cmp.Compare(a.ID, b.ID) })

@@ -11,7 +11,7 @@ import (
 // Rule is a hard rule by which a node may not host a partition, a stable word.
 type Rule string
 
-// The hard rules, in the order in which they are asked.
+// The hard rules, about in the order in which they are checked.
 const (
 	RuleUnknownPartition Rule = "unknown_partition" // there is no such partition
 	RuleUnknownNode      Rule = "unknown_node"      // there is no such node
@@ -20,7 +20,7 @@ const (
 	RuleDraining         Rule = "draining"          // the node is to host nothing
 	RuleAlready          Rule = "already"           // the node hosts the partition
 	RuleAway             Rule = "away"              // the node is not there, and may be back
-	RuleNotThere         Rule = "not_there"         // the replica that is to make room is not where it is said to be
+	RuleNotThere         Rule = "not_there"         // the node whose replica is to be replaced does not host the partition
 	RuleEnough           Rule = "enough"            // the partition has all replicas that are wanted
 	RuleZoneTaken        Rule = "zone_taken"        // the node's zone has its share of the partition's replicas
 	RuleNoRoom           Rule = "no_room"           // the node's disk has no room for it
@@ -30,10 +30,10 @@ const (
 type Verdict struct {
 	Partition millrace.Partition
 	Node      millrace.NodeID
-	From      millrace.NodeID // in place of whose replica; "": beside those that are there
+	From      millrace.NodeID // the node whose replica is replaced; "": the new one is beside those that are there
 	OK        bool
-	Rule      Rule   // that refuses; "" where OK
-	Detail    string // the rule's figures
+	Rule      Rule   // the one that refuses; "" if OK
+	Detail    string // the figures by which the rule refuses, or what else there is to know if OK
 }
 
 func (v Verdict) String() string {
@@ -43,16 +43,15 @@ func (v Verdict) String() string {
 	return string(v.Rule) + ": " + v.Detail
 }
 
-// Explain says whether a node may host a partition, given where it is now, and
-// by which rule not. It is the rule that [Make] goes by, also for a
-// [Problem.Force]. A partition that lacks a replica, or has one on a node that
-// may not host it, is asked about for this replica; one that has all, for the
-// one whose place the node may take.
+// Explain says whether a node may host a partition, given where its replicas are now, and
+// which rule refuses. [Make] goes by the same rules, also for a [Problem.Force]. If the
+// partition lacks a replica, or has one on a node that may host nothing, the node would get
+// that replica. Otherwise it would take the place of one of the replicas.
 func (p Problem) Explain(part millrace.Partition, node millrace.NodeID) (Verdict, error) {
 	return p.ExplainMove(Placement{Partition: part, To: node})
 }
 
-// ExplainMove is Explain of a placement that may say whose place it takes.
+// ExplainMove is Explain of a placement that may name the node whose replica it replaces.
 func (p Problem) ExplainMove(f Placement) (Verdict, error) {
 	if err := p.validate(); err != nil {
 		return Verdict{}, err
@@ -60,39 +59,40 @@ func (p Problem) ExplainMove(f Placement) (Verdict, error) {
 	return newLayout(&p).explain(f), nil
 }
 
-// layout is a problem on which the planner works: nodes by their place in the
-// order of ids, and the replicas as the plan has them so far.
+// layout is a problem that the planner works on, and where the replicas are so far. Nodes
+// and zones are indices into nodes and zones.
 type layout struct {
 	problem *Problem
 	nodes   []Node
-	known   int // nodes that the problem names; behind them those that only the assignment does
+	known   int // how many nodes the problem names; behind them are those that only the assignment names
 	index   map[millrace.NodeID]int
-	usable  int // nodes that may host anything
-	wanted  int // replicas of each partition on them
-	zone    []int
+	usable  int   // how many nodes may host anything
+	wanted  int   // replicas of each partition on usable nodes: those wanted, or fewer if there are fewer nodes
+	zone    []int // [node]
 	zones   []zone
-	spare   int // replicas of each partition beyond what all zones have at least
+	spare   int // replicas of each partition beyond the least of all zones together
 
-	home [][]bool // [node][partition]: it hosts it today
-	// at are the replicas on usable nodes, held is the same by node.
+	home [][]bool // [node][partition]: the node hosts it today
+	// at has the usable nodes with a replica of each partition; held is the same as
+	// [node][partition].
 	at    [partition.Count][]int
 	held  [][]bool
-	count []int
-	pair  [][]int16 // partitions that two nodes share
-	room  []int64   // bytes that fit on a node
-	most  []int     // replicas that a node may have, as far as its room goes
+	count []int     // [node]: its replicas
+	pair  [][]int16 // [node][node]: partitions that both have
+	room  []int64   // [node]: bytes that still fit; below 0: too much is there
+	most  []int     // [node]: replicas that it may have as far as its disk goes
 
 	size   [partition.Count][2]float64 // bytes and load of a replica
-	fill   [][2]float64                // of a node
-	total  [2]float64                  // of all nodes
+	fill   [][2]float64                // [node]: bytes and load of its replicas
+	total  [2]float64                  // bytes and load of all wanted replicas
 	weight float64                     // of all usable nodes
 }
 
-// zone is how many replicas of one partition a zone has.
+// zone is a zone, and how many replicas of one partition it may have.
 type zone struct {
 	name        string
-	nodes       int // that are usable
-	least, most int
+	nodes       int // how many usable ones it has
+	least, most int // replicas of a partition, see quotas
 }
 
 func newLayout(p *Problem) *layout {
@@ -136,9 +136,10 @@ func newLayout(p *Problem) *layout {
 	return l
 }
 
-// keptFree is the part of a disk that stays free at least: one in so many.
+// keptFree is the part of a disk that stays free at least: a tenth.
 const keptFree = 10
 
+// grid returns a matrix of zeros.
 func grid[T any](rows, columns int) [][]T {
 	all := make([]T, rows*columns)
 	g := make([][]T, rows)
@@ -148,6 +149,7 @@ func grid[T any](rows, columns int) [][]T {
 	return g
 }
 
+// zoneOf returns the index of a zone, which it adds if it is new.
 func (l *layout) zoneOf(name string) int {
 	for i, z := range l.zones {
 		if z.name == name {
@@ -158,9 +160,9 @@ func (l *layout) zoneOf(name string) int {
 	return len(l.zones) - 1
 }
 
-// quotas says how many replicas of a partition a zone has: as even as the zones'
-// nodes allow, so 0 or 1 where there are as many zones as replicas. All zones
-// have at least their least, and spare of them one more, up to their most.
+// quotas sets how many replicas of a partition each zone may have: as even as the zones'
+// nodes allow, so 0 or 1 if there are at least as many zones as replicas. Every zone has
+// at least its least, and spare of the zones have one more, up to their most.
 func (l *layout) quotas() {
 	level, fit := 0, 0
 	for fit < l.wanted {
@@ -178,7 +180,7 @@ func (l *layout) quotas() {
 	}
 }
 
-// standing is the rule by which a node hosts nothing at all, or "".
+// standing returns the rule by which a node may host nothing at all; "" if it is usable.
 func (l *layout) standing(i int) Rule {
 	switch n := &l.nodes[i]; {
 	case i >= l.known:
@@ -196,9 +198,9 @@ func (l *layout) standing(i int) Rule {
 // none stands for no node.
 const none = -1
 
-// judge is the one function that says whether a usable node may have a
-// replica of a partition, in place of the one on from, or beside those that are
-// there if from is none. It returns the rule that refuses, or "".
+// judge is the one function that says whether a node may have a replica of a partition, in
+// place of the one on from, or beside those that are there if from is none. It returns the
+// rule that refuses, or "".
 func (l *layout) judge(part, from, to int) Rule {
 	if r := l.standing(to); r != "" {
 		return r
@@ -218,10 +220,10 @@ func (l *layout) judge(part, from, to int) Rule {
 	return ""
 }
 
-// takes reports whether a node is there, or hosts the partition today.
+// takes reports whether a node is not away, or hosts the partition today.
 func (l *layout) takes(part, n int) bool { return !l.nodes[n].Away || l.home[n][part] }
 
-// others returns how many replicas of a partition are not on from.
+// others returns how many replicas of a partition on usable nodes are not on from.
 func (l *layout) others(part, from int) int {
 	if slices.Contains(l.at[part], from) {
 		return len(l.at[part]) - 1
@@ -232,7 +234,7 @@ func (l *layout) others(part, from int) int {
 // zoneFits reports whether a zone may have one more replica of a partition, once
 // the one on from has left.
 func (l *layout) zoneFits(part, from, z int) bool {
-	inside, above := 0, 0 // in the zone; in all zones, beyond their least
+	inside, above := 0, 0 // replicas in the zone; replicas in all zones beyond the least of each
 	at := l.at[part]
 	for i, n := range at {
 		if n == from {
@@ -255,14 +257,14 @@ func (l *layout) zoneFits(part, from, z int) bool {
 	return inside < q.least || inside < q.most && above < l.spare
 }
 
-// roomFits reports whether a node has room for a partition. What leaves it makes
-// none: it stays on disk so that the move can be taken back. A node that hosts
-// the partition today has it already.
+// roomFits reports whether a node has room for a partition. A partition that leaves the
+// node makes no room: it stays on disk so that the move can be taken back. A node that
+// hosts the partition today has the bytes already.
 func (l *layout) roomFits(part, to int) bool {
 	return l.home[to][part] || l.problem.Partitions[part].Bytes <= l.room[to] && l.room[to] >= 0
 }
 
-// put adds a replica, and take removes one.
+// put adds a replica to a node, and take removes one from it.
 func (l *layout) put(part, n int) {
 	for _, other := range l.at[part] {
 		l.pair[n][other]++
@@ -284,7 +286,7 @@ func (l *layout) take(part, n int) {
 	l.weigh(part, n, -1)
 }
 
-// weigh counts a replica that has come, or left.
+// weigh counts a replica that has come to a node (sign 1) or left it (-1).
 func (l *layout) weigh(part, n, sign int) {
 	l.count[n] += sign
 	for k := range l.fill[n] {
@@ -335,8 +337,10 @@ func (v Verdict) refused(r Rule, detail string) Verdict {
 	return v
 }
 
-// leaving returns whose place a new replica of a partition may take: what named
-// says; else one that must leave, or that is missing; else any.
+// leaving returns the nodes whose replica a new one of the partition may replace. That is
+// the node named, if it is not "". Otherwise it is every usable one if none is missing, or
+// one that may host nothing; or [none], if a replica is only missing. err says why named
+// is refused.
 func (l *layout) leaving(part int, named millrace.NodeID) (from []int, err string) {
 	owners := l.problem.Now[part]
 	if named != "" {
@@ -392,6 +396,7 @@ func (l *layout) zoneFigures(part, from, to int) string {
 	return fmt.Sprintf("%d in zone %q have it; %d replicas go to %d zones", len(have), z.name, l.wanted, l.usableZones())
 }
 
+// usableZones returns how many zones have a usable node.
 func (l *layout) usableZones() (n int) {
 	for _, z := range l.zones {
 		n += min(z.nodes, 1)
@@ -410,7 +415,7 @@ func (l *layout) hostingZones() (n int) {
 	return n
 }
 
-// welcome says what else there is to know where no rule refuses.
+// welcome is the detail of a verdict where no rule refuses.
 func (l *layout) welcome(to int, from millrace.NodeID) string {
 	s := fmt.Sprintf("no rule refuses it: %s hosts %d, and its share is %.1f", l.nodes[to].ID, l.count[to], l.share(to))
 	if w := l.nodes[to].Weight; w != 1 {

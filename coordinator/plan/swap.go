@@ -7,17 +7,17 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
-// Bounds on the work of making bytes, load and pairs even.
+// Bounds on the work of swap.
 const (
-	swapPasses = 8
-	swapTries  = 400_000
-	swapOthers = 64 // replicas that one is tried against
+	swapPasses = 8       // over all replicas that move
+	swapTries  = 400_000 // exchanges that are tried, in all passes together
+	swapOthers = 64      // other moving replicas that one is tried against
 )
 
-// swap exchanges replicas that move anyway, so that bytes, load and pairs of
-// nodes get more even, while counts and the number of moves stay. A replica on
-// its way is exchanged with another on its way, or goes back, and another of
-// the node that it left goes in its place.
+// swap exchanges replicas that move anyway, so that bytes, load and pairs of nodes get
+// more even. The counts stay as they are, and there are no more moves. A moving replica is
+// exchanged with another moving one; or it stays where it is today, and another replica of
+// that node moves in its place.
 func (l *layout) swap() {
 	tries := swapTries
 	for range swapPasses {
@@ -40,7 +40,8 @@ func (l *layout) swap() {
 // exchange is two replicas that change places: part is on n, other on m.
 type exchange struct{ part, n, other, m int }
 
-// moving returns the replicas that are not where they are today.
+// moving returns the replicas that are not where they are today, as exchanges that lack
+// the other replica.
 func (l *layout) moving() (all []exchange) {
 	for part, at := range l.at {
 		for _, n := range at {
@@ -52,8 +53,8 @@ func (l *layout) moving() (all []exchange) {
 	return all
 }
 
-// best returns the exchange of a moving replica that gains most; other is none
-// if there is none that gains.
+// best returns the exchange of the i-th moving replica that gains most. Its other is none
+// if no exchange gains. It takes what it tries from tries.
 func (l *layout) best(moving []exchange, i int, tries *int) exchange {
 	s := moving[i]
 	best, gain := exchange{other: none}, -1e-9
@@ -113,10 +114,10 @@ func (l *layout) exchange(x exchange) {
 	l.put(x.other, x.n)
 }
 
-// gain is by how much an exchange changes what is uneven, below 0 for the
-// better: the sum of the squares of bytes, of load, and of what pairs of nodes
-// share, each as a multiple of its mean. What does not fit on a disk counts more
-// than all.
+// gain returns by how much an exchange changes unevenness; below 0 is better. Unevenness
+// is the sum of the squares of bytes, of load, and of the partitions that pairs of nodes
+// share, each as a multiple of its mean. Bytes that do not fit on a disk count more than
+// all that.
 func (l *layout) gain(x exchange) (g float64) {
 	for k := range l.total {
 		if l.total[k] == 0 {
@@ -136,8 +137,8 @@ func (l *layout) gain(x exchange) (g float64) {
 	return g + l.overdraws(x)
 }
 
-// pairs is the change of the squares of what pairs share, when a partition goes
-// from n to m and other comes back.
+// pairs returns how the sum of the squares of what pairs of nodes share changes when a
+// partition goes from n to m, and other from m to n.
 func (l *layout) pairs(part, other, n, m int) (change int) {
 	for _, third := range l.at[part] {
 		if third != n && !l.held[third][other] {
@@ -147,7 +148,8 @@ func (l *layout) pairs(part, other, n, m int) (change int) {
 	return change
 }
 
-// overdraws is how much less, or more, an exchange leaves without room.
+// overdraws returns how many more bytes do not fit on their disks after an exchange (below
+// 0: fewer), weighted so that they count more than all else.
 func (l *layout) overdraws(x exchange) (g float64) {
 	const dear = 1e6
 	bytes := func(part, n int) int64 {
@@ -164,8 +166,8 @@ func (l *layout) overdraws(x exchange) (g float64) {
 	return g
 }
 
-// overfull lowers how many replicas those nodes may have that have no room for
-// what they were to have, and reports whether there are any.
+// overfull finds nodes that have no room for all replicas that come to them, and lowers
+// how many those nodes may have. It reports whether there are any.
 func (l *layout) overfull() (found bool) {
 	for n := range l.nodes {
 		if l.room[n] >= 0 || l.nodes[n].Away {

@@ -1,6 +1,6 @@
-// Package admin is what operators have an index node show and do, by
-// AdminService: each act is dry unless it is to be applied, and is in the audit
-// log before it is done.
+// Package admin serves AdminService, by which operators look into an index node and act on
+// it. Without Apply in its request an act changes nothing, and answers with what it would do.
+// With Apply it is in the audit log before it is done.
 package admin
 
 import (
@@ -23,22 +23,22 @@ import (
 	"github.com/millrace/millrace/schemas/registry"
 )
 
-// Config is what the service works with. All of it is required, but for Audit and While.
+// Config is what the service needs. All of it is required, except Audit and While.
 type Config struct {
 	Node     millrace.NodeID
 	Store    *store.Store
 	Cache    *cache.Cache
 	Schemas  *registry.Registry
 	Replicas *replica.Replicas
-	// Forget removes from the cache what the store has of a partition.
+	// Forget removes from the cache all timelines that the store has of a partition.
 	Forget func(millrace.Partition) error
-	// Rates are how many records a second come and go.
+	// Rates returns how many records a second a type of a partition gets and loses.
 	Rates   func(millrace.Partition, millrace.ContentType) (in, out float64)
 	Brokers kafka.Brokers
-	Topics  kafka.Topics // with all names
-	Audit   *audit.Log   // nil: the process's log alone
-	// While is a context as long as the node is not being stopped: what reads much ends
-	// then, and nobody waits for it. nil: as it is.
+	Topics  kafka.Topics // all names are set
+	Audit   *audit.Log   // nil: acts are in the log of the process alone
+	// While returns its context with an end when the node begins to stop, so that calls
+	// that read much do not hold up the stop. nil: they go on.
 	While func(context.Context) (context.Context, context.CancelFunc)
 	Log   *slog.Logger
 }
@@ -47,24 +47,25 @@ type Config struct {
 type Server struct {
 	nodev1.UnimplementedAdminServiceServer
 	cfg Config
-	// turn holds one for each call that reads much: of the disk or of the log.
+	// turn holds a token for each call in flight that reads much of the disk or the log.
 	turn chan struct{}
 	// kafkaWait is how long a call waits for Kafka to say anything.
 	kafkaWait time.Duration
 }
 
-// maxReads is how many calls read much at a time.
+// maxReads is how many calls may read much of the disk or the log at the same time.
 const maxReads = 2
 
 // maxTime bounds a call that reads much.
 const maxTime = 10 * time.Minute
 
-// silence is how long Kafka may say nothing. A transaction that is open makes it
-// silent, and a partitioner's ends sooner.
+// silence is how long a call waits for Kafka to send something. Kafka sends nothing behind an
+// open transaction; those of partitioners end sooner than this.
 const silence = 20 * time.Second
 
-// hearing ends ctx when Kafka has said nothing for some time: heard is called for all
-// that it says. [heardOf] makes errors of it.
+// hearing returns ctx with an end when Kafka has sent nothing for s.kafkaWait. heard is to be
+// called each time that Kafka has sent something, and done in the end. [heardOf] returns the
+// error of such an end.
 func (s *Server) hearing(ctx context.Context) (_ context.Context, heard, done func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	silent := time.AfterFunc(s.kafkaWait, func() {
@@ -76,7 +77,8 @@ func (s *Server) hearing(ctx context.Context) (_ context.Context, heard, done fu
 	return ctx, func() { silent.Reset(s.kafkaWait) }, func() { silent.Stop(); cancel(nil) }
 }
 
-// heardOf is the error of a call that ended by ctx: that Kafka was silent, if it was.
+// heardOf returns the error of a call that failed with err: that Kafka was silent, if ctx
+// ended for that, and otherwise err.
 func heardOf(ctx context.Context, err error) error {
 	if e := (*millrace.Error)(nil); err != nil && errors.As(context.Cause(ctx), &e) {
 		return e
@@ -89,7 +91,8 @@ func New(cfg Config) *Server {
 	return &Server{cfg: cfg, turn: make(chan struct{}, maxReads), kafkaWait: silence}
 }
 
-// reading waits for its turn to read much. Call done in the end.
+// reading waits until the call may read much. It returns ctx, bounded by maxTime and by the
+// stop of the node, and done, which is to be called in the end.
 func (s *Server) reading(ctx context.Context) (_ context.Context, done func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, maxTime)
 	if s.cfg.While != nil {
@@ -111,22 +114,22 @@ func (s *Server) reading(ctx context.Context) (_ context.Context, done func(), e
 	}
 }
 
-// act is an entry of the audit log of what somebody has the node do.
+// act returns an entry of the audit log, for what the caller of ctx has the node do.
 func (s *Server) act(ctx context.Context, what, on, before, after string) audit.Entry {
 	return audit.Entry{Who: cmp.Or(permit.Who(ctx).Name, "anybody"), Act: what, On: on, Before: before, After: after}
 }
 
-// do writes an act down and then does it. One that fails is written down again
-// with its fault, since it may have been done in part.
+// do writes an act to the audit log and then does it. An act that cannot be written is not
+// done. One that fails is written again with its error, since it may have been done in part.
 func (s *Server) do(e audit.Entry, do func() error) error {
 	return s.doAll([]audit.Entry{e}, do)
 }
 
-// doAll is do of acts that are done together.
+// doAll is do for several acts that one function does together.
 func (s *Server) doAll(acts []audit.Entry, do func() error) error {
 	for i, e := range acts {
 		if err := s.cfg.Audit.Write(e); err != nil {
-			s.failed(acts[:i], "not done", err) // those before it are written down as done
+			s.failed(acts[:i], "not done", err) // the log has those before it as done
 			return err
 		}
 	}
@@ -137,7 +140,8 @@ func (s *Server) doAll(acts []audit.Entry, do func() error) error {
 	return err
 }
 
-// failed writes acts down again, with their fault.
+// failed writes acts to the audit log again, with their error. after is the state that they
+// leave.
 func (s *Server) failed(acts []audit.Entry, after string, fault error) {
 	for _, e := range acts {
 		e.After, e.Fault = after, fault.Error()
@@ -147,7 +151,7 @@ func (s *Server) failed(acts []audit.Entry, after string, fault error) {
 	}
 }
 
-// checkEntity refuses what can be no entity.
+// checkEntity returns an error if e cannot be an entity.
 func checkEntity(e string) error {
 	if e == "" || len(e) > millrace.MaxEntityBytes {
 		return millrace.Invalid("entity", fmt.Sprintf("%.70q has %d bytes; an entity has 1 to %d", e, len(e), millrace.MaxEntityBytes), "name an entity, such as member:42")
@@ -155,7 +159,8 @@ func checkEntity(e string) error {
 	return nil
 }
 
-// types returns the types that are asked: one, or all that the node knows.
+// types returns the content type that a request asks for, or if that is "" all that the node
+// has records of, sorted.
 func (s *Server) types(asked string) ([]millrace.ContentType, error) {
 	if len(asked) > millrace.MaxTypeBytes {
 		return nil, millrace.Invalid("type", fmt.Sprintf("%.70q has %d bytes; a content type has %d at most", asked, len(asked), millrace.MaxTypeBytes), "name a content type, or none for all")
@@ -170,8 +175,9 @@ func (s *Server) types(asked string) ([]millrace.ContentType, error) {
 	return slices.Sorted(slices.Values(all)), nil
 }
 
-// readable returns the replica of a partition, whose store and cache may be read.
-// The caller unlocks it.
+// readable returns the replica of a partition, locked for reading, so that its store and
+// cache may be read and agree. The caller calls RUnlock. The error says that the replica is
+// not here, or not usable.
 func (s *Server) readable(p millrace.Partition) (*replica.Replica, error) {
 	r := s.cfg.Replicas.Of(p)
 	r.RLock()

@@ -54,10 +54,10 @@ func (s *Server) dropCache(ctx context.Context, req *nodev1.DropCacheRequest) (*
 		for _, t := range keys {
 			s.cfg.Cache.Remove(t)
 		}
-		if req.Partition != nil { // what moved while the keys were read, and keys whose names the cache does not keep
+		if req.Partition != nil { // also drops keys that moved while they were listed, and keys whose names the cache does not keep
 			return s.cfg.Forget(millrace.Partition(*req.Partition))
 		}
-		if req.Entity != "" { // likewise
+		if req.Entity != "" { // for the same reasons
 			types, _ := s.cfg.Store.Types()
 			for _, t := range append(types, cache.Features, cache.Objects) {
 				s.cfg.Cache.Remove(millrace.Timeline{Entity: millrace.Entity(req.Entity), Type: t})
@@ -67,8 +67,8 @@ func (s *Server) dropCache(ctx context.Context, req *nodev1.DropCacheRequest) (*
 	})
 }
 
-// cachedKeys counts what is cached, and returns its keys if they are needed: those
-// of which the cache keeps the names.
+// cachedKeys counts what the cache has of the entities that are wanted, and if needed also
+// returns the keys. It leaves out keys whose names the cache does not keep.
 func (s *Server) cachedKeys(wanted func([]byte) bool, needed bool) (*nodev1.DropCacheResponse, []millrace.Timeline) {
 	var keys []millrace.Timeline
 	resp := &nodev1.DropCacheResponse{}

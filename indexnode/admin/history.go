@@ -36,7 +36,8 @@ func (s *Server) readHistory(req *nodev1.ReadHistoryRequest, stream nodev1.Admin
 	return stream.Send(&nodev1.ReadHistoryResponse{First: int64(span.From.Next), End: int64(span.To)})
 }
 
-// tellHistory reads what is asked for, and returns what it looked at.
+// tellHistory sends the entries of the log that are asked for, and returns the offsets that
+// it looked through. It calls heard each time that Kafka sends something.
 func (s *Server) tellHistory(ctx context.Context, req *nodev1.ReadHistoryRequest, stream nodev1.AdminService_ReadHistoryServer, heard func()) (streams.Span, error) {
 	tp := kafka.TopicPartition{Stream: kafka.Timeline, Partition: partition.Of(millrace.Entity(req.Entity))}
 	span, err := s.span(ctx, tp, millrace.Time(req.SinceMs))
@@ -53,7 +54,7 @@ func (s *Server) tellHistory(ctx context.Context, req *nodev1.ReadHistoryRequest
 	})
 }
 
-// span is what the log has of a partition from a time on.
+// span returns the offsets that the log has of a partition from a time on.
 func (s *Server) span(ctx context.Context, tp kafka.TopicPartition, since millrace.Time) (span streams.Span, err error) {
 	c, err := streams.NewConsumer(streams.Config{Brokers: s.cfg.Brokers, Topics: s.cfg.Topics, Log: s.cfg.Log})
 	if err != nil {
@@ -68,7 +69,8 @@ func (s *Server) span(ctx context.Context, tp kafka.TopicPartition, since millra
 	return streams.Span{From: kafka.Position{Next: begin[tp], Epoch: -1}, To: max(begin[tp], end[tp])}, err
 }
 
-// tellEntries sends those of the records that are asked for.
+// tellEntries sends those of records that are asked for. Records that ingest refuses are sent
+// whatever type is asked for.
 func (s *Server) tellEntries(req *nodev1.ReadHistoryRequest, records []streams.Record, stream nodev1.AdminService_ReadHistoryServer) error {
 	var all []*nodev1.LogEntry
 	size := 0
@@ -95,7 +97,7 @@ func (s *Server) tellEntries(req *nodev1.ReadHistoryRequest, records []streams.R
 	return stream.Send(&nodev1.ReadHistoryResponse{Entries: all})
 }
 
-// entry reads a record of the log as ingest does.
+// entry returns a record of the log as a message, with the reason if ingest refuses it.
 func (s *Server) entry(r *streams.Record) *nodev1.LogEntry {
 	e := &nodev1.LogEntry{Offset: int64(r.Offset), LoggedMs: int64(r.Time), Source: string(r.Source), Record: &nodev1.TimelineRecord{}}
 	known := s.cfg.Schemas.Snapshot()

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/internal/rpcerr"
 )
 
-// maxPause bounds a pause: what is forgotten must end by itself.
+// maxPause bounds a pause. A pause that an operator forgets ends by itself.
 const maxPause = 24 * time.Hour
 
 // PauseIngest implements nodev1.AdminServiceServer.

@@ -13,15 +13,15 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// inputs are the topics that partitioners read.
+// inputs are the topics that partitioners read, by name.
 type inputs map[string]inputTopic
 
 type inputTopic struct {
 	kind   progress.TopicKind
-	future time.Duration // how far ahead times of its records may be
+	future time.Duration // how far in the future the times of its records may be
 }
 
-// inputs asks the topic progress.
+// inputs returns the topics that partitioners have said in the topic progress that they read.
 func (s *Server) inputs(ctx context.Context) (inputs, error) {
 	progress, err := progress.Open(progress.Config{Brokers: s.cfg.Brokers, Topic: s.cfg.Topics.Progress, Log: s.cfg.Log})
 	if err != nil {
@@ -40,7 +40,8 @@ func (s *Server) inputs(ctx context.Context) (inputs, error) {
 	return all, nil
 }
 
-// of returns the topic of a kind to write to: the one named, or the only one.
+// of returns the topic of a kind to write to: the one named, or if that is "" the only one.
+// The error says that there is none, or several.
 func (all inputs) of(kind progress.TopicKind, named string) (topic string, future time.Duration, err error) {
 	var fit []string
 	for _, t := range slices.Sorted(maps.Keys(all)) {

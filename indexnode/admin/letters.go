@@ -16,11 +16,13 @@ import (
 )
 
 const (
-	// maxLetters is how many dead letters one call replays.
+	// maxLetters is how many dead letters one call replays at most. A dead letter is a record
+	// that a partitioner or a node has refused.
 	maxLetters = 1000
-	// maxLetterBytes bounds what they have together.
+	// maxLetterBytes bounds the bytes of all of them together.
 	maxLetterBytes = 64 << 20
-	// nearBy is how far apart letters may be that are read in one go.
+	// nearBy is the largest distance between the offsets of two letters that are read in one
+	// pass over the log, with all between them.
 	nearBy = 1000
 )
 
@@ -58,12 +60,13 @@ func (s *Server) replay(ctx context.Context, req *nodev1.ReplayDeadLettersReques
 	if !req.Apply {
 		return resp, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, maxTime) // what has begun to be written goes on where the node is stopped
+	ctx, cancel := context.WithTimeout(ctx, maxTime) // not by reading: once letters are being written, a stop of the node does not end that
 	defer cancel()
 	return resp, s.writeAgain(ctx, letters, resp.Letters)
 }
 
-// letters reads dead letters, each once, by offset.
+// letters returns the dead letters at the offsets, each once, in the order of offsets. It is
+// an error if one is not there.
 func (s *Server) letters(ctx context.Context, offsets []int64) (all []kafka.DeadLetter, err error) {
 	log, err := kafka.OpenDeadLetters(ctx, s.cfg.Brokers, s.cfg.Topics.DeadLetters)
 	if err != nil {
@@ -98,7 +101,10 @@ func (s *Server) letters(ctx context.Context, offsets []int64) (all []kafka.Dead
 	return all, nil
 }
 
-// judge says where a letter would go, or why it would be refused again.
+// judge puts into l where the letter d would be written, or returns why it would be refused
+// again. named is the topic that the operator names; "" for the one that the letter came
+// from. A letter that names its schema by the id of a schema registry cannot be checked here:
+// l.Unjudged says so.
 func (s *Server) judge(d kafka.DeadLetter, l *nodev1.ReplayedLetter, to inputs, named string) error {
 	if d.Batch != "" {
 		return millrace.Invalid("OFFSET", "it is a piece of a batch that could not be opened", "millrace deadletters show OFFSET --raw writes the piece, for who knows what it was")
@@ -141,7 +147,8 @@ func (s *Server) judge(d kafka.DeadLetter, l *nodev1.ReplayedLetter, to inputs, 
 	return nil
 }
 
-// writeAgain writes those letters that would be taken.
+// writeAgain writes the letters that judge has not refused to their topics, each as an act of
+// its own. judged are in the order of letters.
 func (s *Server) writeAgain(ctx context.Context, letters []kafka.DeadLetter, judged []*nodev1.ReplayedLetter) error {
 	p, err := kafka.NewProducer(s.cfg.Brokers, "", s.cfg.Log)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/internal/rpcerr"
 )
 
-// maxWhy is how many bytes the reason may have that an operator gives.
+// maxWhy is how many bytes the reason that an operator gives may have.
 const maxWhy = 1000
 
 // QuarantinePartition implements nodev1.AdminServiceServer.

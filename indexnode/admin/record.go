@@ -53,7 +53,7 @@ func (s *Server) findRecords(req *nodev1.FindRecordsRequest, stream nodev1.Admin
 			return err
 		}
 		e, id := millrace.Entity(w.Entity), millrace.RecordID(w.Id)
-		if !whole { // there are types that are not known by name: all of the partition is looked through
+		if !whole { // the store does not list all types by name, so the whole partition is looked through
 			p := partition.Of(e)
 			if seek.of[p] == nil {
 				seek.of[p] = map[owned]bool{}
@@ -96,20 +96,19 @@ func checkID(id string) error {
 type finding struct {
 	s          *Server
 	stream     nodev1.AdminService_FindRecordsServer
-	everywhere map[millrace.RecordID]bool
-	of         map[millrace.Partition]map[owned]bool // of any type; the partition of each is looked through
-	looked     map[millrace.Partition]bool           // partitions that are here
-	found      []*nodev1.FoundRecord                 // and not sent yet
+	everywhere map[millrace.RecordID]bool            // ids that are looked for in all partitions
+	of         map[millrace.Partition]map[owned]bool // records that are looked for in all types of one partition
+	looked     map[millrace.Partition]bool           // partitions that were looked into: those that are here
+	found      []*nodev1.FoundRecord                 // records that were found and not sent yet
 }
 
-// owned is a record of an entity, of whichever type.
+// owned names a record of an entity, of any type.
 type owned struct {
 	entity millrace.Entity
 	id     millrace.RecordID
 }
 
-// lookIn looks into the timelines of an entity, if they are here, and sends what was found
-// once it fills a message.
+// lookIn is lookInto, and sends what was found once it fills a message.
 func (f *finding) lookIn(e millrace.Entity, types []millrace.ContentType, id millrace.RecordID) error {
 	if err := f.lookInto(e, types, id); err != nil || len(f.found) < sentRecords {
 		return err
@@ -117,12 +116,12 @@ func (f *finding) lookIn(e millrace.Entity, types []millrace.ContentType, id mil
 	return f.send()
 }
 
-// sentRecords is how many records a message holds.
+// sentRecords is how many found records fill a message.
 const sentRecords = 100
 
-// lookInto looks into the timelines of an entity under their replica's lock, so that the
-// store and the cache agree. It sends nothing: a caller that does not read its messages
-// would hold up the ingest.
+// lookInto looks for a record in the timelines of an entity, if they are here. It holds the
+// replica's lock for reading, so that the store and the cache agree. It sends nothing, since a
+// caller that does not read its messages would then hold up the ingest.
 func (f *finding) lookInto(e millrace.Entity, types []millrace.ContentType, id millrace.RecordID) error {
 	p := partition.Of(e)
 	r, err := f.s.readable(p)
@@ -139,7 +138,8 @@ func (f *finding) lookInto(e millrace.Entity, types []millrace.ContentType, id m
 	return nil
 }
 
-// look finds a record in a timeline, which is locked.
+// look adds a record to f.found if the store or the cache has it in a timeline. The caller
+// holds the replica's lock.
 func (f *finding) look(p millrace.Partition, t millrace.Timeline, id millrace.RecordID) error {
 	x, ok, err := f.s.cfg.Store.Find(p, t, id)
 	if err != nil {
@@ -166,7 +166,7 @@ func (f *finding) look(p millrace.Partition, t millrace.Timeline, id millrace.Re
 	return nil
 }
 
-// cachedRecord returns what the cache has of a record, or nil.
+// cachedRecord returns the record as the cache has it in a timeline; nil if it has not.
 func (s *Server) cachedRecord(t millrace.Timeline, id millrace.RecordID) (*millrace.Record, error) {
 	var has found
 	has.cached = &nodev1.CachedTimeline{}
@@ -180,7 +180,8 @@ func (s *Server) cachedRecord(t millrace.Timeline, id millrace.RecordID) (*millr
 	return &has.records[i].Record, nil
 }
 
-// lookEverywhere looks into everything that is here, for all ids at once.
+// lookEverywhere looks for all ids of f.everywhere in one pass over all partitions that are
+// here.
 func (f *finding) lookEverywhere(ctx context.Context) error {
 	for p := range partition.All() {
 		if err := f.scan(ctx, p, func(_ millrace.Entity, id millrace.RecordID) bool { return f.everywhere[id] }); err != nil {
@@ -190,7 +191,8 @@ func (f *finding) lookEverywhere(ctx context.Context) error {
 	return nil
 }
 
-// scan looks for records in all timelines of a partition, if it is here.
+// scan looks for records in all timelines of a partition, if it is here. It finds their places
+// without the replica's lock, and then looks again into each place under it.
 func (f *finding) scan(ctx context.Context, p millrace.Partition, wanted func(e millrace.Entity, id millrace.RecordID) bool) error {
 	r, err := f.s.readable(p)
 	if err != nil {
@@ -210,12 +212,13 @@ func (f *finding) scan(ctx context.Context, p millrace.Partition, wanted func(e 
 	return nil
 }
 
+// place says in which timeline a record is.
 type place struct {
 	timeline millrace.Timeline
 	id       millrace.RecordID
 }
 
-// places returns where a partition has the records that are wanted.
+// places returns the places of the records of a partition that are wanted.
 func (f *finding) places(ctx context.Context, p millrace.Partition, wanted func(e millrace.Entity, id millrace.RecordID) bool) (all []place, err error) {
 	c, err := f.s.cfg.Store.Contents(p)
 	if err != nil {
@@ -283,7 +286,8 @@ func (s *Server) deleteRecords(ctx context.Context, req *nodev1.DeleteRecordsReq
 	return resp, s.bury(ctx, topic, req.Tombstones, bodies)
 }
 
-// bury writes tombstones, each an act of its own.
+// bury writes tombstones to a topic, each an act of its own in the audit log. A tombstone is a
+// record that hides older versions of the record with its id. bodies are in the order of all.
 func (s *Server) bury(ctx context.Context, topic string, all []*nodev1.Tombstone, bodies [][]byte) error {
 	acts := make([]audit.Entry, len(all))
 	for i, t := range all {
@@ -292,7 +296,8 @@ func (s *Server) bury(ctx context.Context, topic string, all []*nodev1.Tombstone
 	return s.doAll(acts, func() error { return s.publish(ctx, topic, all, bodies) })
 }
 
-// encodeTombstone makes the body of a tombstone that partitioners will take.
+// encodeTombstone returns the body of a tombstone, after checking it as partitioners do. by is
+// who deletes, and future how far in the future its time may be.
 func encodeTombstone(t *nodev1.Tombstone, by string, future time.Duration) ([]byte, error) {
 	if err := checkID(t.Id); err != nil {
 		return nil, err
@@ -317,13 +322,14 @@ func encodeTombstone(t *nodev1.Tombstone, by string, future time.Duration) ([]by
 	return body, nil
 }
 
-// deletion is what the audit log says of a tombstone.
+// deletion returns the entry of the audit log for a tombstone.
 func (s *Server) deletion(ctx context.Context, t *nodev1.Tombstone, topic string) audit.Entry {
 	return s.act(ctx, "delete", fmt.Sprintf("record %.600q of type %s in the timelines of %.4000q", t.Id, t.Type, t.Entities), s.before(t),
 		fmt.Sprintf("hidden up to version %d, by a tombstone in topic %s", t.Version, topic))
 }
 
-// before says what this node has of a record: whoever asks may name what never was.
+// before says, for the audit log, what this node has of a record that a tombstone is for. A
+// request may name records that never existed.
 func (s *Server) before(t *nodev1.Tombstone) string {
 	seek := finding{s: s, looked: map[millrace.Partition]bool{}}
 	elsewhere := 0
@@ -353,7 +359,8 @@ func (s *Server) before(t *nodev1.Tombstone) string {
 	return says
 }
 
-// publish writes tombstones, and returns when all are in the log.
+// publish writes tombstones to a topic, and their schema to the topic of schemas. It returns
+// once Kafka has all of them.
 func (s *Server) publish(ctx context.Context, topic string, all []*nodev1.Tombstone, bodies [][]byte) error {
 	registry, err := registry.New(nil, nil)
 	if err != nil {

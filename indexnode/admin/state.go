@@ -47,7 +47,7 @@ func (s *Server) readState(req *nodev1.ReadStateRequest, stream nodev1.AdminServ
 			continue
 		}
 		m := &nodev1.ReadStateResponse{At: s.replicaAt(p)}
-		if c, err := s.cfg.Store.Counts(p); err == nil { // of one that cannot be read its state tells
+		if c, err := s.cfg.Store.Counts(p); err == nil { // where the store cannot be read, the state of the replica says why
 			m.At.Content, m.At.Features, m.Counted = int64(c.Applied.Content), int64(c.Applied.Features), c.Known
 			if m.DiskBytes, err = s.cfg.Store.Bytes(p); err != nil {
 				return err
@@ -72,8 +72,9 @@ func (s *Server) readState(req *nodev1.ReadStateRequest, stream nodev1.AdminServ
 	return nil
 }
 
-// maxLetterCounts bounds how many pairs of topic and reason are told apart:
-// both stand in headers.
+// maxLetterCounts bounds how many pairs of topic and reason are counted apart, since both come
+// from headers, which anybody may write. Letters of further pairs are counted together, under
+// no topic and no reason.
 const maxLetterCounts = 1000
 
 // CountDeadLetters implements nodev1.AdminServiceServer.
@@ -94,10 +95,10 @@ func (s *Server) countDeadLetters(ctx context.Context, req *nodev1.CountDeadLett
 	return resp, heardOf(ctx, err)
 }
 
-// lettersBy counts the dead letters by topic and reason.
+// lettersBy counts the dead letters by topic and reason. It calls heard for each letter.
 func (s *Server) lettersBy(ctx context.Context, req *nodev1.CountDeadLettersRequest, heard func()) (*nodev1.CountDeadLettersResponse, error) {
 	log, err := kafka.OpenDeadLetters(ctx, s.cfg.Brokers, s.cfg.Topics.DeadLetters)
-	if e := (*millrace.Error)(nil); errors.As(err, &e) && e.Reason == millrace.ReasonUnknown { // no partitioner was ever there
+	if e := (*millrace.Error)(nil); errors.As(err, &e) && e.Reason == millrace.ReasonUnknown { // there is no topic of dead letters: no partitioner has run yet
 		return &nodev1.CountDeadLettersResponse{}, nil
 	}
 	if err != nil {

@@ -19,11 +19,11 @@ import (
 )
 
 const (
-	defaultLimit = 100
-	maxLimit     = 10_000
-	// maxReadBytes bounds what is read of one timeline.
+	defaultLimit = 100    // records of a timeline, if the request gives no limit
+	maxLimit     = 10_000 // the largest limit of a request
+	// maxReadBytes bounds the bytes of records that are read from the store for one timeline.
 	maxReadBytes = 64 << 20
-	// sentBytes is about how large a message is.
+	// sentBytes is the size of a message from which on it is sent.
 	sentBytes = 256 << 10
 )
 
@@ -84,8 +84,8 @@ func (s *Server) readTimeline(req *nodev1.ReadTimelineRequest, stream nodev1.Adm
 
 // found is a timeline as the store and the cache have it at one moment.
 type found struct {
-	records []foundRecord // newest first
-	cached  *nodev1.CachedTimeline
+	records []foundRecord          // newest first
+	cached  *nodev1.CachedTimeline // what the cache has, and whether more records are left out
 }
 
 type foundRecord struct {
@@ -93,14 +93,15 @@ type foundRecord struct {
 	inStore, inCache bool
 }
 
-// replicaAt tells where a replica is.
+// replicaAt returns the state of a replica and the offsets that it has applied.
 func (s *Server) replicaAt(p millrace.Partition) *nodev1.ReplicaAt {
 	r := s.cfg.Replicas.Of(p)
 	at := r.Applied()
 	return &nodev1.ReplicaAt{Partition: int32(p), State: r.State().String(), Content: int64(at[kafka.Timeline]), Features: int64(at[kafka.Features])}
 }
 
-// lookInto reads a timeline while the store and the cache agree.
+// lookInto reads a timeline from the store, the cache or both, as req says. It holds the
+// replica's lock for reading, so that they agree.
 func (s *Server) lookInto(p millrace.Partition, t millrace.Timeline, req *nodev1.ReadTimelineRequest) (f found, at *nodev1.ReplicaAt, err error) {
 	r, err := s.readable(p)
 	if err != nil {
@@ -132,7 +133,8 @@ func (s *Server) lookInto(p millrace.Partition, t millrace.Timeline, req *nodev1
 	return f, at, err
 }
 
-// stored returns more than limit records where there are more.
+// stored returns the records of a timeline in the store that are within from and to, newest
+// first. If there are more than limit, it returns more than limit, so that the caller knows.
 func (s *Server) stored(p millrace.Partition, t millrace.Timeline, from, to millrace.Time, limit int) (in []millrace.Record, err error) {
 	read := 0
 	grant := func(n int) error {
@@ -153,7 +155,8 @@ func (s *Server) stored(p millrace.Partition, t millrace.Timeline, from, to mill
 	return slices.DeleteFunc(newest.Records, func(r millrace.Record) bool { return r.Time < from }), nil
 }
 
-// addCached adds what the cache has of a timeline.
+// addCached adds to f the records that the cache has of a timeline, limit at most. It marks
+// those that f has from the store already.
 func (s *Server) addCached(f *found, t millrace.Timeline, from, to millrace.Time, limit int) error {
 	reader := s.cfg.Cache.Reader()
 	defer reader.Leave()
@@ -195,7 +198,8 @@ func newestFirst(a, b millrace.Record) int {
 	return cmp.Or(cmp.Compare(b.Time, a.Time), cmp.Compare(a.ID, b.ID))
 }
 
-// rowsOf makes records of rows: by their bodies, as ingest made them.
+// rowsOf returns the records of rows of the cache that are within from and to. It decodes
+// their bodies, as ingest does.
 func (s *Server) rowsOf(rows column.Packed, from, to millrace.Time) (all []millrace.Record, err error) {
 	known := s.cfg.Schemas.Snapshot()
 	body, schema := rows.Layout().Index(schemas.BodyColumn), rows.Layout().Index(schemas.SchemaColumn)
@@ -214,7 +218,7 @@ func (s *Server) rowsOf(rows column.Packed, from, to millrace.Time) (all []millr
 	return all, nil
 }
 
-// messagesOf makes messages of records.
+// messagesOf returns records as messages.
 func (s *Server) messagesOf(records []foundRecord, t millrace.ContentType) []*nodev1.TimelineRecord {
 	known := s.cfg.Schemas.Snapshot()
 	out := make([]*nodev1.TimelineRecord, len(records))
@@ -225,18 +229,21 @@ func (s *Server) messagesOf(records []foundRecord, t millrace.ContentType) []*no
 	return out
 }
 
+// recordOf returns a record as a message. It has no JSON if the schema is not known or the
+// body cannot be read.
 func recordOf(known *registry.Snapshot, t millrace.ContentType, r millrace.Record) *nodev1.TimelineRecord {
 	m := &nodev1.TimelineRecord{
 		Type: string(t), Id: string(r.ID), TimeMs: int64(r.Time), Version: r.Version, Object: cmp.Or(string(r.Object), string(r.ID)), Deleted: r.Deleted, Schema: uint64(r.Schema),
 	}
 	if writer := known.ByFingerprint(r.Schema); writer != nil {
 		if v, err := writer.JSONValue(r.Body); err == nil {
-			m.Json, _ = json.Marshal(v) // what JSON cannot say is left out
+			m.Json, _ = json.Marshal(v) // a body that JSON cannot represent is left out
 		}
 	}
 	return m
 }
 
+// sendRecords sends records in messages of about sentBytes.
 func sendRecords(stream nodev1.AdminService_ReadTimelineServer, all []*nodev1.TimelineRecord) error {
 	for len(all) > 0 {
 		n, size := 0, 0

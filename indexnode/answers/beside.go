@@ -12,23 +12,24 @@ import (
 	"github.com/millrace/millrace/relevance"
 )
 
-// otherRanking is the ranking of a question's records by one more model, beside the one
-// that makes the answer. What goes wrong with it is no fault of the answer.
+// otherRanking is the ranking of a question's records by a further model, beside the one that
+// makes the answer. An error of it is told in the answer, and does not fail the question.
 type otherRanking struct {
-	asked *nodev1.Model
-	model *relevance.Model // nil: err says why it is not here
-	items []query.Item     // valid for as long as the items of the question's query
-	alone bool             // it ranked alone: the time is its own, and no share of what several took
-	cost  costWatch        // while it ranks alone
+	asked *nodev1.Model    // as the request names it
+	model *relevance.Model // nil: it is not here, and err says why
+	items []query.Item     // valid as long as the items of the question's query
+	alone bool             // it ranked alone, so Measured has its own time and not a share of that of several
+	cost  costWatch        // used while it ranks alone
 	query.Measured
-	err error
+	err error // why there are no items
 }
 
 func (o *otherRanking) id() relevance.ID {
 	return relevance.ID{Name: o.asked.GetName(), Version: o.asked.GetVersion(), Sum: o.asked.GetSum()}
 }
 
-// besideOf finds the models that are to rank beside the question's own.
+// besideOf returns the models that are to rank beside the question's own. It refuses those
+// that are condemned on this node.
 func (s *Server) besideOf(req *nodev1.QueryRequest) []otherRanking {
 	if len(req.Beside) == 0 {
 		return nil
@@ -47,10 +48,10 @@ func (s *Server) besideOf(req *nodev1.QueryRequest) []otherRanking {
 	return all
 }
 
-// rankBeside ranks what q scanned by the other models of r, and measures their items.
-// They score together, which is faster; but that does not tell which of them fails or
-// takes how long. So each scores alone where that failed, where one is suspected of taking
-// too long, and in one of aloneOf questions.
+// rankBeside ranks the records that q scanned by the other models of r, and adds their items
+// to room. The models score together, which is faster but does not tell which of them fails,
+// or how long each takes. So each scores alone if scoring together failed, if one is suspected
+// of taking too long, and in one of aloneOf questions.
 func (s *Server) rankBeside(ctx context.Context, r *question, q *query.Query, room *itemRoom) {
 	var here []*otherRanking
 	for i := range r.beside {
@@ -67,7 +68,7 @@ func (s *Server) rankBeside(ctx context.Context, r *question, q *query.Query, ro
 	}
 	if !alone {
 		err := s.rankTogether(ctx, q, here)
-		s.panics.Tell(err) // in whose code it was is found below, if there is time
+		s.panics.Tell(err) // which model it was shows below, where each scores alone
 		if alone = err != nil && ctx.Err() == nil; err != nil && !alone {
 			for _, o := range here {
 				o.err = err
@@ -86,11 +87,11 @@ func (s *Server) rankBeside(ctx context.Context, r *question, q *query.Query, ro
 	}
 }
 
-// aloneOf is of how many questions one has its other models score alone.
+// aloneOf: in one of so many questions the other models score alone.
 const aloneOf = 16
 
-// blameBeside logs a panic of a ranking that went alone, and condemns its model's version
-// if the panic was in its code.
+// blameBeside logs a panic of a ranking that was made alone. It condemns the version of its
+// model if the panic was in scoring.
 func (s *Server) blameBeside(q *query.Query, o *otherRanking) {
 	s.panics.Tell(o.err)
 	if panics.In(o.err) && q.Scoring() {
@@ -98,6 +99,8 @@ func (s *Server) blameBeside(q *query.Query, o *otherRanking) {
 	}
 }
 
+// rankTogether ranks by all models at once, and sets their items and what was measured. A
+// panic is an error.
 func (s *Server) rankTogether(ctx context.Context, q *query.Query, all []*otherRanking) (err error) {
 	defer panics.Contain(&err)
 	models := make([]*relevance.Model, len(all))
@@ -116,14 +119,14 @@ func (s *Server) rankTogether(ctx context.Context, q *query.Query, all []*otherR
 	return nil
 }
 
-// tellBeside puts the other rankings on the wire.
+// tellBeside adds the other rankings to an answer, with what was measured if measure is true.
 func (s *Server) tellBeside(resp *nodev1.QueryResponse, all []otherRanking, room *itemRoom, measure bool) {
 	for i := range all {
 		b := &all[i]
 		to := &nodev1.Ranking{Model: b.asked.GetName(), ModelVersion: b.asked.GetVersion(), ModelSum: b.asked.GetSum()}
 		switch {
 		case b.err == nil:
-			to.ModelVersion = b.model.Version() // a broker does not know the version of a model that is part of every binary
+			to.ModelVersion = b.model.Version() // the request has no version of a built-in model
 			to.Items = room.of(b.items)
 			if measure {
 				to.ScoringNs, to.Scored, to.Lacking, to.Looked = b.Took.Nanoseconds(), b.Scored, b.Lacking, int32(b.Looked)

@@ -20,52 +20,54 @@ import (
 	"github.com/millrace/millrace/relevance"
 )
 
-// What a version of a model is condemned for, as the metric has it.
+// The causes for which a version of a model is condemned, as the metric has them.
 const (
 	causePanic = "panic"
 	causeNaN   = "nan"
 	causeCost  = "cost"
 )
 
-// condemnAfter is how many questions in a row, or portions of them (see costWatch),
-// must speak against a version before it is condemned. A single one may have another
-// reason: a viewer of whom nothing is known, or a machine that was busy with something else.
+// condemnAfter is how many questions in a row without a finite score, or how many slow
+// portions of questions (see costWatch), it takes to condemn a version. A single one may have
+// another reason: a viewer of whom nothing is known, or a machine that was busy with
+// something else. A single panic is enough.
 const condemnAfter = 10
 
-// condemner knows the versions of models that failed on this node, and tells the
-// cluster of them. From then on the node refuses such a version to brokers that take
-// another one instead (give way). Brokers go by what the cluster says, which outlives the
-// node. See "Last good" in DESIGN.md.
+// condemner knows the versions of models that failed on this node or, as the cluster says,
+// on others. It tells the cluster of those that failed here. From then on the node refuses
+// such a version to brokers that give way, which means that they ask by another version
+// instead. Brokers go by what the cluster says, which outlives the node. See "Last good" in
+// DESIGN.md.
 type condemner struct {
 	node     *Server
 	counters *prometheus.CounterVec // by model, version, cause
-	wake     chan struct{}          // has a value when there is something to tell
+	wake     chan struct{}          // has a value when there is something to tell the cluster
 
-	here atomic.Pointer[map[relevance.ID]condemned] // never changed once there
-	mu   sync.Mutex                                 // of changes of here
+	here atomic.Pointer[map[relevance.ID]condemned] // the map is replaced, and never changed
+	mu   sync.Mutex                                 // held to replace the map
 
-	joint   atomic.Uint32                                    // questions that several models ranked beside another
+	joint   atomic.Uint32                                    // counts questions in which several models ranked beside the question's own
 	seen    sync.Map                                         // *relevance.Model to *evidence
-	silence time.Duration                                    // the constant silent, or less of tests
-	earlier atomic.Pointer[func(string) []artefacts.Version] // returns which versions of a name served before; nil: not known
+	silence time.Duration                                    // the constant silent; tests have less
+	earlier atomic.Pointer[func(string) []artefacts.Version] // returns the versions of a name that served before; nil: not known
 }
 
-// condemned is what is known of a version that failed.
+// condemned is what is known of a version that is condemned.
 type condemned struct {
 	why  string
-	told bool // the cluster says so too
-	seen time.Time
+	told bool      // the cluster says so
+	seen time.Time // when this node condemned it; zero if told
 }
 
-// evidence counts questions in a row that speak against a model.
+// evidence is what speaks against a version that is not condemned yet.
 type evidence struct {
-	nan      atomic.Int32
-	weighted atomic.Int32  // without a finite score by the weights of a variant
-	since    atomic.Int64  // when the first of the row had no finite score, in nanoseconds
-	last     atomic.Int64  // when the last one had none
-	slow     atomic.Int32  // portions that took too long
+	nan      atomic.Int32  // questions in a row without a finite score, by the version's own weights
+	weighted atomic.Int32  // questions without a finite score by the weights of a variant
+	since    atomic.Int64  // when the first question of the row was, Unix ns
+	last     atomic.Int64  // when the last one was, Unix ns
+	slow     atomic.Int32  // portions in a row that took too long
 	slowIn   atomic.Int32  // questions with such portions
-	limit    time.Duration // that scoring a record may take, without what is read of it
+	limit    time.Duration // how long scoring a record may take, beside reading texts and lists
 }
 
 func newCondemner(n *Server) *condemner {
@@ -85,7 +87,7 @@ func (c *condemner) why(id relevance.ID) string {
 	return ""
 }
 
-// refusal is the error by which brokers that give way ask for another version.
+// refusal returns the error after which brokers that give way ask by another version.
 func refusal(id relevance.ID, why string) error {
 	return &millrace.Error{
 		Reason: millrace.ReasonCondemned, Field: "model", Detail: fmt.Sprintf("model %s is condemned: %s", id, why),
@@ -93,7 +95,7 @@ func refusal(id relevance.ID, why string) error {
 	}
 }
 
-// change replaces what is condemned here.
+// change calls by with a copy of the map of condemned versions, which then replaces it.
 func (c *condemner) change(by func(all map[relevance.ID]condemned)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -102,8 +104,8 @@ func (c *condemner) change(by func(all map[relevance.ID]condemned)) {
 	c.here.Store(&all)
 }
 
-// condemn condemns a version, once. A model that is part of every binary (it has no version
-// here) cannot be condemned: nothing could rank instead.
+// condemn condemns a version; a second time does nothing. The rest are the reason. A built-in
+// model, whose id has no version, cannot be condemned: nothing could rank instead.
 func (c *condemner) condemn(id relevance.ID, cause, format string, args ...any) {
 	if id.Version == "" {
 		return
@@ -125,8 +127,8 @@ func (c *condemner) condemn(id relevance.ID, cause, format string, args ...any) 
 	}
 }
 
-// blame, deferred, makes an error of a panic, as [panics.Contain] does, and condemns the
-// version whose code it was in.
+// blame, deferred, turns a panic into an error, as [panics.Contain] does. It condemns the
+// version that the request asks for if the panic was in scoring.
 func (c *condemner) blame(req *nodev1.QueryRequest, q *query.Query, err *error) {
 	broken := recover()
 	if broken == nil {
@@ -142,25 +144,27 @@ func (c *condemner) blame(req *nodev1.QueryRequest, q *query.Query, err *error) 
 	}
 }
 
+// idOf returns the version of the model that a request asks for.
 func idOf(req *nodev1.QueryRequest) relevance.ID {
 	return relevance.ID{Name: req.Model, Version: req.ModelVersion, Sum: req.ModelSum}
 }
 
-// suspect reports whether a model took too long before.
+// suspect reports whether a model is suspected of taking too long.
 func (c *condemner) suspect(m *relevance.Model) bool {
 	e, ok := c.seen.Load(m)
 	return ok && e.(*evidence).suspected()
 }
 
-// judge looks at the scores that a question got by each model that ranked in it. How long
-// that took was judged while it ranked.
+// judge looks at the scores that each model gave in a question, and condemns a version if they
+// speak against it for long enough. The time that scoring took is judged before, while a model
+// ranks (see costWatch).
 func (c *condemner) judge(ctx context.Context, req *nodev1.QueryRequest, r *question, q *query.Query, err error) {
 	if ctx.Value(ownQuestion{}) != nil {
 		return
 	}
 	id, m := idOf(req), r.spec.Model.Own()
 	r.cost.end(q.Measured())
-	if err != nil { // it may have been over before all was scored
+	if err != nil { // it may have ended before all records were scored
 		return
 	}
 	ofPages := !atAnother(req)
@@ -183,26 +187,27 @@ func (c *condemner) judge(ctx context.Context, req *nodev1.QueryRequest, r *ques
 	}
 }
 
-// silent is for how long a version must have given nobody a finite score, with a question in
-// each tenth of that time at least, before it is condemned by what callers asked alone.
+// silent is how long no question may have had a finite score by a version before it is
+// condemned by the questions of callers alone. In each tenth of that time there must be a
+// question.
 const silent = 10 * time.Second
 
-// atAnother reports whether a question is as of a time that no viewer's page can have. What
-// a version makes of ages that no viewer sees is no reason to condemn it.
+// atAnother reports whether a question is as of a time that no page of a viewer can have. The
+// scores that a version gives for such ages are no reason to condemn it.
 func atAnother(req *nodev1.QueryRequest) bool {
 	return time.Since(time.UnixMilli(req.AsOfMs)).Abs() > pageLife
 }
 
-// pageLife is for how long later pages of a feed may be asked for, and an hour more for
+// pageLife is how long callers may ask for later pages of a feed, a day, and an hour more for
 // clocks that differ.
 const pageLife = 25 * time.Hour
 
-// judgeScores condemns a pushed version that had no finite score for any
-// candidate. NaN and the infinities can be ranked, but say nothing of a record, and golden
-// rows refuse them, too. Questions like that in a row may all come from one caller, who
-// chooses viewer, window and entities. So the version is tried on records that no caller
-// chooses. If it gives finite scores there, or cannot be tried, it is condemned only once
-// nobody's question has had a finite score for the time silent.
+// judgeScores condemns a version that gave no candidate a finite score, in condemnAfter
+// questions in a row. NaN and the infinities can be ranked, but say nothing of a record, and
+// golden rows refuse them, too. All these questions may come from one caller, who chooses
+// viewer, window and entities. So the version is tried on records that no caller chooses. If
+// it gives finite scores there, or cannot be tried, it is condemned only once no question has
+// had a finite score for the time silent. by is what the version did in this question.
 func (c *condemner) judgeScores(ctx context.Context, req *nodev1.QueryRequest, id relevance.ID, m *relevance.Model, by query.Measured) {
 	if id.Version == "" || by.Scored == 0 {
 		return
@@ -228,21 +233,21 @@ func (c *condemner) judgeScores(ctx context.Context, req *nodev1.QueryRequest, i
 }
 
 // judgeWeighted looks at a question that was ranked by the weights of a variant and had no
-// finite score. The weights of a variant are no fault of the version, so the question is
-// asked again by the version's own weights, and judged by that. One such question in
-// condemnAfter is asked again, and each while the answers speak against the version.
+// finite score. The weights of a variant are no fault of the version. So the node asks the
+// question again by the version's own weights, and judges that. It does so for one of
+// condemnAfter such questions, and for each while the evidence speaks against the version.
 func (c *condemner) judgeWeighted(ctx context.Context, req *nodev1.QueryRequest, id relevance.ID, m *relevance.Model, by query.Measured) {
 	if id.Version == "" || by.Scored == 0 || by.Finite {
 		return
 	}
 	e := c.evidence(m)
 	if n := e.nan.Load(); e.weighted.Add(1)%condemnAfter == 1 || 0 < n && n < condemnAfter {
-		_, _ = c.node.query(ctx, probeOf(req, id)) // which judges it; the answer is not used
+		_, _ = c.node.query(ctx, probeOf(req, id)) // query judges the version; the answer is not used
 	}
 }
 
-// probeOf returns a question for the best item alone, by another version or by the same one
-// without weights.
+// probeOf returns the question of req for the best item alone, by the version by and its own
+// weights.
 func probeOf(req *nodev1.QueryRequest, by relevance.ID) *nodev1.QueryRequest {
 	return &nodev1.QueryRequest{
 		Entities: req.Entities, Types: req.Types, FromMs: req.FromMs, ToMs: req.ToMs, AsOfMs: req.AsOfMs, Viewer: req.Viewer,
@@ -257,6 +262,7 @@ func reset(n *atomic.Int32) {
 	}
 }
 
+// evidence returns the evidence against a model. It begins with none.
 func (c *condemner) evidence(m *relevance.Model) *evidence {
 	if e, ok := c.seen.Load(m); ok {
 		return e.(*evidence)
@@ -265,9 +271,9 @@ func (c *condemner) evidence(m *relevance.Model) *evidence {
 	return e.(*evidence)
 }
 
-// othersScore reports whether a version that would rank instead has a finite score for a
-// question for which this one has none. If not, the question or the features are at fault,
-// and not the version.
+// othersScore reports whether the version that would rank instead gives a finite score in a
+// question in which the version of gives none. If not, the question or the features are at
+// fault, and not the version. It returns true if no such version is known.
 func (c *condemner) othersScore(ctx context.Context, req *nodev1.QueryRequest, of relevance.ID) bool {
 	earlier := c.earlier.Load()
 	if earlier == nil {
@@ -281,29 +287,28 @@ func (c *condemner) othersScore(ctx context.Context, req *nodev1.QueryRequest, o
 		resp, err := c.node.query(context.WithValue(ctx, ownQuestion{}, true), probeOf(req, id))
 		return err == nil && len(resp.Items) > 0 && !math.IsNaN(resp.Items[0].Score) && !math.IsInf(resp.Items[0].Score, 0)
 	}
-	return true // no version is left, and a model of every binary would rank instead
+	return true // no version is left: a built-in model would rank instead
 }
 
-// dropped forgets a version that was dropped, or that was released before the cluster was
-// told that it is condemned.
+// dropped forgets a version that an operator dropped from the cluster, or released before the
+// cluster was told that it is condemned.
 func (c *condemner) dropped(id relevance.ID) {
 	c.forget(id)
 	c.change(func(all map[relevance.ID]condemned) { delete(all, id) })
 }
 
-// forget forgets what spoke against a version, as when it is released or
-// dropped.
+// forget forgets the evidence against a version.
 func (c *condemner) forget(id relevance.ID) {
 	if m, err := c.node.models.Find(id); err == nil {
 		c.seen.Delete(m)
 	}
 }
 
-// tellAgain is the pause before the cluster is told again.
+// tellAgain is the pause before a report to the cluster that failed is made again.
 const tellAgain = 2 * time.Second
 
 // run tells the cluster what is condemned here, and takes over what the cluster says, until
-// ctx ends. What the cluster no longer says has been released.
+// ctx ends. It returns the error of ctx.
 func (c *condemner) run(ctx context.Context, models *artefacts.Kind, all *artefacts.Condemned) error {
 	for {
 		changed := all.Changed()
@@ -324,7 +329,8 @@ func (c *condemner) run(ctx context.Context, models *artefacts.Kind, all *artefa
 	}
 }
 
-// takeOver takes over what the cluster says.
+// takeOver takes over what the cluster says. A version that it said to be condemned and no
+// longer does has been released.
 func (c *condemner) takeOver(says map[artefacts.Version]artefacts.Condemnation) {
 	c.change(func(all map[relevance.ID]condemned) {
 		for id, x := range all {

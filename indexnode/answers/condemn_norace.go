@@ -2,5 +2,5 @@
 
 package answers
 
-// slower is 1, without the race detector.
+// slower is how many times as long as usual code takes: 1 without the race detector.
 const slower = 1

@@ -2,6 +2,5 @@
 
 package answers
 
-// slower is how many times as long as without it code takes with the race
-// detector, at most.
+// slower is how many times as long as usual code takes under the race detector, at most.
 const slower = 20

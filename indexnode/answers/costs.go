@@ -9,39 +9,41 @@ import (
 )
 
 const (
-	// harmless is the time that a model may always take, however few rows it scored: to begin
-	// takes longer than to score a few.
+	// harmless is the time that a portion takes at least before it is judged. For few rows,
+	// to begin takes longer than to score them.
 	harmless = 200 * time.Microsecond
-	// tooLong is how long a model may take in one question at most if it takes too long for
-	// each record. After that it is condemned without waiting for other questions.
+	// tooLong is how much time of a processor a version may take in one question, in portions
+	// that took too long, before it is condemned by that question alone.
 	tooLong = 250 * time.Millisecond
-	// costAsked is in how many questions a version must be too slow to be condemned sooner.
+	// costAsked is in how many questions a version must have been too slow to be condemned
+	// after condemnAfter portions.
 	costAsked = 3
 )
 
-// costWatch judges how long a version takes in a question, while it ranks and not only at
-// the end: if a processor answers many questions at a time by a version that is far too slow,
-// none of them ends soon. Once the version is condemned, the question ends.
+// costWatch judges how long a version takes in a question. It does so for each portion of the
+// rows while the version ranks, not only at the end: if a machine answers many questions by a
+// version that is far too slow, none of them ends soon. Once the version is condemned, the
+// question ends if it gives way. It is a [query.Watcher].
 type costWatch struct {
 	of       *condemner
 	id       relevance.ID
 	model    *relevance.Model
 	evidence *evidence
-	refuses  bool // the question ends once the version is condemned
+	refuses  bool // the question gives way: it ends once the version is condemned
 
-	processor bool // took is the time of a processor, and not time that passed
-	// Of the rows that were scored since they were judged last, a portion:
+	processor bool // took is time of a processor, and not time that passed
+	// The portion at hand: the rows that were scored since the last one was judged.
 	rows int           // how many
-	read int           // bytes of texts and items of lists that were read for them
+	read int           // how many bytes of texts and items of lists were read for them
 	took time.Duration // how long that took
 
-	against time.Duration // of a processor, in portions that took too long
+	against time.Duration // time of a processor in portions that took too long
 	slow    bool          // some portion took too long
 	counted bool          // the question is counted as one with such portions
 }
 
-// begin starts to watch how long a version takes in a question. It returns nil for a model
-// that every binary has, which cannot be condemned.
+// begin starts to watch how long a version takes in a question. It returns nil for a built-in
+// model, which cannot be condemned.
 func (w *costWatch) begin(c *condemner, id relevance.ID, m *relevance.Model, refuses bool) query.Watcher {
 	if id.Version == "" {
 		return nil
@@ -50,9 +52,9 @@ func (w *costWatch) begin(c *condemner, id relevance.ID, m *relevance.Model, ref
 	return w
 }
 
-// Processor reports whether the version is suspected, because it was slow before. Then the
-// time of a processor is measured: time also passes while the process is stopped, or others
-// have the processor.
+// Processor reports whether the time of a processor is to be measured in place of the time
+// that passes. It is if the version is suspected, since it was slow by the clock: time also
+// passes while the process is stopped, or others have the processor.
 func (w *costWatch) Processor() bool {
 	if !w.processor && w.evidence.suspected() {
 		w.processor, w.rows, w.read, w.took = true, 0, 0, 0
@@ -60,8 +62,8 @@ func (w *costWatch) Processor() bool {
 	return w.processor
 }
 
-// Scored judges the rows that were scored since the last time, once these took long enough
-// to tell something.
+// Scored adds rows to the portion, and judges it once it took harmless or longer. The error
+// ends the question: its version is condemned.
 func (w *costWatch) Scored(rows, read int, took time.Duration) error {
 	w.rows, w.read, w.took = w.rows+rows, w.read+read, w.took+took
 	if w.took >= harmless {
@@ -76,8 +78,8 @@ func (w *costWatch) Scored(rows, read int, took time.Duration) error {
 	return nil
 }
 
-// judge judges a portion. How long texts and lists are is no fault of the version, but of the
-// records: the more of them it has to read, the longer it may take.
+// judge judges the portion. The length of texts and lists is no fault of the version: the more
+// of them it reads, the longer it may take.
 func (w *costWatch) judge() {
 	e, rows := w.evidence, time.Duration(w.rows)
 	limit := rows*e.limit + time.Duration(w.read)*slower*relevance.ReadLimit
@@ -86,7 +88,7 @@ func (w *costWatch) judge() {
 		return
 	}
 	if w.slow = true; !w.processor {
-		e.slow.CompareAndSwap(0, 1) // it is suspected; the machine may be the cause: see Processor
+		e.slow.CompareAndSwap(0, 1) // the version is suspected; the machine may be the cause, so the next portion is measured by processor
 		return
 	}
 	if w.against += w.took; !w.counted {
@@ -102,16 +104,15 @@ func (w *costWatch) judge() {
 	}
 }
 
-// end ends the suspicion of a version where no portion of a question was too slow. A
-// portion in time ends it at once: see judge.
+// end is called at the end of a question. It ends the suspicion of the version if no portion
+// was too slow, also if the last portion was too short to judge.
 func (w *costWatch) end(by query.Measured) {
 	if w.of != nil && by.Took > 0 && !w.slow {
 		w.evidence.acquitCost()
 	}
 }
 
-// suspected reports whether a portion took too long, and neither a portion nor a question
-// has been in time since.
+// suspected reports whether a portion took too long, and none has been in time since.
 func (e *evidence) suspected() bool { return e.slow.Load() > 0 }
 
 // acquitCost forgets that a version took too long.

@@ -17,30 +17,30 @@ import (
 	"github.com/millrace/millrace/internal/filter"
 )
 
-// examination says what became of one record in every timeline, of whatever
-// type, of the entities that were asked for: where it was a candidate, by the
-// answer; where it was none, by the store.
+// examination finds out what became of one record in the timelines, of all types, of the
+// entities that a question asks for. If the record was a candidate in a timeline, the query
+// tells; otherwise the store does.
 type examination struct {
 	node     *Server
 	r        *question
 	id       millrace.RecordID
-	accounts []query.Account
-	found    []*nodev1.Finding
-	moved    bool // the store has seen a change of the record that the answer has not
+	accounts []query.Account   // what the query tells, for each timeline in which the record was a candidate
+	found    []*nodev1.Finding // the result
+	moved    bool              // the record has changed in the store since the query read it
 }
 
-// maxExamined bounds the timelines that are looked through for a record, each by
-// a read of the store.
+// maxExamined bounds how many timelines are looked through for a record, each by a read of the
+// store.
 const maxExamined = 100_000
 
-// maxExaminations is how many times a question is answered at most until the record to
-// examine does not change meanwhile; after the last the caller gets errMoved.
+// maxExaminations is how many times a question is answered at most, in the hope that the
+// record to examine does not change meanwhile. If it did in the last, the caller gets errMoved.
 const maxExaminations = 5
 
 var errMoved error = &millrace.Error{Reason: millrace.ReasonUnavailable, Detail: "the record changes while it is examined", WayOut: "try again after a pause"}
 
-// explain adds to an answer what the request wants to know beyond the items. q has
-// been answered.
+// explain adds to an answer what the request wants to know beside the items. It is called
+// after q.Answer.
 func (s *Server) explain(ctx context.Context, r *question, q *query.Query, req *nodev1.QueryRequest, resp *nodev1.QueryResponse) (err error) {
 	if req.Examine != "" {
 		x, err := s.examine(ctx, r, q, millrace.RecordID(req.Examine))
@@ -68,7 +68,8 @@ func (s *Server) explain(ctx context.Context, r *question, q *query.Query, req *
 	return nil
 }
 
-// explain tells what was read from the store, and of each item whether it was.
+// explain adds how many timelines were read from the store and how long that took, and for
+// each item whether it came from the cache of records (fat) or from the store.
 func (q *question) explain(resp *nodev1.QueryResponse) {
 	before := map[millrace.Timeline]millrace.Time{}
 	for m := range q.Misses() {
@@ -84,6 +85,8 @@ func (q *question) explain(resp *nodev1.QueryResponse) {
 	}
 }
 
+// examine returns what became of the record id in a question. With moved set in it, the
+// question is to be answered again.
 func (s *Server) examine(ctx context.Context, r *question, q *query.Query, id millrace.RecordID) (*examination, error) {
 	x := &examination{node: s, r: r, id: id}
 	var err error
@@ -112,7 +115,7 @@ func (s *Server) examine(ctx context.Context, r *question, q *query.Query, id mi
 	return x, nil
 }
 
-// look accounts for the record in one timeline.
+// look adds what became of the record in one timeline.
 func (x *examination) look(p millrace.Partition, t millrace.Timeline) error {
 	kept, ok, err := x.node.store.Find(p, t, x.id)
 	if err != nil {
@@ -130,7 +133,7 @@ func (x *examination) look(p millrace.Partition, t millrace.Timeline) error {
 	f := &nodev1.Finding{
 		Entity: string(t.Entity), Type: string(t.Type), TimeMs: int64(kept.Time), Version: kept.Version, Object: string(kept.Object), Dropped: why,
 	}
-	if f.Object == "" { // about itself
+	if f.Object == "" { // a record without an object is its own
 		f.Object = string(x.id)
 	}
 	if at >= 0 {
@@ -140,7 +143,7 @@ func (x *examination) look(p millrace.Partition, t millrace.Timeline) error {
 	return nil
 }
 
-// droppedBefore says why a record in the store is no candidate, or "".
+// droppedBefore returns why a record in the store is no candidate; "" if it is one.
 func (x *examination) droppedBefore(f *store.Found, t millrace.Timeline) string {
 	switch {
 	case f.Expired:
@@ -155,7 +158,7 @@ func (x *examination) droppedBefore(f *store.Found, t millrace.Timeline) string 
 	return ""
 }
 
-// account says what became of a candidate.
+// account adds to f what became of a candidate.
 func (x *examination) account(f *nodev1.Finding, a *query.Account) {
 	f.Served = a.Served
 	if a.Dropped.Outcome == filter.Kept {
@@ -183,7 +186,7 @@ func rankOf(it *nodev1.Item) millrace.Rank {
 	}
 }
 
-// valueOf puts a value that a filter reads on the wire.
+// valueOf returns a value that a filter read as a message.
 func valueOf(v any) *structpb.Value {
 	switch v := v.(type) {
 	case bool:
@@ -204,7 +207,8 @@ func valueOf(v any) *structpb.Value {
 	return structpb.NewNullValue()
 }
 
-// numberOf writes what JSON has no number for as the text that ProtoJSON has for it.
+// numberOf returns a number as a message. NaN and the infinities, which JSON does not have, are
+// the texts that ProtoJSON writes for them.
 func numberOf(v float64) *structpb.Value {
 	switch {
 	case math.IsNaN(v):
@@ -225,7 +229,7 @@ func listOf[T any](values []T, of func(T) *structpb.Value) *structpb.Value {
 	return structpb.NewListValue(l)
 }
 
-// clauses tells what each clause of the filter dropped.
+// clauses returns how many candidates each clause of the filter dropped.
 func clauses(q *query.Query, f *filter.Filter) (all []*feedv1.ClauseCounts) {
 	for i, c := range q.Clauses() {
 		all = append(all, &feedv1.ClauseCounts{Clause: f.Sources()[i], False: c.False, Null: c.Null, Error: c.Error, Nan: c.NaN})

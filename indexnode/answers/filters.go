@@ -11,31 +11,30 @@ import (
 	"github.com/millrace/millrace/schemas/registry"
 )
 
-// filterCache keeps compiled filters: a feed sends the same few again and
-// again.
+// filterCache keeps compiled filters, since the requests of a feed have the same few.
 type filterCache struct {
-	mu       sync.Mutex // never held while one is compiled
-	known    *registry.Snapshot
+	mu       sync.Mutex         // not held while a filter is compiled
+	known    *registry.Snapshot // the schemas that all of compiled are for
 	compiled map[sources]*compiled
 }
 
-// sources are a caller's filter and a feed's, of which either may be empty.
+// sources are the texts of a caller's filter and of a feed's; "" for none.
 type sources struct{ request, feed string }
 
-// compiled is a filter, by whoever asks for it first. The others wait for it,
-// and nobody else does.
+// compiled is a filter that the first question which needs it compiles. Further questions
+// with the same filter wait for that; others do not.
 type compiled struct {
 	once sync.Once
 	f    *filter.Filter
 	err  error
 }
 
-// maxFilters bounds the cache; when it is full it starts over.
+// maxFilters is how many filters the cache keeps. When it is full it drops all of them.
 const maxFilters = 1024
 
-// join returns the filter that holds where a caller's and a feed's do, nil
-// where neither says anything. Each is parsed by itself: brackets, comments and
-// strings of one mean nothing to the other.
+// join returns the filter that is true for what both the caller's filter and the feed's are
+// true for; nil if both are empty. Each is parsed by itself, so that an open bracket, comment
+// or string in one cannot change the other.
 func (f *filterCache) join(from sources, known *registry.Snapshot) (*filter.Filter, error) {
 	switch {
 	case from == sources{}:
@@ -53,11 +52,11 @@ func (f *filterCache) join(from sources, known *registry.Snapshot) (*filter.Filt
 	}, known)
 }
 
-// get returns a filter, which make makes if nobody has asked for it yet.
+// get returns the filter of from, and calls make the first time that it is asked for.
 func (f *filterCache) get(from sources, make func() (*filter.Filter, error), known *registry.Snapshot) (*filter.Filter, error) {
 	one := f.of(from, known)
 	one.once.Do(func() {
-		defer panics.Contain(&one.err) // or the next to ask would have no filter, and no error
+		defer panics.Contain(&one.err) // without this, questions after a panic would get no filter and no error
 		one.f, one.err = make()
 	})
 	if one.err != nil {
@@ -66,7 +65,8 @@ func (f *filterCache) get(from sources, make func() (*filter.Filter, error), kno
 	return one.f, one.err
 }
 
-// of returns what is to become of a filter, or has.
+// of returns the entry of the cache for from, and makes one if there is none. If known is
+// another snapshot than before, it first drops all filters.
 func (f *filterCache) of(from sources, known *registry.Snapshot) *compiled {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -82,8 +82,7 @@ func (f *filterCache) of(from sources, known *registry.Snapshot) *compiled {
 	return one
 }
 
-// forget lets go of a filter that is none: it would take the room of one that
-// is.
+// forget removes a filter that did not compile, since it would take the room of one that does.
 func (f *filterCache) forget(from sources, one *compiled) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -92,7 +91,8 @@ func (f *filterCache) forget(from sources, one *compiled) {
 	}
 }
 
-// compile compiles a filter for the records and features of every family.
+// compile compiles a filter for the records and features of every schema that is known. The
+// error of a wrong filter is a [millrace.Error].
 func compile(src string, known *registry.Snapshot) (*filter.Filter, error) {
 	f, err := filter.Compile(src, filter.EnvOf(known))
 	var bad *expr.Error

@@ -13,8 +13,9 @@ import (
 	"github.com/millrace/millrace/relevance"
 )
 
-// items returns items as messages. These are encoded after the memory of the timelines is
-// given back, so what belongs to timelines is copied, into a few large pieces.
+// items returns the items of an answer as messages. These are encoded after the memory of the
+// timelines is released. So texts and bodies, which are in that memory, are copied to that of
+// room, which items makes. models are the shadow models; nil if there are none.
 func (s *Server) items(from []query.Item, room *itemRoom, models *relevance.Joint) []*nodev1.Item {
 	room.texts.Grow(room.textBytes)
 	room.items, room.bodies = make([]nodev1.Item, room.count), make([]byte, 0, room.bodyBytes)
@@ -23,7 +24,7 @@ func (s *Server) items(from []query.Item, room *itemRoom, models *relevance.Join
 		switch why := from[i].Why; {
 		case why != nil:
 			all[i].Explain = s.why(why)
-		case models != nil: // measured
+		case models != nil: // measured, and not explained
 			all[i].Explain = &feedv1.ItemExplain{}
 		default:
 			continue
@@ -33,7 +34,8 @@ func (s *Server) items(from []query.Item, room *itemRoom, models *relevance.Join
 	return all
 }
 
-// tellFeatures adds the features of items to an answer, in the order of the model's spec.
+// tellFeatures adds to an answer the names of the features in the spec of m, and their values
+// for each item in that order. A feature without a value is NaN.
 func tellFeatures(resp *nodev1.QueryResponse, m *relevance.Model, from []query.Item) {
 	at := map[string]int{}
 	for i, f := range m.Spec().Features {
@@ -60,7 +62,8 @@ func tellFeatures(resp *nodev1.QueryResponse, m *relevance.Model, from []query.I
 	}
 }
 
-// itemRoom is memory for items, of the size that [itemRoom.measure] found.
+// itemRoom is memory for the items of an answer, made in a few large pieces. First measure
+// adds up how much is needed, then of fills it.
 type itemRoom struct {
 	count, textBytes, bodyBytes, nameBytes int
 
@@ -69,6 +72,7 @@ type itemRoom struct {
 	bodies []byte
 }
 
+// measure adds what items need, with the further items in them.
 func (r *itemRoom) measure(from []query.Item) {
 	r.count += len(from)
 	for i := range from {
@@ -80,12 +84,12 @@ func (r *itemRoom) measure(from []query.Item) {
 	}
 }
 
-// bytes returns about what the items take on the wire.
+// bytes returns an upper estimate of the bytes that the items take on the wire.
 func (r *itemRoom) bytes() int64 {
 	return int64(nodewire.ItemBytes*r.count + r.textBytes + r.bodyBytes + r.nameBytes)
 }
 
-// of returns items as messages, in the memory that was made for them.
+// of returns items as messages in the memory of r.
 func (r *itemRoom) of(from []query.Item) []*nodev1.Item {
 	if len(from) == 0 {
 		return nil
@@ -107,14 +111,15 @@ func (r *itemRoom) of(from []query.Item) []*nodev1.Item {
 	return all
 }
 
-// text returns a copy of s.
+// text returns a copy of s in the memory of r.
 func (r *itemRoom) text(s string) string {
 	at := r.texts.Len()
 	r.texts.WriteString(s)
 	return r.texts.String()[at:]
 }
 
-// shadow adds the scores of shadow models, which rank nothing, to what explains an item.
+// shadow adds the scores of shadow models to the explanation of an item. Shadow models score
+// items, and do not rank them.
 func shadow(out *feedv1.ItemExplain, s *query.Shadow, models *relevance.Joint) {
 	if s.Err != nil {
 		out.ShadowError = s.Err.Error()

@@ -6,12 +6,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// counters are what is told of questions.
+// counters are the metrics of questions.
 type counters struct {
-	queries  *prometheus.CounterVec // by outcome
-	answered prometheus.Counter     // those of queries answered
-	stages   [3]prometheus.Observer // of answered queries: the time of each
-	seconds  *prometheus.HistogramVec
+	queries  *prometheus.CounterVec   // by outcome
+	answered prometheus.Counter       // that of queries for queryAnswered
+	stages   [3]prometheus.Observer   // those of seconds, in the order of stageNames
+	seconds  *prometheus.HistogramVec // the time of answered queries, by stage
 }
 
 // stageNames are the stages of a query.
@@ -20,10 +20,10 @@ var stageNames = [3]string{"resolve", "scan", "rank"}
 // Outcomes of queries.
 const (
 	queryAnswered = "answered"
-	queryRefused  = "refused" // it is wrong
+	queryRefused  = "refused" // the request is wrong
 	queryFailed   = "failed"
-	queryStopped  = "stopped" // nobody waited any more while it was worked on
-	queryExpired  = "expired" // nobody waited any more, so it was not begun
+	queryStopped  = "stopped" // the caller gave up, or its deadline passed, while it was worked on
+	queryExpired  = "expired" // the same before it was begun
 )
 
 func newCounters() counters {
@@ -34,7 +34,7 @@ func newCounters() counters {
 			Buckets: prometheus.ExponentialBucketsRange(0.00005, 5, 16)}, []string{"stage"}),
 	}
 	for _, outcome := range []string{queryRefused, queryFailed, queryStopped, queryExpired} {
-		c.queries.WithLabelValues(outcome) // at 0, so that the first of them is a rise
+		c.queries.WithLabelValues(outcome) // begins at 0, so that rate() sees the first one
 	}
 	c.answered = c.queries.WithLabelValues(queryAnswered)
 	for i, stage := range stageNames {
@@ -43,12 +43,12 @@ func newCounters() counters {
 	return c
 }
 
-// Collectors are the metrics of questions, and of versions that failed.
+// Collectors returns the metrics of questions, and of versions that were condemned.
 func (s *Server) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{s.counters.queries, s.counters.seconds, s.condemned.counters}
 }
 
-// took counts the stages of an answered query.
+// took counts the times of the stages of an answered query, in the order of stageNames.
 func (c *counters) took(stages ...time.Duration) {
 	for i, d := range stages {
 		c.stages[i].Observe(d.Seconds())

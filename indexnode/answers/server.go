@@ -1,5 +1,7 @@
-// Package answers answers questions: what a request asks for is checked, found,
-// ranked by query, and put on the wire. It judges meanwhile the models that rank.
+// Package answers answers the questions that brokers ask an index node. It checks a request,
+// resolves the timelines that it asks for (package lookup), scans and ranks their records
+// (package query), and makes the answer. Meanwhile it judges the models that rank: a version
+// that panics, gives no finite scores or takes far too long is condemned.
 package answers
 
 import (
@@ -32,7 +34,7 @@ import (
 	"github.com/millrace/millrace/schemas/registry"
 )
 
-// Config is what questions are answered with. All of it is required.
+// Config is what a Server needs. All of it is required.
 type Config struct {
 	Node    millrace.NodeID
 	Store   *store.Store
@@ -44,7 +46,7 @@ type Config struct {
 	Log     *slog.Logger
 }
 
-// Server answers questions.
+// Server answers questions. Its methods may be called concurrently.
 type Server struct {
 	id          millrace.NodeID
 	log         *slog.Logger
@@ -57,52 +59,54 @@ type Server struct {
 	filters     filterCache
 	asked       atomic.Pointer[nodev1.QueryRequest] // the newest question that was answered
 	counters    counters
-	condemned   *condemner                   // versions of models that failed
-	schemasHeld atomic.Pointer[func() error] // why a schema is not known here yet
+	condemned   *condemner                   // knows the versions of models that failed
+	schemasHeld atomic.Pointer[func() error] // see HeldBy; nil: not set
 	absent      absences
 }
 
-// New returns a server.
+// New returns a Server.
 func New(c Config) *Server {
 	n := &Server{id: c.Node, log: c.Log, store: c.Store, cache: c.Cache, schemas: c.Schemas, models: c.Models, lookup: c.Lookup, panics: c.Panics, counters: newCounters()}
 	n.condemned = newCondemner(n)
 	return n
 }
 
-// HeldBy says who tells why a schema is not known here yet.
+// HeldBy sets the function that returns why this node lacks a schema that others may have; nil
+// if it lacks none.
 func (s *Server) HeldBy(why func() error) { s.schemasHeld.Store(&why) }
 
-// Newest returns the newest question that was answered, nil if none was.
+// Newest returns the newest question that was answered; nil if none was.
 func (s *Server) Newest() *nodev1.QueryRequest { return s.asked.Load() }
 
-// TakeOver takes over what the cluster says of versions that failed, before the first
-// question. Earlier tells which versions of a name served before.
+// TakeOver takes over the versions that the cluster says are condemned. It is to be called
+// before the first question. earlier returns the versions of a name that served before, the
+// one that would rank instead first.
 func (s *Server) TakeOver(says map[artefacts.Version]artefacts.Condemnation, earlier func(name string) []artefacts.Version) {
 	s.condemned.takeOver(says)
 	s.condemned.earlier.Store(&earlier)
 }
 
-// FollowCondemned tells the cluster which versions failed here, and takes over what
-// it says, until ctx ends.
+// FollowCondemned tells the cluster which versions failed here, and takes over those that the
+// cluster says are condemned, until ctx ends.
 func (s *Server) FollowCondemned(ctx context.Context, models *artefacts.Kind, all *artefacts.Condemned) error {
 	return s.condemned.run(ctx, models, all)
 }
 
-// Dropped forgets what spoke against a version that is no more.
+// Dropped forgets what spoke against a version that the cluster no longer has.
 func (s *Server) Dropped(id relevance.ID) { s.condemned.dropped(id) }
 
-// absences are when it was told last of each model that is asked for and not here.
+// absences bound how often the log says that a model is asked for and not here.
 type absences struct {
 	mu   sync.Mutex
-	told map[string]time.Time
+	told map[string]time.Time // when it was said last, by the text
 }
 
 const (
-	absentEvery = time.Minute
-	maxAbsent   = 100
+	absentEvery = time.Minute // how often the log says it of one model
+	maxAbsent   = 100         // how many texts are kept; then all are forgotten
 )
 
-// tells reports whether it is time to tell of one.
+// tells reports whether the log is to say what now.
 func (a *absences) tells(what string, now time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -116,8 +120,8 @@ func (a *absences) tells(what string, now time.Time) bool {
 	return true
 }
 
-// logFailure tells of a question that failed. A model that is not here is one fact, and
-// other nodes answer: it is told once a minute, and not by each question.
+// logFailure logs a question that failed. That a model is not here is logged once a minute, and
+// not for each question, since other nodes answer these.
 func (s *Server) logFailure(err error, now time.Time) {
 	e, ok := errors.AsType[*millrace.Error](err)
 	switch {
@@ -157,8 +161,8 @@ func (s *Server) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.Q
 	return nil, rpcerr.Status(err)
 }
 
-// expired reports why nobody waits for an answer any more, or nil. It looks at
-// the clock: on a busy machine contexts end late.
+// expired returns an error if the deadline of ctx has passed or ctx has ended; nil if somebody
+// still waits for the answer. It looks at the clock, since on a busy machine contexts end late.
 func expired(ctx context.Context) error {
 	if end, ok := ctx.Deadline(); ok && !time.Now().Before(end) {
 		return context.DeadlineExceeded
@@ -166,12 +170,12 @@ func expired(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// maxQueryTime bounds a question whose asker would wait longer, or for ever:
-// what is replaced in the cache meanwhile takes memory until it is over.
+// maxQueryTime bounds a question whose caller would wait longer. Memory of the cache that is
+// replaced while a question runs can be used again only once the question has ended.
 const maxQueryTime = time.Minute
 
-// bounded returns ctx with a deadline no later than in maxQueryTime. Most have
-// an earlier one, and stay as they are.
+// bounded returns ctx with a deadline no later than in maxQueryTime. It returns ctx itself if
+// it has an earlier one, as most have.
 func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	if end, ok := ctx.Deadline(); ok && time.Until(end) <= maxQueryTime {
 		return ctx, func() {}
@@ -179,7 +183,8 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, maxQueryTime)
 }
 
-// question is one that is answered. Its memory is used again by the next.
+// question is a question that is being answered. The pool questions keeps its memory for
+// further ones.
 type question struct {
 	*lookup.Resolution
 	spec   *query.Spec
@@ -190,14 +195,14 @@ type question struct {
 
 var questions = sync.Pool{New: func() any { return new(question) }}
 
-// release gives the memory back, and with it what was resolved.
+// release releases the timelines that q has resolved, and returns q to the pool.
 func (q *question) release() {
 	q.Resolution.Release()
 	*q = question{}
 	questions.Put(q)
 }
 
-// asked is what timelines are asked for.
+// asked returns what the question needs of timelines.
 func (q *question) asked() lookup.Asked {
 	s := q.spec
 	return lookup.Asked{
@@ -207,7 +212,8 @@ func (q *question) asked() lookup.Asked {
 	}
 }
 
-// query answers a question. One that panics is an error.
+// query answers a question. It does so again while the record to examine changes meanwhile,
+// maxExaminations times at most. A panic is an error.
 func (s *Server) query(ctx context.Context, req *nodev1.QueryRequest) (_ *nodev1.QueryResponse, err error) {
 	defer func() { s.panics.Tell(err) }()
 	defer panics.Contain(&err)
@@ -219,7 +225,8 @@ func (s *Server) query(ctx context.Context, req *nodev1.QueryRequest) (_ *nodev1
 	return s.answer(ctx, req)
 }
 
-// answer answers once. With errMoved it may be asked again.
+// answer answers a question once. The error errMoved says that the record to examine has
+// changed meanwhile.
 func (s *Server) answer(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
 	spec, err := s.spec(req)
 	if err != nil {
@@ -245,13 +252,14 @@ func (s *Server) answer(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.
 	resolved := time.Now()
 	q := query.New(spec)
 	resp, err := s.rank(ctx, r, q, req, began, resolved)
-	if !panics.In(err) { // what panicked is not used again
+	if !panics.In(err) { // a query that panicked is not used again
 		q.Release()
 	}
 	return resp, err
 }
 
-// rank scans, and judges the versions that score by it.
+// rank is scan, and judges the versions of models that score in it. The times began and
+// resolved are those before and after the timelines were resolved.
 func (s *Server) rank(ctx context.Context, r *question, q *query.Query, req *nodev1.QueryRequest, began, resolved time.Time) (resp *nodev1.QueryResponse, err error) {
 	defer s.condemned.blame(req, q, &err)
 	if ctx.Value(ownQuestion{}) == nil {
@@ -262,7 +270,7 @@ func (s *Server) rank(ctx context.Context, r *question, q *query.Query, req *nod
 	return resp, err
 }
 
-// scan answers by q what was resolved.
+// scan makes the answer by q from the timelines that r has resolved.
 func (s *Server) scan(ctx context.Context, r *question, q *query.Query, req *nodev1.QueryRequest, began, resolved time.Time) (*nodev1.QueryResponse, error) {
 	spec := r.spec
 	r.Add(q)
@@ -320,8 +328,9 @@ func (s *Server) scan(ctx context.Context, r *question, q *query.Query, req *nod
 	return resp, nil
 }
 
-// fits withholds an answer that takes more than the request allows, and
-// refuses one that takes more than any may, or than there is memory for.
+// fits checks an answer of about so many bytes. If they are more than the request allows, fits
+// empties the answer and sets WithheldBytes. If they are more than any answer may have, or
+// than there is memory for, it returns an error.
 func (q *question) fits(req *nodev1.QueryRequest, resp *nodev1.QueryResponse, bytes int64) error {
 	switch {
 	case bytes > maxAnswerBytes:
@@ -330,10 +339,11 @@ func (q *question) fits(req *nodev1.QueryRequest, resp *nodev1.QueryResponse, by
 		resp.Items, resp.Findings, resp.Above, resp.Clauses, resp.WithheldBytes = nil, nil, nil, nil, bytes
 		return nil
 	}
-	return q.More(2 * bytes) // here, and as it is written
+	return q.More(2 * bytes) // the message, and its encoded form
 }
 
-// tellTypes says which of the types asked no record of this node has.
+// tellTypes adds to an answer the types that the question names and no record of this node
+// has. If there are any, it also adds the types that records have.
 func (s *Server) tellTypes(r *question, resp *nodev1.QueryResponse) {
 	if len(r.types) == 0 {
 		return
@@ -354,5 +364,5 @@ func (s *Server) tellTypes(r *question, resp *nodev1.QueryResponse) {
 	}
 }
 
-// maxAnswerBytes bounds an answer: brokers take no larger message.
+// maxAnswerBytes bounds an answer, in bytes: brokers take no larger message.
 const maxAnswerBytes = 31 << 20

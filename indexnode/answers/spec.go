@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/relevance/weights"
 )
 
-// spec checks a request and turns it into a question.
+// spec checks a request and returns what package query needs of it.
 func (s *Server) spec(req *nodev1.QueryRequest) (query.Spec, error) {
 	spec := query.Spec{
 		From: millrace.Time(req.FromMs), To: millrace.Time(req.ToMs), AsOf: millrace.Time(req.AsOfMs),
@@ -59,9 +59,9 @@ func (s *Server) spec(req *nodev1.QueryRequest) (query.Spec, error) {
 	return spec, err
 }
 
-// unlessHeld is the refusal of a filter, unless this node lacks a schema that
-// others may have by which it is good: then it cannot tell, and another replica
-// is asked.
+// unlessHeld returns refused, the refusal of a filter, unless this node lacks a schema that
+// others may have. With that schema the filter may be good. So the error is then one after
+// which brokers ask another replica.
 func (s *Server) unlessHeld(refused error) error {
 	if held := s.schemasHeld.Load(); held != nil {
 		if why := (*held)(); why != nil {
@@ -71,8 +71,8 @@ func (s *Server) unlessHeld(refused error) error {
 	return refused
 }
 
-// tooMany refuses a request that has more of something than brokers send, before
-// anything is made of it.
+// tooMany returns an error if a request has more of something than brokers send. It is called
+// before anything is made of the request.
 func tooMany(req *nodev1.QueryRequest) error {
 	v := req.Viewer
 	for _, has := range []struct {
@@ -101,8 +101,8 @@ func tooMany(req *nodev1.QueryRequest) error {
 	return nil
 }
 
-// served returns what earlier pages served, and sets the key of its hashes: none
-// for those of a broker that does not know it.
+// served returns the hashes of the records that earlier pages served, and sets the key that
+// they are made under. Hashes from an old broker, which sends no key, are under the zero key.
 func served(req *nodev1.QueryRequest, key *millrace.ServedKey) (map[uint64]struct{}, error) {
 	if len(req.Exclude) == 0 {
 		return nil, nil
@@ -118,12 +118,13 @@ func served(req *nodev1.QueryRequest, key *millrace.ServedKey) (map[uint64]struc
 	return all, nil
 }
 
+// The bounds of a request.
 const (
-	maxLimit  = 1000
-	maxShadow = 8
-	maxAbove  = 20_000
+	maxLimit  = 1000   // items
+	maxShadow = 8      // models in shadow, and models beside
+	maxAbove  = 20_000 // items whose rank is asked for
 
-	// These are what brokers take of callers.
+	// Brokers have the same bounds for their callers.
 	maxAttributes = 1_000
 	maxFeatures   = 10_000
 	maxNameBytes  = 512

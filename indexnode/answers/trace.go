@@ -10,12 +10,12 @@ import (
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 )
 
-// tracer is OpenTelemetry's, which does nothing until a process installs a
-// provider.
+// tracer makes the spans of this package. It does nothing unless the process installs a
+// provider of OpenTelemetry.
 var tracer = otel.Tracer("github.com/millrace/millrace/indexnode")
 
-// describe puts the stages of an answer on its span: when each ended, and what
-// it left.
+// describe adds the stages of an answer to its span: when each ended, and how many records
+// were left.
 func (s *Server) describe(span trace.Span, resp *nodev1.QueryResponse, resolved, scanned, ranked time.Time) {
 	stages := resp.GetStages()
 	span.SetAttributes(

@@ -19,19 +19,19 @@ import (
 )
 
 const (
-	// trialEntities is of how many entities, at most so many of a partition, the
-	// records are by which a version is tried.
+	// A version is tried on the records of about trialEntities entities of the node, of
+	// which trialEach at most are of one partition. Looking for them takes trialTime at most.
 	trialEntities, trialEach = 64, 8
 	trialTime                = 2 * time.Second
 )
 
-// ownQuestion marks the context of a question that the node asks itself, by which a
-// version is tried: it is judged by nothing else.
+// ownQuestion marks the context of a question that the node asks itself, to try a version. It
+// does not count as evidence against a version.
 type ownQuestion struct{}
 
-// try reports whether a version has a finite score for any of some records that
-// the node has, by chance, and viewers of the version's golden rows. Tried is
-// false where that cannot be asked.
+// try reports whether a version gives any of some records a finite score. The records are of
+// random entities that the node has, and the viewers are those of the version's golden rows.
+// tried is false if no such question could be answered, or none had items.
 func (c *condemner) try(ctx context.Context, id relevance.ID, m *relevance.Model) (has, tried bool) {
 	viewers := []*feedv1.Viewer{{}}
 	if m.ReadsViewer() {
@@ -59,7 +59,7 @@ func (c *condemner) try(ctx context.Context, id relevance.ID, m *relevance.Model
 	return false, tried
 }
 
-// viewersOf returns viewers of a model's golden rows.
+// viewersOf returns the viewers of a model's golden rows.
 func viewersOf(m *relevance.Model) (all []*feedv1.Viewer) {
 	for _, row := range m.Viewers() {
 		v := &feedv1.Viewer{Attributes: map[string]*structpb.Value{}}
@@ -75,8 +75,8 @@ func viewersOf(m *relevance.Model) (all []*feedv1.Viewer) {
 	return all
 }
 
-// someEntities returns entities that have timelines here, by chance, as a query
-// asks for them.
+// someEntities returns entities of random partitions that have timelines here, encoded as in a
+// request.
 func (s *Server) someEntities(ctx context.Context) (encoded []byte) {
 	ctx, cancel := context.WithTimeout(ctx, trialTime)
 	defer cancel()
@@ -104,11 +104,11 @@ func (s *Server) someEntities(ctx context.Context) (encoded []byte) {
 	return encoded
 }
 
-// coverageSample is how many candidates show what features they have.
+// coverageSample is of how many candidates the features are looked at.
 const coverageSample = 200
 
-// TellUncovered warns of features that no candidate of the newest question
-// has. It refuses nothing: each replica has other questions, and all must
+// TellUncovered logs a warning if a model reads features that no candidate of the newest
+// question has. It does not refuse the model: each replica has other questions, and all must
 // serve the same model.
 func (s *Server) TellUncovered(ctx context.Context, model relevance.ID) {
 	features, candidates, err := s.uncovered(ctx, model)
@@ -119,8 +119,8 @@ func (s *Server) TellUncovered(ctx context.Context, model relevance.ID) {
 	}
 }
 
-// uncovered asks the newest question again for the best candidates by a model,
-// and returns the features that are missing on each.
+// uncovered asks the newest question again, for the best candidates by a model. It returns the
+// features that none of them has, and how many candidates there were.
 func (s *Server) uncovered(ctx context.Context, model relevance.ID) (features []string, candidates int, err error) {
 	last := s.asked.Load()
 	if last == nil {

@@ -5,15 +5,15 @@
 //	                     │                                    ▲
 //	Enter ──────────► readers read it ──────────► Leave ──────┘
 //
-// A block that was retired is used again when every reader who began before
-// has left. Time goes in epochs, for that: a reader belongs to the epoch in
-// which it entered, an epoch begins when the readers of the one before the
-// last have left, and a block of epoch e is free from epoch e+2 on.
+// A retired block is used again once every reader that entered before it was
+// retired has left. Epochs tell when that is so: a reader belongs to the epoch in
+// which it entered, epoch e+1 begins only when the readers of epoch e-1 have left,
+// and a block that was retired in epoch e is free from epoch e+2 on.
 //
-// Blocks come from few large mappings with huge pages, since what makes a
-// random read slow is often the look-up of its address. What is free serves
+// Blocks come from a few large mappings with huge pages, since what makes a
+// random read slow is often the look-up of its address. Free memory serves
 // blocks of any size: see freeList. A mapping that is all free goes back to the
-// system while more than half of the memory is free.
+// system while more than half of the mapped memory is free.
 package arena
 
 import (
@@ -23,18 +23,21 @@ import (
 	"unsafe"
 )
 
-// Align is what the address of every block is a multiple of: a cache line.
+// Align is the size of a cache line, in bytes. The address of every block is a multiple
+// of it.
 const Align = 64
 
 const (
-	fineBytes  = 4 << 10 // up to here there is a size every 64 bytes
-	largeBytes = 8 << 20 // and up to here 16 of every doubling; beyond, a block has a mapping of its own
-	steps      = 16
-	classes    = fineBytes/Align + steps*13 + 1 // up to chunkBytes
-	// chunkBytes is the size of a mapping.
+	fineBytes  = 4 << 10 // up to here there is a size class every 64 bytes
+	largeBytes = 8 << 20 // a larger block has a mapping of its own
+	steps      = 16      // size classes of every doubling beyond fineBytes
+	// classes is the number of size classes up to chunkBytes, 13 doublings beyond
+	// fineBytes. Class 0 is not used.
+	classes = fineBytes/Align + steps*13 + 1
+	// chunkBytes is the size of a mapping that has many blocks.
 	chunkBytes = 32 << 20
-	// patience is how many blocks are retired before one looks whether the
-	// readers of others are gone.
+	// patience is after how many retired blocks the arena looks whether readers have
+	// left, so that earlier blocks are free.
 	patience = 64
 )
 
@@ -45,12 +48,12 @@ type Arena struct {
 	mu struct {
 		sync.Mutex
 		free    freeList
-		large   map[uintptr][]byte
-		limit   int        // of what is mapped, but apart; 0: none
-		apart   int        // mapped for AllocApart
-		retired [3][]block // retired, by epoch modulo 3
-		since   int        // blocks retired since the readers were looked at
-		live    int        // see Live
+		large   map[uintptr][]byte // mappings of single blocks, by address
+		limit   int                // bounds mapped bytes, without apart; 0: no bound
+		apart   int                // bytes mapped for AllocApart
+		retired [3][]block         // blocks that wait for readers, by their epoch modulo 3
+		since   int                // blocks retired since the readers were looked at
+		live    int                // see Live
 		stats   Stats
 		closed  bool
 	}
@@ -60,14 +63,15 @@ type Arena struct {
 type Stats struct {
 	Mapped  int // taken from the system
 	Used    int // in blocks given out, of which there are Blocks
-	Retired int // of Used: in blocks that wait for readers
-	Blocks  int
+	Retired int // asked for in blocks that wait for readers; Used counts these blocks, too
+	Blocks  int // the number of blocks in Used
 }
 
+// block is a block that was given out.
 type block struct {
 	at    uintptr
 	size  int  // as it was asked for
-	apart bool // has a mapping of its own
+	apart bool // from AllocApart
 }
 
 // New returns an empty arena. Close it when no block of it is in use.
@@ -78,7 +82,8 @@ func New() *Arena {
 	return a
 }
 
-// classOf returns the size class of n bytes, and its size.
+// classOf returns the smallest size class that holds n bytes, and the bytes of a block of
+// this class.
 func classOf(n int) (class, size int) {
 	if n <= fineBytes {
 		class = max(n+Align-1, Align) / Align
@@ -91,7 +96,8 @@ func classOf(n int) (class, size int) {
 	return fineBytes/Align + doubling*steps + up - steps, up << shift
 }
 
-// sizeOfBlock returns what a block of n bytes takes that is not apart.
+// sizeOfBlock returns how many bytes a block for n bytes takes, unless it is from
+// AllocApart.
 func sizeOfBlock(n int) int {
 	if n > largeBytes {
 		return rounded(n)
@@ -100,24 +106,25 @@ func sizeOfBlock(n int) int {
 	return size
 }
 
-// Limit bounds what is mapped from now on, but for [Arena.AllocApart]; 0 is no
-// bound.
+// Limit bounds the bytes that Alloc may have mapped, from now on; 0 is no bound. What
+// [Arena.AllocApart] maps does not count.
 func (a *Arena) Limit(bytes int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.mu.limit = bytes
 }
 
-// Live returns the bytes of blocks that are in use, without those that wait for
-// readers and those apart.
+// Live returns the bytes of blocks that are in use. It leaves out blocks that wait for
+// readers and those of AllocApart.
 func (a *Arena) Live() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.mu.live
 }
 
-// AllocApart returns a block with a mapping of its own, whatever the limit. It
-// goes back by [Arena.RetireApart].
+// AllocApart returns a block of n bytes with a mapping of its own, whatever the limit. Give
+// it back by [Arena.RetireApart]. It panics if the arena is closed or the system has no
+// memory.
 func (a *Arena) AllocApart(n int) []byte {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -136,8 +143,9 @@ func (a *Arena) AllocApart(n int) []byte {
 // RetireApart is Retire for a block of AllocApart.
 func (a *Arena) RetireApart(b []byte) { a.retire(block{address(b), len(b), true}) }
 
-// Alloc returns a block of n bytes, of which the content is not defined; nil
-// where the limit lets nothing more be mapped, and nothing that is free serves.
+// Alloc returns a block of n bytes with any content. It returns nil if no free memory is
+// large enough and the limit forbids to map more. It panics if the arena is closed or the
+// system has no memory.
 func (a *Arena) Alloc(n int) []byte {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -162,13 +170,13 @@ func (a *Arena) Alloc(n int) []byte {
 	return unsafe.Slice((*byte)(pointer(at)), n)
 }
 
-// pointer returns the address of memory that chunks or large keep.
+// pointer returns an address as a pointer. Chunks or large keep the memory there.
 func pointer(at uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&at)) }
 
 func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
-// mayMap reports whether the limit lets n bytes more be mapped, if need be once
-// mappings that are free have gone back.
+// mayMap reports whether the limit allows n more bytes to be mapped. If need be it first
+// gives mappings that are all free back to the system.
 func (a *Arena) mayMap(n int) bool {
 	for a.mu.limit > 0 && a.mu.stats.Mapped-a.mu.apart+n > a.mu.limit {
 		memory := a.mu.free.shrink()
@@ -195,8 +203,8 @@ func (a *Arena) allocLarge(n int) (at uintptr, size int) {
 	return at, len(b)
 }
 
-// take returns a block of a class: of what is free, of what readers have left
-// by now, or new memory; 0 if there is none.
+// take returns a block of a class. It tries free memory, then retired blocks whose readers
+// have left by now, then a new mapping. It returns 0 if the limit forbids that.
 func (a *Arena) take(class, size int) uintptr {
 	at, ok := a.mu.free.take(class, size)
 	for !ok && a.mu.stats.Retired > 0 && a.advance() {
@@ -214,7 +222,8 @@ func (a *Arena) take(class, size int) uintptr {
 	return at
 }
 
-// Free gives a block back that no reader has seen.
+// Free gives back a block of Alloc that no reader can have seen. It does nothing once the
+// arena is closed.
 func (a *Arena) Free(b []byte) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -224,8 +233,8 @@ func (a *Arena) Free(b []byte) {
 	}
 }
 
-// Retire gives a block back that readers may be reading, but that none can
-// find any more.
+// Retire gives back a block of Alloc that readers may still be reading, but that no new
+// reader can find. It does nothing once the arena is closed.
 func (a *Arena) Retire(b []byte) { a.retire(block{address(b), len(b), false}) }
 
 func (a *Arena) retire(b block) {
@@ -245,8 +254,8 @@ func (a *Arena) retire(b block) {
 	}
 }
 
-// advance begins the next epoch, if the readers of the one before are gone,
-// and frees what was retired in that one.
+// advance begins the next epoch if the readers of the previous one have left, and frees
+// what was retired in that previous one. It reports whether it did. The caller holds mu.
 func (a *Arena) advance() bool {
 	a.mu.since = 0
 	epoch := a.readers.epoch.Load()
@@ -264,6 +273,8 @@ func (a *Arena) advance() bool {
 	return true
 }
 
+// free makes the memory of a block free, or unmaps it if the block has a mapping of its
+// own. The caller holds mu.
 func (a *Arena) free(b block) {
 	if poison {
 		dead := unsafe.Slice((*byte)(pointer(b.at)), b.size)
@@ -300,8 +311,8 @@ func (a *Arena) free(b block) {
 	}
 }
 
-// poisonByte is what freed memory is filled with in builds that look for
-// readers of it.
+// poisonByte is what freed memory is filled with if poison is true, so that a read of
+// it shows.
 const poisonByte = 0xdb
 
 // Stats returns what the arena holds.
@@ -311,8 +322,8 @@ func (a *Arena) Stats() Stats {
 	return a.mu.stats
 }
 
-// Close gives all memory back to the system, unless someone still reads: a
-// straggler at the end of a process must not crash it.
+// Close gives all memory back to the system. If a reader has not left it gives back none:
+// a late read at the end of a process must not crash it.
 func (a *Arena) Close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -10,13 +10,13 @@ import (
 // serves any other later.
 //
 // A free block keeps its size in its first and in its last bytes. It is in the list of
-// the largest size class that it has room for. Its chunk has a bit where it begins and one
-// where it ends.
+// the largest size class that fits into it. Its chunk has a bit for the line at which it
+// begins and one for the line at which it ends. A line is Align bytes.
 type freeList struct {
 	lists  [classes]uintptr            // the first free block of each class, or 0
 	some   [(classes + 63) / 64]uint64 // which lists are not empty
-	bytes  int
-	chunks []*chunk // by address
+	bytes  int                         // in all free blocks
+	chunks []*chunk                    // by address
 }
 
 // chunk is a mapping.
@@ -53,8 +53,8 @@ func (f *freeList) grow(memory []byte) {
 	f.insert(c, address(memory), len(memory))
 }
 
-// shrink takes out a mapping of which all is free. It returns nil if there is none, or no
-// other mapping.
+// shrink takes out a mapping that is all free, and returns it for the caller to unmap. It
+// returns nil if there is none, or if it is the only mapping.
 func (f *freeList) shrink() (memory []byte) {
 	at := f.lists[classes-1]
 	if at == 0 || len(f.chunks) == 1 {
@@ -67,6 +67,8 @@ func (f *freeList) shrink() (memory []byte) {
 	return c.memory
 }
 
+// search returns the index in chunks of the chunk that has an address. If none has, ok is
+// false and the index is where such a chunk belongs.
 func (f *freeList) search(at uintptr) (int, bool) {
 	return slices.BinarySearchFunc(f.chunks, at, func(c *chunk, at uintptr) int {
 		switch first := address(c.memory); {
@@ -87,8 +89,9 @@ func (f *freeList) chunkOf(at uintptr) *chunk {
 	return f.chunks[i]
 }
 
-// take returns a block of a class, from the smallest free block that is known to have room
-// for it, or false if there is none.
+// take returns the address of a block of a class, of size bytes. It is the beginning of a
+// free block of the smallest class that is large enough, and the rest of that stays free.
+// ok is false if there is none.
 func (f *freeList) take(class, size int) (at uintptr, ok bool) {
 	at = f.lists[f.notEmpty(class)]
 	if at == 0 {
@@ -101,8 +104,8 @@ func (f *freeList) take(class, size int) (at uintptr, ok bool) {
 	return at, true
 }
 
-// notEmpty returns the first class, from a class on, that has a free block; 0 if none has:
-// class 0 never has any.
+// notEmpty returns the first class, from a class on, that has a free block. It returns 0 if
+// none has, since class 0 is not used.
 func (f *freeList) notEmpty(class int) int {
 	word := class / 64
 	for left := f.some[word] >> (class % 64) << (class % 64); ; left = f.some[word] {
@@ -115,7 +118,7 @@ func (f *freeList) notEmpty(class int) int {
 	}
 }
 
-// add makes n bytes free.
+// add makes n bytes free, and joins them with the free blocks beside them.
 func (f *freeList) add(at uintptr, n int) {
 	c := f.chunkOf(at)
 	if end := at + uintptr(n); c.line(end) < len(c.memory)/Align && c.first.has(c.line(end)) {
@@ -162,7 +165,7 @@ func (f *freeList) remove(c *chunk, at uintptr) (n int) {
 	return x.size
 }
 
-// classWithin returns the largest class that n bytes have room for.
+// classWithin returns the largest class whose blocks fit into n bytes.
 func classWithin(n int) int {
 	class, size := classOf(n)
 	if size > n {

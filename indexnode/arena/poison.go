@@ -2,4 +2,5 @@
 
 package arena
 
+// poison is true in builds with the race detector: see poison_race.go.
 const poison = false

@@ -2,5 +2,6 @@
 
 package arena
 
-// poison fills freed blocks, so that who reads them notices.
+// poison has freed blocks filled with poisonByte, so that a test that still reads one
+// fails.
 const poison = true

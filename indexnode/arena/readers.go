@@ -5,29 +5,30 @@ import (
 	"sync/atomic"
 )
 
-// shards is over how many counters readers spread, so that processors do not
+// shards is the number of counters over which readers spread, so that processors do not
 // pull one cache line back and forth.
 const shards = 32
 
-// firstEpoch leaves room for the epochs before it.
+// firstEpoch is the epoch of a new arena. It is larger than 2, since the code subtracts up
+// to 2 from an epoch.
 const firstEpoch = 3
 
-// readers counts who reads, by shard and parity of the epoch.
+// readers counts the readers by shard and parity of their epoch.
 //
-// At epoch e only readers of e and of e-1 are there: e+1 begins when those of
-// e-1 have left, and takes their counters. A reader who counted itself and
-// then finds that the epoch is another has counted in the wrong place, undoes
-// it, and tries again; until then it only holds up the next epoch.
+// In epoch e only readers of e and of e-1 can be reading: e+1 begins when those of
+// e-1 have left, and uses their counters. A reader that has counted itself and
+// then finds that another epoch has begun may be in the wrong counter. It takes itself out
+// and tries again; until then it only delays the next epoch.
 type readers struct {
 	epoch  atomic.Uint64
-	_      [7]uint64
+	_      [7]uint64 // so that counts begins on another cache line
 	counts [shards]struct {
-		of [2]atomic.Int64
-		_  [6]uint64
+		of [2]atomic.Int64 // by the epoch modulo 2
+		_  [6]uint64       // so that each shard is a cache line
 	}
 }
 
-// any reports whether readers of an epoch are there.
+// any reports whether an epoch has readers, or another one of the same parity.
 func (r *readers) any(epoch uint64) bool {
 	for i := range r.counts {
 		if r.counts[i].of[epoch%2].Load() != 0 {
@@ -37,10 +38,10 @@ func (r *readers) any(epoch uint64) bool {
 	return false
 }
 
-// Reader is someone who may read blocks, between [Arena.Enter] and Leave.
+// Reader may read blocks between [Arena.Enter], which makes it, and Leave.
 type Reader struct{ count *atomic.Int64 }
 
-// Enter begins to read: what is found from now on stays until Leave.
+// Enter begins a read: blocks that the caller finds from now on are not freed until Leave.
 func (a *Arena) Enter() Reader {
 	shard := rand.Uint32() % shards
 	for {
@@ -50,7 +51,7 @@ func (a *Arena) Enter() Reader {
 	}
 }
 
-// enter counts a reader, unless another epoch has begun.
+// enter counts a reader of an epoch. It is not ok if another epoch has begun.
 func (r *readers) enter(shard uint32, epoch uint64) (Reader, bool) {
 	count := &r.counts[shard].of[epoch%2]
 	count.Add(1)
@@ -61,5 +62,5 @@ func (r *readers) enter(shard uint32, epoch uint64) (Reader, bool) {
 	return Reader{count}, true
 }
 
-// Leave ends to read. What was found must not be touched any more.
+// Leave ends the read. The blocks that were found must not be touched any more.
 func (r Reader) Leave() { r.count.Add(-1) }

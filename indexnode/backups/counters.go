@@ -7,20 +7,20 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// counters is what a keeper has done, as metrics tell it.
+// counters is what a Keeper has done, for its metrics.
 type counters struct {
 	mu struct {
 		sync.Mutex
-		now        *round    // under way; nil: none
-		owed       time.Time // since when a round is: begun when the last one that succeeded was; zero: none is
-		succeeded  time.Time
-		rounds     int64
-		failures   int64
-		uploaded   int64 // bytes
-		reused     int64
-		restores   int64
-		restored   int64 // bytes
-		unrestored int64
+		now        *round    // the round under way; nil: none
+		owed       time.Time // when the last round that succeeded began, or else the first that did not; zero: there is nothing to back up
+		succeeded  time.Time // when the last round that succeeded began; zero: none did
+		rounds     int64     // that have ended
+		failures   int64     // rounds that failed
+		uploaded   int64     // bytes of files that were uploaded
+		reused     int64     // bytes of files that the bucket had
+		restores   int64     // partitions that were restored
+		restored   int64     // their bytes
+		unrestored int64     // restores that failed
 	}
 }
 

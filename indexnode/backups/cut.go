@@ -22,18 +22,20 @@ import (
 	"github.com/millrace/millrace/schemas/registry"
 )
 
-// CutConfig says what a cut is made of. All of it is required, but for Tell.
+// CutConfig says what a cut is made of. A cut is one moment of the whole log, to which all
+// partitions can be restored. All of it is required, except Tell.
 type CutConfig struct {
 	Name    string // of the cut
 	Bucket  *backup.Bucket
 	Brokers kafka.Brokers
 	Topics  kafka.Topics
-	Tell    func(step string) // is called with how far it is, in words
+	Tell    func(step string) // is told in words how far it is; may be nil
 	Log     *slog.Logger
 }
 
-// TakeCut takes one moment of the whole log, see [groups.TakeCut]. It writes into the bucket,
-// for each partition, the part of the log from its newest backup to that moment.
+// TakeCut takes a cut, see [groups.TakeCut], and writes it into the bucket, with the part
+// of each partition's log from its newest backup to the cut. It fails if a partition has
+// no backup.
 func TakeCut(ctx context.Context, cfg CutConfig) (*backup.Cut, error) {
 	if cfg.Tell == nil {
 		cfg.Tell = func(string) {}
@@ -68,12 +70,13 @@ func TakeCut(ctx context.Context, cfg CutConfig) (*backup.Cut, error) {
 // cutter takes one cut.
 type cutter struct {
 	cfg   CutConfig
-	dir   string                            // of files under way
+	dir   string                            // for temporary files
 	base  [partition.Count]*backup.Manifest // the newest backup of each partition
-	log   groups.Cut
-	tails [partition.Count]*tailWriter // the log from the backup to the cut; nil: it has nothing there
+	log   groups.Cut                        // where the log is at the cut
+	tails [partition.Count]*tailWriter      // the log from the backup to the cut; nil: there is nothing in between
 }
 
+// bases finds the newest backup of each partition.
 func (c *cutter) bases(ctx context.Context) error {
 	newest, err := c.cfg.Bucket.Newest(ctx, func(d *backup.Damage) { c.cfg.Log.Error("a backup is damaged", "err", d) })
 	if err != nil {
@@ -94,7 +97,7 @@ func (c *cutter) bases(ctx context.Context) error {
 	return nil
 }
 
-// fit refuses backups that the log of the cut does not continue.
+// fit refuses backups of another log than the cut's, and backups that are beyond the cut.
 func (c *cutter) fit() error {
 	for p, m := range c.base {
 		if got := m.Log; got != c.log.Log.String() {
@@ -109,8 +112,8 @@ func (c *cutter) fit() error {
 	return nil
 }
 
-// readTails writes what the log has between the backups and the cut to files. Each file
-// begins with the schemas.
+// readTails writes what the log has between the backups and the cut to files, one for each
+// partition that has anything there. Each file begins with the schemas.
 func (c *cutter) readTails(ctx context.Context) error {
 	rows, refused, err := c.schemas(ctx)
 	if err != nil {
@@ -163,7 +166,7 @@ func (c *cutter) newTail(p millrace.Partition, rows []registry.StoredSchema, ref
 	return t, err
 }
 
-// memory is a store of a registry, which keeps the schemas that it admits in memory.
+// memory is a store for a registry that keeps the schemas in memory.
 type memory struct{ rows []registry.StoredSchema }
 
 func (m *memory) PutSchema(x registry.StoredSchema) error {
@@ -174,7 +177,8 @@ func (m *memory) PutSchema(x registry.StoredSchema) error {
 
 func (m *memory) Schemas() ([]registry.StoredSchema, error) { return nil, nil }
 
-// schemas reads the schemas topic to its end. All records before the cut are of these schemas.
+// schemas reads the schemas topic to its end. It returns the schemas that are admitted, and
+// those that an operator has given up. All records before the cut are of these.
 func (c *cutter) schemas(ctx context.Context) ([]registry.StoredSchema, []millrace.Fingerprint, error) {
 	var kept memory
 	registry, err := registry.New(&kept, nil)
@@ -191,8 +195,8 @@ func (c *cutter) schemas(ctx context.Context) ([]registry.StoredSchema, []millra
 	return kept.rows, refused, err
 }
 
-// writeParts uploads the tails, and for each partition from which backup and tail the cut is
-// reached.
+// writeParts uploads the tails, and for each partition a part of the cut, which names the
+// backup and the tail that lead to it.
 func (c *cutter) writeParts(ctx context.Context) error {
 	parts := make([]*backup.CutPart, partition.Count)
 	g, uploading := errgroup.WithContext(ctx)

@@ -20,27 +20,27 @@ import (
 	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
-// DefaultDrill is how often a cluster drills a restore.
+// DefaultDrill is how often a cluster drills a restore: it tries one to see that it works.
 const DefaultDrill = 24 * time.Hour
 
 // DrillConfig says what is drilled. Bucket, Partitions, Node and Log are
 // required.
 type DrillConfig struct {
 	Bucket     *backup.Bucket
-	Partitions topology.Set    // one of these that have a backup
-	Node       millrace.NodeID // who drills
-	Scratch    string          // a directory; empty: the system's for temporary files
-	Progress   *backup.Progress
+	Partitions topology.Set     // one of these that has a backup is drilled
+	Node       millrace.NodeID  // the node that drills
+	Scratch    string           // a directory; empty: the system's for temporary files
+	Progress   *backup.Progress // may be nil
 	Log        *slog.Logger
 }
 
-// ErrNothingToDrill says that no partition has a backup.
+// ErrNothingToDrill says that none of the partitions has a backup.
 var ErrNothingToDrill = errors.New("backups: no partition has a backup to drill")
 
 // Drill restores the newest backup of a random partition into a store of its
 // own, reads every row of it, compares digest and offsets, and records the
-// result in the bucket. What is wrong with the backup is the Drill's Fault; an
-// error is of whoever drills.
+// result in the bucket. What is wrong with the backup becomes the Fault of the
+// backup.Drill; an error says why the drill itself could not be done.
 func Drill(ctx context.Context, cfg DrillConfig) (*backup.Drill, error) {
 	ids, err := cfg.Bucket.AllIDs(ctx)
 	if err != nil {
@@ -65,7 +65,8 @@ func Drill(ctx context.Context, cfg DrillConfig) (*backup.Drill, error) {
 	return d, cfg.Bucket.WriteDrill(ctx, d)
 }
 
-// drill restores one backup. bad is what is wrong with it.
+// drill restores the backup that d names, and sets d.Bytes. bad is what is wrong with the
+// backup; err is why it could not be drilled.
 func drill(ctx context.Context, cfg DrillConfig, d *backup.Drill) (bad, err error) {
 	m, err := cfg.Bucket.Manifest(ctx, d.Partition, d.Backup)
 	if err == nil {
@@ -91,12 +92,14 @@ func drill(ctx context.Context, cfg DrillConfig, d *backup.Drill) (bad, err erro
 	return nil, err
 }
 
-// looksForDrills is how often a keeper looks at what drills have found, at least, so
-// that each tells what the cluster's last ones did, and that it is mended.
+// looksForDrills is the longest that a Keeper waits before it looks at the drills of the
+// cluster again. So its metrics soon tell a failure that another node found, and that it is
+// mended.
 const looksForDrills = 10 * time.Minute
 
-// RunDrills drills at intervals until ctx is done. All keepers of a cluster
-// share the interval: the newest drill in the bucket counts, whoever did it.
+// RunDrills drills at intervals until ctx is done, and returns ctx's error; nil at once if
+// drills are turned off. All Keepers of a cluster share the interval: it counts from the
+// newest drill in the bucket, whichever node did it.
 func (k *Keeper) RunDrills(ctx context.Context) error {
 	if k.cfg.Drill < 0 {
 		return nil
@@ -116,8 +119,8 @@ func (k *Keeper) RunDrills(ctx context.Context) error {
 	}
 }
 
-// drillWhenDue drills if the cluster has not for as long as it should, and
-// returns when to look again.
+// drillWhenDue drills if the last drill of the cluster is longer ago than the interval. It
+// returns how long to wait before the next look.
 func (k *Keeper) drillWhenDue(ctx context.Context) (time.Duration, error) {
 	b, err := k.bucket(ctx)
 	if err != nil {
@@ -134,7 +137,7 @@ func (k *Keeper) drillWhenDue(ctx context.Context) (time.Duration, error) {
 			return min(left, k.cfg.Drill, looksForDrills) + time.Second, nil
 		}
 	}
-	if len(failing) > 0 { // chance would not come back to it for long
+	if len(failing) > 0 { // a random choice would rarely fall on these again
 		var again topology.Set
 		for _, d := range failing {
 			again.Add(d.Partition)
@@ -153,7 +156,7 @@ func (k *Keeper) drillWhenDue(ctx context.Context) (time.Duration, error) {
 	return min(k.cfg.Drill, looksForDrills), nil
 }
 
-// drill drills one of some partitions.
+// drill drills a random one of the partitions.
 func (k *Keeper) drill(ctx context.Context, b *backup.Bucket, of topology.Set) error {
 	d, err := Drill(ctx, DrillConfig{Bucket: b, Partitions: of, Node: k.cfg.Node, Scratch: filepath.Join(k.cfg.Dir, "drill"), Log: k.cfg.Log})
 	if err != nil {
@@ -168,18 +171,18 @@ func (k *Keeper) drill(ctx context.Context, b *backup.Bucket, of topology.Set) e
 	return nil
 }
 
-// drills is what a keeper's drills have found, and those of the cluster, as metrics
-// tell it.
+// drills is what the drills of a Keeper, and of its cluster, have found, for metrics.
 type drills struct {
 	mu struct {
 		sync.Mutex
-		last       *backup.Drill
-		ok, failed int64
-		failing    bool // of the cluster
+		last       *backup.Drill // of this node; nil: none yet
+		ok, failed int64         // drills of this node
+		failing    bool          // a drill of the cluster failed, and none of the partition succeeded since
 	}
 }
 
-// look notes whether a drill of the cluster failed and was not repeated.
+// look notes whether a drill of the cluster failed and none of its partition succeeded
+// since.
 func (c *drills) look(failing bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,8 +10,9 @@ import (
 	"github.com/millrace/millrace/internal/cluster/secrets"
 )
 
-// Identity returns whose the backups of a cluster are: its name, and an id that
-// etcd holds. Two clusters of one name are told apart by it.
+// Identity returns the identity that marks the backups of a cluster: its name, and an id
+// from a secret in etcd, which it makes if there is none. The id tells two clusters of
+// one name apart.
 func Identity(ctx context.Context, c *cluster.Client) (backup.Identity, error) {
 	secret, err := secrets.Get(ctx, c, identitySecret)
 	if err != nil {
@@ -20,8 +21,8 @@ func Identity(ctx context.Context, c *cluster.Client) (backup.Identity, error) {
 	return identityBy(c, secret), nil
 }
 
-// LookAtIdentity is Identity of who writes nothing: it has no id before the first
-// backup of the cluster.
+// LookAtIdentity is Identity for callers that write nothing: it makes no secret. Before the
+// first backup of the cluster there is none, and the identity has no ID.
 func LookAtIdentity(ctx context.Context, c *cluster.Client) (backup.Identity, error) {
 	all, err := secrets.All(ctx, c, identitySecret)
 	if err != nil || len(all) == 0 {

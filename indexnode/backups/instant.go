@@ -42,8 +42,8 @@ func (t Target) String() string {
 // mark is the file that says to which state a restore leads.
 func (r *restorer) mark() string { return filepath.Join(r.dir, "to") }
 
-// begin drops what an earlier try has left, if that was to another state, and partitions
-// that are not restored this time.
+// begin drops the partitions that an earlier try has left: all of them if it led to another
+// state, or else those that are not restored this time.
 func (r *restorer) begin(plan []way) error {
 	if err := os.MkdirAll(r.dir, 0o700); err != nil {
 		return fmt.Errorf("backups: %w", err)
@@ -69,8 +69,8 @@ func (r *restorer) begin(plan []way) error {
 	return os.WriteFile(r.mark(), []byte(r.cfg.To.String()), 0o600)
 }
 
-// has reports whether an earlier try has brought a partition as far as w begins, or further
-// on the same way.
+// has reports whether an earlier try has restored a partition as w says: to the end of w,
+// or, on the way to a time, to any point from its backup on.
 func (r *restorer) has(w *way) bool {
 	p := w.from.Partition
 	at := r.store.Applied(p)
@@ -84,7 +84,7 @@ func (r *restorer) has(w *way) bool {
 	return at.Content >= from.Content && at.Features >= from.Features && at.Content <= w.any.Content && at.Features <= w.any.Features
 }
 
-// toTime returns how each partition is restored to a time.
+// toTime returns how each partition is restored to a time, see above.
 func (r *restorer) toTime(ctx context.Context) ([]way, error) {
 	if r.cfg.Brokers.None() {
 		return nil, &millrace.Error{
@@ -115,7 +115,7 @@ func offsetsAt(all [2][partition.Count]millrace.Offset, p millrace.Partition) ba
 	return backup.Offsets{Content: all[kafka.Timeline][p], Features: all[kafka.Features][p]}
 }
 
-// instant asks the log where it was at the time, and which log it is.
+// instant asks Kafka where the log was at the time, and which log it is.
 func (r *restorer) instant(ctx context.Context) (at streams.Instant, log kafka.LogID, err error) {
 	if at, err = streams.At(ctx, r.cfg.Brokers, r.cfg.Topics, millrace.TimeOf(r.cfg.To.Time)); err != nil {
 		return at, log, err
@@ -134,7 +134,7 @@ func logOf(ctx context.Context, brokers kafka.Brokers, topics kafka.Topics) (kaf
 	return c.LogID(ctx)
 }
 
-// follow applies the log from the backups to the time.
+// follow applies the records of the log from the backups to the time.
 func (r *restorer) follow(ctx context.Context, plan []way) error {
 	c := cutter{cfg: CutConfig{Brokers: r.cfg.Brokers, Topics: r.cfg.Topics, Log: r.cfg.Log}}
 	rows, refused, err := c.schemas(ctx)
@@ -180,8 +180,8 @@ func (r *restorer) follow(ctx context.Context, plan []way) error {
 	return r.settle(plan)
 }
 
-// settle sets the offsets of each partition to those from which no record can have been
-// left out.
+// settle sets the offsets of each partition to the first ones of the time: every record
+// before these was applied.
 func (r *restorer) settle(plan []way) error {
 	var b store.Batch
 	for i := range plan {

@@ -1,7 +1,7 @@
-// Package backups backs up what an index node has, and brings it back: the
-// store's files and the log on one side, the bucket (internal/backup) on the
-// other. A node does it at intervals and when a replica has nothing to go on
-// from; the command line does it for a whole cluster.
+// Package backups backs up what an index node has, and restores it. It works between the
+// store's files and the log on one side and the bucket (internal/backup) on the other. A
+// node backs up at intervals, and restores a replica that has lost its data or its place
+// in the log. The command line does both for a whole cluster.
 package backups
 
 import (
@@ -70,20 +70,21 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// KeeperConfig is what a [Keeper] works with. All of it is required, but for
+// KeeperConfig is what a [Keeper] works with. All of it is required, except Asked and
 // Retention.
 type KeeperConfig struct {
 	Config
 	Node     millrace.NodeID
 	Identity func(context.Context) (backup.Identity, error) // of the cluster
 	Store    *store.Store
-	Dir      string              // of its own, on the store's file system
+	Dir      string              // the Keeper's own, on the store's file system
 	Mine     func() topology.Set // which partitions this node is to back up now
-	Whole    func(millrace.Partition) bool
-	// Asked reports whether a question came since its last call. Backups take
-	// little of the processors then. Nil is no.
+	// Whole reports whether the node has all of a partition, so that it can be backed up.
+	Whole func(millrace.Partition) bool
+	// Asked reports whether a request came since its last call. Backups then take little of
+	// the processors. nil: none ever comes.
 	Asked func() bool
-	// Retention is the store's.
+	// Retention is the store's: how long and how many records of a content type are kept.
 	Retention map[millrace.ContentType]store.Retention
 	Log       *slog.Logger
 }
@@ -96,7 +97,7 @@ type Keeper struct {
 	drills   drills
 	pacer    *pacer
 	hashes   backup.Hashes // of the store's files
-	last     struct {      // of restores: schemas, and which
+	last     struct {      // the schemas of the last restore
 		sync.Mutex
 		ref  backup.Ref
 		rows map[millrace.Fingerprint][]byte
@@ -105,14 +106,15 @@ type Keeper struct {
 	mu      struct {
 		sync.Mutex
 		bucket  *backup.Bucket
-		failed  error                                   // why the bucket could not be opened, if that took long
-		retryAt time.Time                               // until then that is told, and not tried
-		known   map[millrace.Partition]*backup.Manifest // the newest of each partition, as far as it was read
+		failed  error                                   // why the bucket could not be opened, if the attempt took long
+		retryAt time.Time                               // until then callers get failed, and nobody tries again
+		known   map[millrace.Partition]*backup.Manifest // the newest backup of each partition, as far as it was read
 	}
 }
 
-// NewKeeper returns a Keeper that has asked for nothing yet: the bucket may be
-// away. Close it in the end.
+// NewKeeper returns a Keeper that has not opened the bucket yet, which may be
+// unreachable. It removes what an earlier one has left in its directory. Close it at the
+// end.
 func NewKeeper(cfg KeeperConfig) (*Keeper, error) {
 	if err := cfg.Config.Validate(); err != nil {
 		return nil, err
@@ -136,7 +138,7 @@ func NewKeeper(cfg KeeperConfig) (*Keeper, error) {
 
 // Close releases the bucket.
 func (k *Keeper) Close() error {
-	k.opening <- struct{}{} // what is being opened is to be closed, too
+	k.opening <- struct{}{} // if the bucket is being opened, wait, and close it, too
 	defer func() { <-k.opening }()
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -147,9 +149,9 @@ func (k *Keeper) Close() error {
 }
 
 const (
-	// slowFailure is how long an attempt to open the bucket takes that has failed
-	// for all who ask soon after it: dozens of partitions ask at a time, and must
-	// not each wait for a place that hangs.
+	// slowFailure is how long an attempt to open the bucket must take so that its failure
+	// counts for all who ask soon after it. Dozens of partitions ask at a time, and must
+	// not each wait for a bucket that hangs.
 	slowFailure = time.Second
 	// reopenAfter is the pause after such an attempt.
 	reopenAfter = 10 * time.Second
@@ -183,13 +185,13 @@ func (k *Keeper) bucket(ctx context.Context) (*backup.Bucket, error) {
 	return b, err
 }
 
-// opened returns the bucket if it is open, and otherwise why it is not to be
-// opened now; neither, if it is.
+// opened returns the bucket if it is open, or else why nobody may try to open it now. It
+// returns neither if the caller is to open it.
 func (k *Keeper) opened() (*backup.Bucket, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.mu.failed != nil && time.Now().Before(k.mu.retryAt) {
-		return nil, fmt.Errorf("backups: the bucket could not be opened some seconds ago: %v", k.mu.failed) // not %w: another's ctx may have ended it
+		return nil, fmt.Errorf("backups: the bucket could not be opened some seconds ago: %v", k.mu.failed) // not %w: the ctx of another caller may have ended the attempt
 	}
 	return k.mu.bucket, nil
 }
@@ -212,14 +214,14 @@ func (k *Keeper) open(ctx context.Context) (*backup.Bucket, error) {
 const (
 	// again is the pause after a round that failed.
 	again = 30 * time.Second
-	// settle is how long a node lives before its first round: a start is busy.
+	// settle is how long a node runs before its first round: a start is busy.
 	settle = 20 * time.Second
 	// uploads is how many partitions are uploaded at a time.
 	uploads = 4
 )
 
-// about waits for half a time to all of it, so that nodes do not do the same at
-// once, or until ctx is done.
+// about waits for a random part of d, from half to all of it, so that nodes do not all do
+// the same at once. It returns early, with ctx's error, when ctx is done.
 func about(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d/2 + rand.N(d/2+1))
 	defer timer.Stop()
@@ -231,8 +233,8 @@ func about(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Run backs up at intervals until ctx is done. Failures are told, and tried
-// again.
+// Run backs up at intervals until ctx is done, and returns ctx's error. It logs failures,
+// and tries again.
 func (k *Keeper) Run(ctx context.Context) error {
 	next := min(settle, k.cfg.Every)
 	for {
@@ -247,10 +249,10 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
-// Backup backs up once what this node is to back up. What fails of one partition
-// leaves the others. The node that backs up partition 0 then expires what is too
-// much in the bucket: expiry reads all that names files, which is all backups
-// there are, so one does it for all.
+// Backup backs up once what this node is to back up. If one partition fails, the others
+// go on. The node that backs up partition 0 then expires what is too much in the bucket.
+// One node does that for all, because expiry reads all backups there are to see which
+// files they name.
 func (k *Keeper) Backup(ctx context.Context) error {
 	set := k.cfg.Mine()
 	for p := range set.All() {
@@ -269,7 +271,7 @@ func (k *Keeper) Backup(ctx context.Context) error {
 	return err
 }
 
-// round is one backup of all partitions of a node.
+// round is one backup of all partitions that a node is to back up.
 type round struct {
 	k        *Keeper
 	bucket   *backup.Bucket
@@ -303,14 +305,14 @@ func (r *round) run(ctx context.Context, set topology.Set) (err error) {
 		r.k.cfg.Log.Info("backed up", "partitions", r.partitions, "unchanged", r.unchanged, "files", r.files, "uploaded", r.uploaded, "bytes", r.bytes, "uploaded_bytes", r.uploadedBytes, "took", time.Since(r.begun).Round(time.Millisecond))
 	}
 	if set.Has(expires) {
-		if err := r.expire(ctx); failed == nil { // a bucket that is full fails, and needs it most
+		if err := r.expire(ctx); failed == nil { // also after a failure: a full bucket needs it most
 			failed = err
 		}
 	}
 	return failed
 }
 
-// expires is the partition whose node expires.
+// expires is the partition whose node also expires backups, see [Keeper.Backup].
 const expires = 0
 
 func (r *round) upload(ctx context.Context, whole []store.Checkpoint, dir string) error {
@@ -347,16 +349,16 @@ func (r *round) upload(ctx context.Context, whole []store.Checkpoint, dir string
 			}
 			return nil
 		})
-		r.k.pacer.rest(ctx, r.k.pacer.backups, turn) // beside questions, a round takes half of the time until the next
+		r.k.pacer.rest(ctx, r.k.pacer.backups, turn) // while requests come, a round takes up to half of the interval
 	}
 	_ = g.Wait() // errs has them
 	return errors.Join(errs...)
 }
 
-// lookOver looks whether the files of the newest backup of a partition are there, of
-// which it has the state, and uploads the partition anew where they are not: somebody
-// may have removed them. One request a file is what a partition costs to which
-// somebody writes, too.
+// lookOver is for a partition that is still in the state of its newest backup. It looks
+// whether the files of that backup are there, since somebody may have removed them, and
+// uploads the partition anew if not. It makes one request a file, as an upload does at
+// least.
 func (r *round) lookOver(ctx context.Context, b *backup.Bucket, m *backup.Manifest, dir string, newest *backup.Manifest) error {
 	err := b.Look(ctx, newest)
 	var missing backup.MissingFiles
@@ -371,7 +373,8 @@ func (r *round) lookOver(ctx context.Context, b *backup.Bucket, m *backup.Manife
 	return nil
 }
 
-// uploadOne uploads a partition, but for the files that the newest backup has; nil has none.
+// uploadOne uploads a partition, except the files that its newest backup has; nil: there is
+// none.
 func (r *round) uploadOne(ctx context.Context, b *backup.Bucket, m *backup.Manifest, dir string, newest *backup.Manifest) error {
 	for tries := 0; ; tries++ {
 		known := newest.Known()
@@ -393,7 +396,7 @@ func (r *round) uploadOne(ctx context.Context, b *backup.Bucket, m *backup.Manif
 		err := b.WriteManifest(ctx, m)
 		var missing backup.MissingFiles
 		if errors.As(err, &missing) && tries < 3 {
-			newest = nil // what it names is not all there: look for every file
+			newest = nil // not all files that it names are there: look for every file
 			continue
 		}
 		if err != nil {
@@ -412,7 +415,7 @@ func (r *round) count(add func(*result)) {
 	add(&r.result)
 }
 
-// expire removes what is too much in the bucket.
+// expire removes the backups beyond those that are kept, and files that nothing names.
 func (r *round) expire(ctx context.Context) error {
 	gone, err := r.bucket.Expire(ctx, backup.ExpireOptions{Keep: r.k.cfg.Keep})
 	if gone.Backups > 0 || gone.Files > 0 {
@@ -424,8 +427,8 @@ func (r *round) expire(ctx context.Context) error {
 	return err
 }
 
-// newest returns the newest backup of each partition. What was read is kept:
-// another node's newer one is found when its id is listed.
+// newest returns the newest backup of each partition that has one. It lists the ids of all
+// backups, and reads only those that it does not know yet.
 func (k *Keeper) newest(ctx context.Context) (map[millrace.Partition]*backup.Manifest, error) {
 	b, err := k.bucket(ctx)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/millrace/millrace/internal/backup"
 )
 
-// manifest says of a checkpoint what the bucket keeps, but for the hashes of
-// its files.
+// manifest returns the manifest of a checkpoint, without the Refs (sizes and hashes) of its
+// files, which are known once the files are uploaded.
 func manifest(c *store.Checkpoint, node millrace.NodeID, schemas backup.Ref, retention map[millrace.ContentType]store.Retention) *backup.Manifest {
 	m := &backup.Manifest{
 		Partition: c.Partition, Node: node, Time: millrace.Time(time.Now().UnixMilli()),
@@ -33,8 +33,8 @@ func manifest(c *store.Checkpoint, node millrace.NodeID, schemas backup.Ref, ret
 	return m
 }
 
-// sameState reports whether two backups are of one state of one log: nothing
-// came in between.
+// sameState reports whether two backups of a partition are of one state of one log, so that
+// nothing came between them.
 func sameState(a, b *backup.Manifest) bool {
 	return a.Applied == b.Applied && a.Digest == b.Digest && bytes.Equal(a.Origin, b.Origin) && a.Schemas == b.Schemas
 }
@@ -52,7 +52,8 @@ func checkpoint(m *backup.Manifest, schemas map[millrace.Fingerprint][]byte) sto
 	return c
 }
 
-// putSchemas keeps a registry of schemas: a JSON object of rows by fingerprint.
+// putSchemas uploads the rows of a registry of schemas, as a JSON object of rows by
+// fingerprint.
 func putSchemas(ctx context.Context, b *backup.Bucket, rows map[millrace.Fingerprint][]byte) (backup.Ref, error) {
 	text := make(map[string][]byte, len(rows))
 	for fp, row := range rows {
@@ -66,9 +67,10 @@ func putSchemas(ctx context.Context, b *backup.Bucket, rows map[millrace.Fingerp
 	return ref, err
 }
 
-// maxSchemasBytes bounds a registry before it is read.
+// maxSchemasBytes bounds what getSchemas reads.
 const maxSchemasBytes = 64 << 20
 
+// getSchemas is the reverse of putSchemas.
 func getSchemas(ctx context.Context, b *backup.Bucket, ref backup.Ref) (map[millrace.Fingerprint][]byte, error) {
 	data, err := b.Get(ctx, ref, maxSchemasBytes)
 	if err != nil {

@@ -17,9 +17,9 @@ import (
 	"github.com/millrace/millrace/schemas/registry"
 )
 
-// The log is gone, and its topics were created anew. What a backup has is all
-// that there is of the past; so a partition that was restored says that it is
-// at the beginning of the new log and whole. Its digest stays.
+// This file restores after the log is gone and its topics were created anew. The backups
+// then have all that there is of the past. So a restored partition counts as being at the
+// beginning of the new log, and as whole. Its digest stays.
 
 // beginLog sets the partitions of a plan to the beginning of the new log, and
 // publishes the schemas that they need there.
@@ -31,7 +31,7 @@ func (r *restorer) beginLog(ctx context.Context, plan []way) error {
 	if err := r.publish(ctx); err != nil {
 		return err
 	}
-	// From here on the store is not what the backups have. Without the mark, a later
+	// From here on the store is not in the state of the backups. Without the mark a later
 	// try does not take it for that, and begins anew.
 	if err := os.Remove(r.mark()); err != nil {
 		return fmt.Errorf("backups: %w", err)
@@ -47,8 +47,8 @@ func (r *restorer) beginLog(ctx context.Context, plan []way) error {
 	return err
 }
 
-// emptyLog returns which log is there. It refuses one that the backups are of,
-// and one that has lost its beginning.
+// emptyLog returns the id of the log that is there. It refuses the log that the backups
+// are of, and one that has lost its beginning.
 func (r *restorer) emptyLog(ctx context.Context, plan []way) (log kafka.LogID, err error) {
 	c, err := streams.NewConsumer(streams.Config{Brokers: r.cfg.Brokers, Topics: r.cfg.Topics, Log: r.cfg.Log})
 	if err != nil {
@@ -85,8 +85,8 @@ func (r *restorer) emptyLog(ctx context.Context, plan []way) (log kafka.LogID, e
 	return log, nil
 }
 
-// publish brings the schemas of the backups to the schemas topic, in the order
-// in which they were admitted.
+// publish writes the schemas of the backups to the schemas topic, in the order in which
+// they were admitted.
 func (r *restorer) publish(ctx context.Context) error {
 	rows, err := replica.StoredSchemas(r.store).Schemas()
 	if err != nil {

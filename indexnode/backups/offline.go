@@ -39,23 +39,23 @@ type RestoreConfig struct {
 	// Data is the directory of a node that does not run. Its store must not be
 	// there yet.
 	Data    string
-	Brokers kafka.Brokers // of the log, for a Time and a new log
+	Brokers kafka.Brokers // the Kafka of the log; only a Time and NewLog need it
 	Topics  kafka.Topics
-	// NewLog has the node go on at the beginning of a log that was created anew,
-	// which gets the schemas of the backups.
+	// NewLog: the log was created anew. The node then goes on at its beginning, and the
+	// log gets the schemas of the backups.
 	NewLog   bool
 	Store    store.Options
-	Progress *backup.Progress // nil: is not counted
-	// Older hears of each partition that is brought back from an older backup
-	// than it could be, since the newer one is damaged. It may be called by
-	// several goroutines at once. nil: only Log hears.
+	Progress *backup.Progress // may be nil
+	// Older is told of each partition that is restored from an older backup because a
+	// newer one is damaged. Several goroutines may call it at once. nil: only Log is told.
 	Older func(p millrace.Partition, instead *backup.Manifest, damage error)
 	Log   *slog.Logger
 }
 
-// RestoreData makes the store of a node out of backups. It works beside the
-// place, in store.restoring, and moves that there in the end; one that broke
-// off goes on where it was. The node goes on from the log where the cut is.
+// RestoreData makes the store of a node out of backups. It works in the directory
+// store.restoring, and renames it to store at the end. After a failure the next call goes
+// on where this one was. It returns how many partitions it restored, also with an error.
+// When the node starts, it reads the log on from the state that was restored.
 func RestoreData(ctx context.Context, cfg RestoreConfig) (restored int, err error) {
 	place := filepath.Join(cfg.Data, "store")
 	if _, err := os.Stat(place); !errors.Is(err, os.ErrNotExist) {
@@ -81,7 +81,7 @@ func RestoreData(ctx context.Context, cfg RestoreConfig) (restored int, err erro
 	r.store = s
 	restored, err = r.carry(ctx, plan)
 	if err = errors.Join(err, s.Close()); err != nil {
-		if restored == 0 && ctx.Err() == nil && damaged(err) { // nothing to go on with
+		if restored == 0 && ctx.Err() == nil && damaged(err) { // there is nothing that a later try could go on with
 			err = errors.Join(err, os.RemoveAll(work), os.RemoveAll(r.dir))
 		}
 		return restored, err
@@ -89,15 +89,16 @@ func RestoreData(ctx context.Context, cfg RestoreConfig) (restored int, err erro
 	return restored, errors.Join(os.Rename(work, place), os.RemoveAll(r.dir))
 }
 
-// restorer brings partitions back into a store that nobody else uses.
+// restorer restores partitions into a store that nobody else uses.
 type restorer struct {
 	cfg   RestoreConfig
 	store *store.Store
-	dir   string
+	dir   string // for downloads, tails and the mark
 	mu    sync.Mutex
-	done  int // guarded by mu
+	done  int // partitions restored; guarded by mu
 }
 
+// run restores what cfg says, and returns how many partitions it restored.
 func (r *restorer) run(ctx context.Context) (int, error) {
 	plan, err := r.plan(ctx)
 	if err != nil {
@@ -106,7 +107,7 @@ func (r *restorer) run(ctx context.Context) (int, error) {
 	return r.carry(ctx, plan)
 }
 
-// carry carries out a plan, and returns how many partitions it brought back.
+// carry carries out a plan, and returns how many partitions it restored.
 func (r *restorer) carry(ctx context.Context, plan []way) (int, error) {
 	if err := r.begin(plan); err != nil {
 		return 0, err
@@ -137,14 +138,15 @@ func (r *restorer) carry(ctx context.Context, plan []way) (int, error) {
 	return r.done, err
 }
 
-// way is by what a partition is brought back: a backup, and what was cut of the log.
+// way says how a partition is restored: from a backup, and from a tail, a piece of the
+// log that a cut has in the bucket.
 type way struct {
 	from *backup.Manifest
-	tail backup.Ref // zero: none
-	to   backup.Offsets
-	any  backup.Offsets // set by a restore to a time: what is to be read of the log ends there
-	// older finds the newest backup before from that would do, or nil; nil where
-	// no other would, as of a cut.
+	tail backup.Ref     // zero: none
+	to   backup.Offsets // where the partition is then
+	any  backup.Offsets // only of a restore to a time: where its reading of the log ends
+	// older finds the newest backup before from that would do, or nil. It is nil itself if
+	// no other backup would do, as for a cut.
 	older func(ctx context.Context, from *backup.Manifest) (*backup.Manifest, error)
 }
 
@@ -165,15 +167,15 @@ func (r *restorer) plan(ctx context.Context) ([]way, error) {
 	})
 }
 
-// olderThat is a way's older, by what will do.
+// olderThat returns the older of a way: do says which backups would do.
 func (r *restorer) olderThat(do func(*backup.Manifest) bool) func(context.Context, *backup.Manifest) (*backup.Manifest, error) {
 	return func(ctx context.Context, from *backup.Manifest) (*backup.Manifest, error) {
 		return r.newest(ctx, from.Partition, func(m *backup.Manifest) bool { return m.ID < from.ID && do(m) })
 	}
 }
 
-// ways finds how each partition that is asked for is brought back, some at a
-// time, and refuses to go on without one.
+// ways finds how each partition of the configuration is restored, several at a time. It
+// fails if there is no way for one of them.
 func (r *restorer) ways(ctx context.Context, find func(context.Context, millrace.Partition) (*way, error)) ([]way, error) {
 	asked := slices.Collect(r.cfg.Partitions.All())
 	found := make([]*way, len(asked))
@@ -200,8 +202,8 @@ func (r *restorer) ways(ctx context.Context, find func(context.Context, millrace
 	return plan, lack(lacking)
 }
 
-// newest returns the newest backup of a partition that will do and can be read,
-// or nil. It tells Older of one that could not be read.
+// newest returns the newest backup of a partition for which do returns true and that can be
+// read, or nil. If a newer one is damaged, it tells Older.
 func (r *restorer) newest(ctx context.Context, p millrace.Partition, do func(*backup.Manifest) bool) (*backup.Manifest, error) {
 	var damage *backup.Damage // the first
 	told := func(d *backup.Damage) {
@@ -224,7 +226,7 @@ func (r *restorer) newest(ctx context.Context, p millrace.Partition, do func(*ba
 	return nil, nil
 }
 
-// lack refuses to go on without some partitions.
+// lack returns an error that names the lacking partitions; nil if there are none.
 func lack(lacking topology.Set) error {
 	n := lacking.Len()
 	if n == 0 {
@@ -250,8 +252,7 @@ func (r *restorer) toCut(ctx context.Context) ([]way, error) {
 	})
 }
 
-// bring brings one partition back. Where a backup is damaged, it takes the one
-// before it.
+// bring restores one partition. If a backup is damaged, it takes the one before it.
 func (r *restorer) bring(ctx context.Context, w *way) error {
 	for {
 		failed := r.restorePartition(ctx, w)
@@ -267,14 +268,15 @@ func (r *restorer) bring(ctx context.Context, w *way) error {
 			r.cfg.Older(m.Partition, m, failed)
 		}
 		r.cfg.Progress.Expect(m.Bytes())
-		if w.any == (backup.Offsets{}) { // not on the way to a time: it ends where the backup does
+		if w.any == (backup.Offsets{}) { // not a restore to a time: the partition is then where the backup is
 			w.to = m.Applied
 		}
 		w.from = m
 	}
 }
 
-// restorePartition brings a partition back as w says, unless an earlier try did.
+// restorePartition restores a partition as w says, unless an earlier try did. It does not
+// read the log.
 func (r *restorer) restorePartition(ctx context.Context, w *way) error {
 	p := w.from.Partition
 	if r.has(w) {
@@ -301,15 +303,15 @@ func (r *restorer) restorePartition(ctx context.Context, w *way) error {
 	return a.finish(w.to)
 }
 
-// applier applies a tail as a replica applies the log.
+// applier applies a tail to a store as a replica applies the log. It is a tailTaker.
 type applier struct {
 	ctx      context.Context
 	store    *store.Store
 	p        millrace.Partition
-	aged     bool
-	given    givenUp
-	replicas *replica.Replicas // once the first record is there
-	gathered [2][]streams.Record
+	aged     bool                // a content type has a maximal age
+	given    givenUp             // the schemas that an operator has given up
+	replicas *replica.Replicas   // nil until the first records are applied
+	gathered [2][]streams.Record // by stream: records that are not applied yet
 }
 
 func newApplier(ctx context.Context, s *store.Store, p millrace.Partition, retention map[millrace.ContentType]store.Retention) (*applier, error) {
@@ -320,13 +322,14 @@ func newApplier(ctx context.Context, s *store.Store, p millrace.Partition, reten
 	return a, nil
 }
 
-// givenUp is a schemas topic that has been read to its end.
+// givenUp is the log of schemas for replicas, after it was read to its end: the
+// fingerprints that an operator has given up.
 type givenUp map[millrace.Fingerprint]bool
 
 func (givenUp) Moved() <-chan struct{}                 { return nil }
 func (g givenUp) Refused(fp millrace.Fingerprint) bool { return g[fp] }
 
-// nobody has neither caches nor counts.
+// nobody is the host of replicas that have no node around them: there is nothing to tell.
 type nobody struct{}
 
 func (nobody) Written(kafka.Stream, []store.Change, []millrace.Entity) {}
@@ -336,8 +339,8 @@ func (nobody) HasFeatures()                                            {}
 func (nobody) Applied(kafka.Stream, []store.Change, int)               {}
 func (nobody) Refused(schemas.Reason)                                  {}
 
-// ProduceThen keeps no dead letter: the one of when the record came first is
-// there.
+// ProduceThen drops a dead letter: the log has the one that was written when a node first
+// applied the record.
 func (nobody) ProduceThen(_ context.Context, _ kafka.Outgoing, then func(error)) { then(nil) }
 
 func (a *applier) schema(fp millrace.Fingerprint, row []byte) error {
@@ -357,8 +360,8 @@ func (a *applier) begin() error {
 	return err
 }
 
-// replay returns replicas that apply what they are brought, by the schemas that
-// a store has.
+// replay returns replicas on a store that apply the records they are brought, by the
+// schemas that the store has.
 func replay(s *store.Store, given givenUp, aged bool) (*replica.Replicas, error) {
 	registry, err := registry.New(replica.StoredSchemas(s), nil)
 	if err != nil {
@@ -380,7 +383,7 @@ func (a *applier) add(s kafka.Stream, r *streams.Record) error {
 	return a.apply(s, r.Offset+1)
 }
 
-// apply applies what was gathered of a stream, up to an offset.
+// apply applies what was gathered of a stream, whose next offset is then next.
 func (a *applier) apply(s kafka.Stream, next millrace.Offset) error {
 	if a.replicas == nil {
 		if err := a.begin(); err != nil {
@@ -393,10 +396,10 @@ func (a *applier) apply(s kafka.Stream, next millrace.Offset) error {
 	return err
 }
 
-// errBeside says that a tail does not lead to where its cut is.
+// errBeside says that a tail does not end where its cut is.
 var errBeside = errors.New("backups: the tail does not end at the cut")
 
-// finish applies the rest, up to the cut.
+// finish applies the rest of the tail, and checks that the partition is then at the cut.
 func (a *applier) finish(to backup.Offsets) error {
 	for s, next := range []millrace.Offset{to.Content, to.Features} {
 		if err := a.apply(kafka.Stream(s), next); err != nil {

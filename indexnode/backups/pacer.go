@@ -6,20 +6,21 @@ import (
 	"time"
 )
 
-// pacer lets questions go first. A system call that waits for a disk holds a
-// processor as a computation does, and Go has no priorities: so what backs up or
-// restores rests after each piece of work, as long as there are questions.
+// pacer lets requests to the node go before backups and restores. A system call that
+// waits for a disk holds a processor as a computation does, and Go has no priorities. So
+// backups and restores rest after each piece of work, as long as requests come.
 type pacer struct {
-	asked func() bool // whether there was a question since the last call
+	asked func() bool // whether a request came since the last call
 	mu    struct {
 		sync.Mutex
-		busy time.Time // until when the node counts as asked
+		busy time.Time // until then the node counts as busy with requests
 	}
 	backups, restores lane
 }
 
-// lane has room for one that rests: what is in the same lane rests one after the
-// other. A restore does not wait for the many rests of a round of backups.
+// lane has room for one goroutine that rests: those of one lane rest one after the other.
+// Restores have a lane of their own, so that they do not wait for the many rests of a
+// round of backups.
 type lane chan struct{}
 
 func newPacer(asked func() bool) *pacer {
@@ -27,23 +28,25 @@ func newPacer(asked func() bool) *pacer {
 }
 
 const (
-	// restPerWork leaves backups a twenty-fifth of one processor.
+	// restPerWork is the rest after a piece of work, as a multiple of its time: it leaves
+	// backups a twenty-fifth of one processor.
 	restPerWork = 24
-	// busyFor is how long a node counts as asked after a question.
+	// busyFor is how long a node counts as busy after a request.
 	busyFor = time.Second
-	// longestRest bounds a rest after a disk that hung.
+	// longestRest bounds one rest, since work may have taken long only because a disk hung.
 	longestRest = time.Second
-	// longestRestored bounds that after a restore, which may have waited for a bucket: who
-	// lacks a replica waits too.
+	// longestRestored bounds the rests after a restore. The restore may have taken long
+	// only because of the bucket, and the next replica waits to be restored.
 	longestRestored = 10 * time.Second
 )
 
-// pace is called after so much work of backing up.
+// pace rests after a piece of work of a backup that took worked.
 func (p *pacer) pace(ctx context.Context, worked time.Duration) {
 	p.rest(ctx, p.backups, restPerWork*worked)
 }
 
-// rest waits, as long as there are questions, but no longer than longestRest.
+// rest waits once, if requests come: for wait, but no longer than longestRest. It first
+// waits for its turn in the lane.
 func (p *pacer) rest(ctx context.Context, in lane, wait time.Duration) {
 	select {
 	case <-ctx.Done():
@@ -62,15 +65,15 @@ func (p *pacer) rest(ctx context.Context, in lane, wait time.Duration) {
 	}
 }
 
-// restRestore waits after a restore, as long as there are questions, but no longer than
-// longestRestored.
+// restRestore rests after a restore for as long as requests come: for wait, but no longer
+// than longestRestored.
 func (p *pacer) restRestore(ctx context.Context, wait time.Duration) {
 	for wait = min(wait, longestRestored); wait > 0 && ctx.Err() == nil && p.busy(); wait -= longestRest {
 		p.rest(ctx, p.restores, wait)
 	}
 }
 
-// busy reports whether there was a question lately.
+// busy reports whether a request came within the last busyFor.
 func (p *pacer) busy() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

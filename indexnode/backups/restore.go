@@ -52,7 +52,7 @@ func (k *Keeper) Newest(ctx context.Context, p millrace.Partition) iter.Seq2[rep
 // Restore implements replica.Backups.
 func (k *Keeper) Restore(ctx context.Context, p millrace.Partition, b replica.Backup, tell func(string)) (err error) {
 	defer func() {
-		if err == nil || ctx.Err() == nil { // to be told to stop is no failure
+		if err == nil || ctx.Err() == nil { // a restore that was told to stop has not failed
 			k.counters.restored(b.Bytes, err)
 		}
 	}()
@@ -82,13 +82,13 @@ func (k *Keeper) Restore(ctx context.Context, p millrace.Partition, b replica.Ba
 		err = restore(ctx, bucket, m, schemas, k.cfg.Store, k.incoming())
 	}
 	done()
-	teller.Wait() // what is told later would be of another state
+	teller.Wait() // so that tell is not called after Restore has returned
 	return err
 }
 
-// schemas returns the schemas that a manifest refers to. It keeps the last ones, since
-// partitions that are restored after one another mostly refer to the same; those it
-// keeps are no part of what the progress expects.
+// schemas returns the schemas that a manifest refers to. It keeps the last ones, because
+// partitions that are restored one after the other mostly refer to the same. If it has
+// them, it takes their size from what progress expects.
 func (k *Keeper) schemas(ctx context.Context, b *backup.Bucket, ref backup.Ref, progress *backup.Progress) (rows map[millrace.Fingerprint][]byte, err error) {
 	k.last.Lock()
 	defer k.last.Unlock()
@@ -103,9 +103,9 @@ func (k *Keeper) schemas(ctx context.Context, b *backup.Bucket, ref backup.Ref, 
 	return rows, nil
 }
 
-// restRestores is how long the rest after a restore that nobody waits for is, as a
-// multiple of the time that the restore took. Most of that time the bucket is at work
-// and not this node; but what the node spends is missing to its questions.
+// restRestores is the rest after a restore for which nobody waits, as a multiple of the
+// time that the restore took. For most of that time the node waits for the bucket, but
+// the work that it does itself slows its requests.
 const restRestores = 3
 
 // Rest implements replica.Backups.
@@ -113,11 +113,11 @@ func (k *Keeper) Rest(ctx context.Context, took time.Duration) {
 	k.pacer.restRestore(ctx, restRestores*took)
 }
 
-// incoming is where the files of partitions are while they are restored.
+// incoming returns the directory for the files of partitions that are being restored.
 func (k *Keeper) incoming() incoming { return incoming(filepath.Join(k.cfg.Dir, "in")) }
 
-// Tidy removes the files that restores which broke off have left. It keeps those of
-// hosted partitions that still lack something, since the next try goes on from them.
+// Tidy removes the files of restores that broke off. It keeps those of hosted partitions
+// that still have no data or are quarantined: the next try goes on from them.
 func (k *Keeper) Tidy(hosted topology.Set) error {
 	return k.incoming().remove(func(p millrace.Partition, _ string) bool {
 		whole := k.cfg.Store.Applied(p).Content >= 0 && k.cfg.Store.Quarantined(p) == nil
@@ -146,19 +146,19 @@ func (k *Keeper) Healed(ctx context.Context, p millrace.Partition, was replica.W
 const (
 	// downloads is how many files of a partition are downloaded at a time.
 	downloads = 4
-	// restores is how many partitions are restored at a time: small ones
-	// share the store's flushes, and some are read while others are flushed.
+	// restores is how many partitions are restored at a time: small ones share the
+	// store's flushes, and some are downloaded while others are flushed.
 	restores = 32
-	// memoryBytes is how many bytes of downloads stay in memory. Files that the store
-	// merges into another need not be written to disk before.
+	// memoryBytes bounds the downloads that stay in memory, over all restores of the
+	// process. Files that the store merges into another need not be on disk before.
 	memoryBytes = 64 << 20
 )
 
 var inMemory = semaphore.NewWeighted(memoryBytes)
 
-// Restore replaces what a store has of a partition by a backup. When it breaks off, as
-// at a file that is damaged, what was downloaded stays in dir, so that the next try goes on
-// from there. It is removed once the partition is restored, or the store refuses the backup
+// Restore replaces what a store has of a partition by a backup. If it fails, what was
+// downloaded stays in dir, so that the next try goes on from there. The downloads are
+// removed once the partition is restored, or the store refuses the backup
 // ([store.ErrRefused]).
 func Restore(ctx context.Context, b *backup.Bucket, m *backup.Manifest, s *store.Store, dir incoming) error {
 	schemas, err := getSchemas(ctx, b, m.Schemas)
@@ -195,15 +195,15 @@ func restore(ctx context.Context, b *backup.Bucket, m *backup.Manifest, schemas 
 		return err
 	}
 	err := s.Restore(ctx, string(dir), c)
-	if err != nil && !errors.Is(err, store.ErrRefused) { // a fault of the store: the next try can use what was downloaded
+	if err != nil && !errors.Is(err, store.ErrRefused) { // the backup is not at fault: the next try can use what was downloaded
 		return err
 	}
 	return errors.Join(err, dir.forget(m.Partition))
 }
 
-// incoming is the directory with the files of all partitions that are being restored.
-// They share one, since ext4 makes a file in a new directory several times as slowly as
-// beside others.
+// incoming is the directory with the files of all partitions that are being restored. They
+// share one because ext4 takes several times as long to make a file in a new directory as
+// beside other files.
 type incoming string
 
 // name is the name of a partition's file in the directory.
@@ -215,9 +215,8 @@ func (d incoming) path(p millrace.Partition, file string) string {
 	return filepath.Join(string(d), d.name(p, file))
 }
 
-// keep makes the directory, and removes what it has of the partition of a backup, but for
-// files of that backup. Whether these are whole, the download that asks for them tells by
-// their hash.
+// keep makes the directory, and removes the partition's files that are not of the backup
+// m. The download of a file that is there tells by its hash whether it is whole.
 func (d incoming) keep(m *backup.Manifest) error {
 	if err := os.MkdirAll(string(d), 0o700); err != nil {
 		return fmt.Errorf("backups: %w", err)

@@ -16,31 +16,30 @@ import (
 	"github.com/millrace/millrace/internal/kafka/streams"
 )
 
-// A tail is a piece of a partition's log outside of it: the records between a
-// backup and a cut. It is compressed with zstd; inside:
+// A tail is a copy of a piece of a partition's log, as a file: the records between a
+// backup and a cut. It is compressed with zstd. Inside are:
 //
 //	"millrace tail 1\n"
-//	for each schema: 02, its fingerprint (8 bytes), its row in the store
-//	    behind its length
+//	for each schema: 02, its fingerprint (8 bytes, big-endian), the length of its
+//	    row in the store (uvarint), the row
 //	for each fingerprint that an operator has given up: 03, the fingerprint
 //	for each record: 01, its stream (a byte), its offset (uvarint), its time
-//	    (varint), then key, value, source and crc, each behind its length
-//	00 and the count of what is before it (uvarint)
+//	    (varint), then key, value, source and crc, each behind its length (uvarint)
+//	00, and how many schemas, fingerprints and records come before it (uvarint)
 //
-// Records of a stream ascend. See [streams.Record] for the fields. The schemas
-// are those of the whole cluster at the cut, of which the backup may lack some.
+// The offsets of a stream's records ascend. See [streams.Record] for the fields. The
+// schemas are those of the whole cluster at the cut; the backup may lack some of them.
 const tailMagic = "millrace tail 1\n"
 
-// maxTailField bounds a field of a record before it is read: a batch of the log
-// is not larger.
+// maxTailField bounds a field before it is read: a whole batch of the log is not larger.
 const maxTailField = 64 << 20
 
-// tailWriter writes a tail to a file, not compressed yet.
+// tailWriter writes a tail to a file, which finish compresses.
 type tailWriter struct {
 	f     *os.File
 	w     *bufio.Writer
-	count uint64
-	buf   []byte
+	count uint64 // schemas, fingerprints and records written
+	buf   []byte // scratch for a record
 }
 
 func newTailWriter(path string) (*tailWriter, error) {
@@ -88,7 +87,7 @@ func (t *tailWriter) add(s kafka.Stream, r *streams.Record) error {
 	return err
 }
 
-// finish compresses what was written into another file, and removes its own.
+// finish compresses what was written into a new file at path, and removes its own file.
 func (t *tailWriter) finish(path string) (err error) {
 	defer func() { err = errors.Join(err, t.f.Close(), os.Remove(t.f.Name())) }()
 	_, err = t.w.Write(binary.AppendUvarint([]byte{tailEnd}, t.count))
@@ -110,14 +109,14 @@ func (t *tailWriter) finish(path string) (err error) {
 	return errors.Join(err, z.Close(), out.Close())
 }
 
-// tailTaker takes what a tail holds, whose bytes are its own.
+// tailTaker takes what a tail holds. It may keep the bytes that it gets.
 type tailTaker interface {
 	schema(fp millrace.Fingerprint, row []byte) error
 	refused(fp millrace.Fingerprint) error
 	add(s kafka.Stream, r *streams.Record) error
 }
 
-// readTail gives what a tail holds to a taker, in order.
+// readTail gives what the tail at path holds to a taker, in order.
 func readTail(path string, to tailTaker) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -227,7 +226,7 @@ func (t *tailReader) field() ([]byte, error) {
 	if n == 0 {
 		return nil, nil
 	}
-	var b bytes.Buffer // grows with what is there, not with what is said
+	var b bytes.Buffer // grows with the bytes that are there: the length may be wrong
 	if _, err := io.CopyN(&b, t.r, int64(n)); err != nil {
 		return nil, errors.Join(errTail, err)
 	}

@@ -19,21 +19,21 @@ import (
 	"github.com/millrace/millrace/schemas/registry"
 )
 
-// row is a record of a timeline as people look at it.
+// row is a record of a timeline, for people to read.
 type row struct {
 	ID      millrace.RecordID `json:"id"`
 	Time    string            `json:"time"`
 	Version int64             `json:"version"`
 	Schema  string            `json:"schema"`
 	Record  map[string]any    `json:"record,omitempty"`
-	Fault   string            `json:"fault,omitempty"` // why there is no record
-	Body    []byte            `json:"body,omitempty"`  // then
+	Fault   string            `json:"fault,omitempty"` // why there is no Record
+	Body    []byte            `json:"body,omitempty"`  // the body as it is, if there is a Fault
 }
 
-// Timeline restores one partition into a store that is gone afterwards, and
-// writes a timeline of it to out, the newest record first, a line of JSON each,
-// by its schema. One without records is an error. cfg.Data is where the store is made; cfg.Partitions is not
-// looked at.
+// Timeline restores the partition of a timeline into a temporary store, and writes the
+// timeline to out: a line of JSON for each record, the newest first, decoded by its
+// schema. It returns how many records there are; none is an error. The store is made
+// below cfg.Data. cfg.Partitions does not count.
 func Timeline(ctx context.Context, cfg RestoreConfig, t millrace.Timeline, out io.Writer) (records int, err error) {
 	p := partition.Of(t.Entity)
 	cfg.Partitions = topology.Set{}
@@ -68,8 +68,8 @@ func Timeline(ctx context.Context, cfg RestoreConfig, t millrace.Timeline, out i
 	return records, err
 }
 
-// noTimeline is the error of a timeline without records, which names those that
-// its entity has.
+// noTimeline returns the error of a timeline without records. It names the timelines that
+// the entity has.
 func noTimeline(s *store.Store, p millrace.Partition, t millrace.Timeline) error {
 	var types []string
 	for is, err := range s.Timelines(p) {
@@ -102,24 +102,25 @@ func shown(r *millrace.Record, known *registry.Snapshot) row {
 	return out
 }
 
-// Rows are so many timelines, records and bytes of records.
+// Rows counts timelines, records, and bytes of records' bodies.
 type Rows struct {
 	Timelines int `json:"timelines"`
 	Records   int `json:"records"`
 	Bytes     int `json:"bytes"`
 }
 
-// Changes are what one state of a partition has beside another, of a type.
-// Timelines that have changed are those that both have, and of which records
-// are new, gone or of another version.
+// Changes says how one state of a partition differs from an older one, for one content
+// type. New, Gone and Changed count records. A timeline is New or Gone if only one state
+// has records of it. It is Changed if both have, and some are new, gone or of another
+// version.
 type Changes struct {
 	New     Rows `json:"new"`
 	Gone    Rows `json:"gone"`
 	Changed Rows `json:"changed"`
 }
 
-// DiffRows restores two backups of a partition into stores that are gone
-// afterwards, and compares their timelines, by content type.
+// DiffRows restores two backups of a partition into temporary stores, and compares their
+// timelines. The result is by content type, and has no type without changes.
 func DiffRows(ctx context.Context, cfg RestoreConfig, old, now *backup.Manifest) (map[millrace.ContentType]*Changes, error) {
 	all := map[millrace.ContentType]*Changes{}
 	cfg.Progress.Expect(old.Bytes() + now.Bytes())
@@ -152,8 +153,9 @@ func diffRows(ctx context.Context, old, now *store.Store, p millrace.Partition, 
 	return nil
 }
 
-// diffTimeline counts what changed of a timeline, if it has records now or, with
-// gone, if it has none any more: both stores may name it.
+// diffTimeline counts what changed in a timeline. Both stores may name it, so it is
+// called for either. It counts a timeline that has records now if gone is false, and one
+// that has none now if gone is true.
 func diffTimeline(old, now *store.Store, p millrace.Partition, t millrace.Timeline, gone bool, all map[millrace.ContentType]*Changes) error {
 	is, err := now.Read(nil, p, t, millrace.MinTime, millrace.MaxTime)
 	if err != nil || (len(is) == 0) != gone {

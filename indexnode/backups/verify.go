@@ -22,8 +22,8 @@ import (
 	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
-// Unrestorable is the damage that only restoring finds: every byte is the one
-// that was named, and a store refuses them.
+// Unrestorable is the damage that only a restore finds: all hashes are right, and yet a
+// store refuses the bytes.
 const Unrestorable backup.DamageKind = "restore"
 
 // VerifyConfig says what is verified. Bucket, Partitions and Report are
@@ -32,17 +32,17 @@ type VerifyConfig struct {
 	Bucket     *backup.Bucket
 	Partitions topology.Set
 	Scratch    string               // a directory; empty: the system's for temporary files
-	Report     func(*backup.Damage) // hears of all damage, from one goroutine at a time
-	Progress   *backup.Progress     // nil: is not counted
+	Report     func(*backup.Damage) // is told of all damage, by one goroutine at a time
+	Progress   *backup.Progress     // may be nil
 	Log        *slog.Logger
 }
 
-// Verify finds what [backup.Bucket.Verify] finds at its greatest depth. Then it
-// restores the newest good backup of each partition, the one before it where that
-// is refused, and each part of each cut, by the same steps as [RestoreData], into
-// stores that are gone afterwards, a few partitions at a time. It tells of each
-// object once, and returns what was restored: of other partitions and older
-// backups nobody knows. A cut stands there unless a part that was tried is bad.
+// Verify finds what [backup.Bucket.Verify] finds at its greatest depth. Then it restores
+// the newest good backup of each partition (the one before it if that is refused) and
+// each part of each cut. It does so by the same steps as [RestoreData], into temporary
+// stores, a few partitions at a time. It reports each damaged object once. It returns
+// what can be restored: the backups that it restored, and the cuts without a bad part
+// among those that it tried. It does not know about other partitions and older backups.
 func Verify(ctx context.Context, cfg VerifyConfig) (_ *backup.Restorable, err error) {
 	b := cfg.Bucket.Counted(cfg.Progress)
 	v := verifier{cfg: cfg, told: map[string]bool{}, restored: map[millrace.Partition][]string{}}
@@ -57,7 +57,7 @@ func Verify(ctx context.Context, cfg VerifyConfig) (_ *backup.Restorable, err er
 		cut, err := b.Cut(ctx, name)
 		var damage *backup.Damage
 		if errors.As(err, &damage) || errors.Is(err, fs.ErrNotExist) {
-			continue // it was told, or removed meanwhile
+			continue // the damage was reported, or the cut was removed meanwhile
 		}
 		if err != nil {
 			return nil, err
@@ -83,10 +83,10 @@ type verifier struct {
 	cfg  VerifyConfig
 	cuts []*backup.Cut
 	mu   sync.Mutex         // guards:
-	good *backup.Restorable // what is left
-	told map[string]bool    // objects
+	good *backup.Restorable // backups and cuts that are not known to be bad
+	told map[string]bool    // objects whose damage was reported
 
-	restored map[millrace.Partition][]string // backups
+	restored map[millrace.Partition][]string // the ids of the backups that were restored
 }
 
 // report tells of an object's damage once.
@@ -97,8 +97,8 @@ func (v *verifier) report(d *backup.Damage) {
 	}
 }
 
-// send sends the newest good backup of each partition, once it has read them
-// all: how much there is to do is then known.
+// send reads the newest good backup of each partition, so that the progress knows how much
+// there is to do, and then sends them all to todo.
 func (v *verifier) send(ctx context.Context, todo chan<- *backup.Manifest) error {
 	var all []*backup.Manifest
 	for p := range v.cfg.Partitions.All() {
@@ -121,8 +121,8 @@ func (v *verifier) send(ctx context.Context, todo chan<- *backup.Manifest) error
 	return nil
 }
 
-// guess is about how much of a partition's parts of cuts there is to restore:
-// each is as large as its newest backup.
+// guess estimates how many bytes there are to restore for the parts of cuts of a
+// partition, as if each were as large as its newest backup.
 func (v *verifier) guess(m *backup.Manifest) int64 { return int64(len(v.cuts)) * m.Bytes() }
 
 // next reads the newest backup of a partition that is not known to be bad, or
@@ -146,8 +146,8 @@ func (v *verifier) next(ctx context.Context, p millrace.Partition) (*backup.Mani
 	}
 }
 
-// work restores one partition after the other into one store, so that no more
-// is on disk than one of them.
+// work restores one partition after the other into one store, which never has more than
+// one of them on disk.
 func (v *verifier) work(ctx context.Context, todo <-chan *backup.Manifest) error {
 	first, ok := <-todo
 	if !ok {
@@ -167,8 +167,8 @@ func (v *verifier) work(ctx context.Context, todo <-chan *backup.Manifest) error
 	})
 }
 
-// partition restores the newest backup of a partition that can be, and then its
-// part of each cut.
+// partition restores the newest backup of a partition that can be restored, and then its
+// part of each cut. m is the first that it tries.
 func (v *verifier) partition(ctx context.Context, r *restorer, m *backup.Manifest) error {
 	p := m.Partition
 	defer v.cfg.Progress.Expect(-v.guess(m))
@@ -191,7 +191,7 @@ func (v *verifier) partition(ctx context.Context, r *restorer, m *backup.Manifes
 		}
 	}
 	for _, cut := range v.cuts {
-		if err := r.store.DropPartition(p); err != nil { // nothing of it may help
+		if err := r.store.DropPartition(p); err != nil { // the part must do without what is there
 			return err
 		}
 		part, base, err := v.cfg.Bucket.CutPart(ctx, cut, p)
@@ -206,8 +206,9 @@ func (v *verifier) partition(ctx context.Context, r *restorer, m *backup.Manifes
 	return r.store.DropPartition(p)
 }
 
-// judge takes an error of what is in the bucket as damage, and leaves those of
-// this machine and of the way to the bucket to the caller.
+// judge reports an error as damage if it is about what the bucket holds: a backup id, or
+// the partition's part of cut. It returns any other error, such as one of this machine or
+// of the way to the bucket. It returns nil for nil.
 func (v *verifier) judge(ctx context.Context, err error, p millrace.Partition, id, cut string) error {
 	if err == nil {
 		return nil
@@ -230,15 +231,15 @@ func (v *verifier) judge(ctx context.Context, err error, p millrace.Partition, i
 	return nil
 }
 
-// damaged reports whether an error says that a backup is, and not that it could
+// damaged reports whether an error says that a backup is damaged, and not that it could
 // not be read now.
 func damaged(err error) bool {
 	var damage *backup.Damage
 	return errors.As(err, &damage) || refused(err)
 }
 
-// refused reports whether an error says what bytes are, and not how they were
-// read.
+// refused reports whether an error says that bytes are wrong: a store, a tail or a decoder
+// refuses them. Errors of reading them are not such.
 func refused(err error) bool {
 	var held *replica.Held
 	if errors.As(err, &held) {
@@ -265,9 +266,8 @@ func RetentionOf(m *backup.Manifest) map[millrace.ContentType]store.Retention {
 	return all
 }
 
-// withScratch calls use with a restorer into a store of its own, below
-// cfg.Data, that is gone afterwards. An empty cfg.Data is the system's
-// directory of temporary files.
+// withScratch calls use with a restorer into a temporary store below cfg.Data. If that is
+// empty, the store is in the system's directory of temporary files.
 func withScratch(cfg RestoreConfig, use func(*restorer) error) (err error) {
 	if cfg.Data != "" {
 		if err := os.MkdirAll(cfg.Data, 0o700); err != nil {
@@ -288,7 +288,8 @@ func withScratch(cfg RestoreConfig, use func(*restorer) error) (err error) {
 	return use(&restorer{cfg: cfg, store: s, dir: filepath.Join(dir, "backup")})
 }
 
-// same compares what a store has of a partition with a backup of it.
+// same returns an error if a store has other offsets or another digest of a partition
+// than a backup of it.
 func same(s *store.Store, m *backup.Manifest) error {
 	at, sum := s.Applied(m.Partition), s.Digest(m.Partition)
 	if at != store.Offsets(m.Applied) || sum != store.Digest(m.Digest) {

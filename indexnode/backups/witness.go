@@ -16,8 +16,9 @@ import (
 	"github.com/millrace/millrace/internal/kafka/streams"
 )
 
-// WitnessConfig says what is made anew, and from what. All of it is required,
-// but for Bucket and Retention.
+// WitnessConfig says what a witness is made of. A witness is a replica of a stream of a
+// partition that is made anew, so that its digest shows which of several differing replicas
+// are right. All of it is required, except Bucket and Retention.
 type WitnessConfig struct {
 	Brokers   kafka.Brokers
 	Topics    kafka.Topics
@@ -28,18 +29,18 @@ type WitnessConfig struct {
 
 	Partition millrace.Partition
 	Stream    kafka.Stream
-	Of        string          // which log: see [replica.LogOf]
-	Past      bool            // the replicas have what was before the log
-	Offset    millrace.Offset // up to which
-	// Trusts reports whether a backup is of a replica that was right.
+	Of        string          // the log that the replicas are of, see [replica.LogOf]
+	Past      bool            // the replicas have records from before the log
+	Offset    millrace.Offset // the witness has all records before it
+	// Trusts reports whether a backup was made of a replica that was right.
 	Trusts func(*backup.Manifest) bool
 }
 
-// Witness makes a stream of a partition anew up to an offset, in a store of its
-// own, and returns its digest there, and what it was made from. It is made from
-// the log where that has its beginning and replicas have nothing of before it,
-// since nothing can be wrong with that; else from the newest backup that can be
-// trusted, and the log from there on.
+// Witness makes a stream of a partition anew up to an offset, in a temporary store. It
+// returns its digest there, and in words what it was made from. If the log still has its
+// beginning, and replicas have nothing from before it, it reads the whole log, with which
+// nothing can be wrong. Otherwise it starts from the newest backup that can be trusted,
+// and reads the log from there on.
 func Witness(ctx context.Context, cfg WitnessConfig) (digest uint64, source string, err error) {
 	rc := RestoreConfig{
 		Data: cfg.Scratch, Brokers: cfg.Brokers, Topics: cfg.Topics, Log: cfg.Log,
@@ -94,7 +95,8 @@ func (w *witness) run(ctx context.Context) (digest uint64, source string, err er
 	return d.Content, source, nil
 }
 
-// begins returns where the log of the stream begins, if it is the right log.
+// begins returns the first offset that the log of the stream still has. It fails if the
+// log is not the one that the replicas are of.
 func (w *witness) begins(ctx context.Context) (millrace.Offset, error) {
 	c, err := streams.NewConsumer(streams.Config{Brokers: w.Brokers, Topics: w.Topics, Log: w.Log})
 	if err != nil {
@@ -117,8 +119,9 @@ func (w *witness) topic() kafka.TopicPartition {
 	return kafka.TopicPartition{Stream: w.Stream, Partition: w.Partition}
 }
 
-// newest returns the newest backup that the log goes on from up to the offset,
-// and that is trusted; with past, one that has what was before the log.
+// newest returns the newest backup that is trusted, that is not beyond the offset, and
+// from which the log, which begins at begin, goes on. With past it must have the records
+// from before the log. It fails if there is none.
 func (w *witness) newest(ctx context.Context, begin millrace.Offset, past bool) (*backup.Manifest, error) {
 	none := errors.New("backups: the log does not have everything from the beginning, and there is no backup of before the replicas differed, nor one by another node")
 	if w.Bucket == nil {
@@ -143,8 +146,8 @@ func (w *witness) newest(ctx context.Context, begin millrace.Offset, past bool) 
 	return nil, none
 }
 
-// hasPast reports whether a backup of the log has what was before it: a replica
-// that was made anew since may not know.
+// hasPast reports whether a backup of the log has records from before it. A replica that
+// was made anew since may not know that there were any.
 func (w *witness) hasPast(ctx context.Context) (bool, error) {
 	if w.Bucket == nil {
 		return false, nil
@@ -161,8 +164,8 @@ func (w *witness) hasPast(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// manifests returns the partition's backups, the newest first, and has the
-// restorer read from their bucket.
+// manifests returns the partition's backups, the newest first. It also sets the bucket
+// that the restorer reads.
 func (w *witness) manifests(ctx context.Context) (iter.Seq2[*backup.Manifest, error], error) {
 	b, err := w.Bucket(ctx)
 	if err != nil {

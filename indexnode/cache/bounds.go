@@ -4,26 +4,26 @@ import (
 	"github.com/millrace/millrace/internal/memory"
 )
 
-// LeastMemory is the least that Config.Memory should be, in bytes: memory comes
+// LeastMemory is the least that Config.Memory should be, in bytes. The arena takes memory
 // from the system in pieces of 32 MiB.
 const LeastMemory = 128 << 20
 
-// defaultShare is the part of the machine's memory that is the default: the
-// other half is the store's, the questions' and the operating system's.
+// defaultShare is what the machine's memory is divided by for the default: half of it.
+// The other half is for the store, the questions and the operating system.
 const defaultShare = 2
 
-// DefaultMemory returns what a cache takes where nothing is said: half of the
-// memory of the machine, or of its control group.
+// DefaultMemory returns the default of Config.Memory, in bytes: half of the memory of the
+// machine, or of its control group, and at least [LeastMemory].
 func DefaultMemory() int { return max(int(memory.Machine()/defaultShare), LeastMemory) }
 
 // bounds are what parts of a cache may take, in bytes.
 //
-//	memory ─┬─ blocks, mapped: 3/4    of which 7/8 in use; the rest is for what is free between them
-//	        │                         and for what waits for readers
+//	memory ─┬─ blocks, mapped: 3/4    7/8 of it in use (live); the rest is for free memory between
+//	        │                         blocks, and for blocks that wait until readers leave
 //	        └─ keys: 1/4              the index, the order of eviction, the doorkeeper
 //
-// What is empty takes at most half of the keys, and features an eighth of all:
-// timelines with records have what those leave.
+// Empty timelines (empty) take at most half of the keys' part, and features at most an
+// eighth of memory. Timelines with records have what those leave.
 type bounds struct{ memory, mapped, live, keys, empty, features int }
 
 func boundsOf(memory int) bounds {
@@ -31,25 +31,25 @@ func boundsOf(memory int) bounds {
 	return bounds{memory, mapped, mapped / 8 * 7, memory / 4, memory / 8, memory / 8}
 }
 
-// What a key takes, in bytes: of the index, which is rebuilt when it is half
-// full, at most 96 and half of that for the old table beside it; of the order of
-// eviction two places, and its name in each; of the doorkeeper some bits.
+// What a key takes at most, in bytes. In the index that is 96, and half of that while the
+// old table stands beside a new one. In the order of eviction it is two places and, see
+// keyBytes, the key's name in each. In the doorkeeper it is a few bits.
 const (
 	indexKeyBytes = 144
 	orderKeyBytes = 32
 )
 
-// keyBytes returns what a key with a name of so many bytes takes.
+// keyBytes returns the bytes that a key takes whose name has name bytes.
 func keyBytes(name int) int { return indexKeyBytes + orderKeyBytes + 2*name }
 
-// fits reports whether a list has room for a key more, which takes so many
-// bytes, and its timeline, with nothing evicted from any list.
+// fits reports whether a list has room for one more key and its timeline without any
+// eviction. timeline and key are what those two take, in bytes. The caller holds mu.
 func (c *Cache) fits(kind listKind, timeline, key int) bool {
 	return c.mu.keys+key <= c.keys && c.within(kind, timeline, key)
 }
 
-// within reports the same of the list's own bound alone. The keys of timelines
-// with records have none of their own: they have what the other lists leave.
+// within is fits for the list's own bound alone. The keys of timelines with records have
+// no bound of their own: they have what the other lists leave.
 func (c *Cache) within(kind listKind, timeline, key int) bool {
 	switch l := &c.mu.lists[kind]; kind {
 	case fat:
@@ -61,13 +61,13 @@ func (c *Cache) within(kind listKind, timeline, key int) bool {
 	}
 }
 
-// maxForBlock is how many times its size is given up for a block at most. Where
-// what is free lies in small pieces more might not help, and what a reader may
-// have found is there for the next block only.
+// maxForBlock bounds what alloc evicts for a block: this many times the block's size.
+// More might not help if the free memory lies in small pieces, or if readers still use
+// what was evicted, which is then free for a later block only.
 const maxForBlock = 4
 
-// alloc returns memory for a block. Where no more may be mapped, it evicts
-// timelines; it returns nil where that does not help.
+// alloc returns memory for a block of n bytes. If the arena has none, it evicts timelines.
+// It returns nil if that does not help. The caller holds mu.
 func (c *Cache) alloc(n int) []byte {
 	b := c.arena.Alloc(n)
 	for least := c.arena.Live() - maxForBlock*n; b == nil && c.arena.Live() > least; {

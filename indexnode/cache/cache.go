@@ -1,31 +1,32 @@
-// Package cache keeps timelines decoded in memory, as FollowFeed did: a fat
+// Package cache keeps timelines decoded in memory, as LinkedIn's FollowFeed does: a fat
 // cache of timelines with records, and a skinny cache of timelines known to be
 // empty. Most (entity, type) pairs of a query are empty; remembering that costs
-// a key. The features of entities are kept beside them, as the timelines of no
-// type. All together are bounded by the bytes they take, whatever the records
-// are: see bounds.
+// a key. The features of entities and of objects are kept beside them, as timelines of
+// two types that no record has ([Features], [Objects]). The bytes of all three together
+// are bounded: see bounds.
 //
 //	Lookup ──► slot of a flat table ──► Timeline, immutable ──► packed rows
 //	 no lock    hash of the key          swapped whole by writers
 //	            touched ──► replayed when room is needed
 //
-// All of it is memory without pointers in an arena, which the collector does
-// not see. What is replaced or evicted is used again when the readers who may
-// have found it have left (package arena).
+// Timelines and table are memory without pointers in an arena, which the garbage
+// collector does not scan. The memory of what is replaced or evicted is used again once
+// the readers who may have found it have left (package arena).
 //
 // A look-up takes no lock. It finds a key's slot in one flat table, a cache
 // line for four keys, loads the timeline that stands there now, and marks the slot as
 // touched, which writes only once between evictions. Writers take turns under
-// a mutex. Who needs room asks golang-lru's list for the least recent key; if
-// it was touched since, the touch is replayed and the next is asked.
+// a mutex. A writer that needs room takes the oldest key of the order of eviction. If the
+// key was touched since, the touch is replayed: the key moves to the new end, and the
+// writer tries the next one.
 //
-// The order of eviction knows the names of keys as well, so that a node can tell
-// another what its questions find (Hot), which that one brings into its own
-// cache (Warming) before questions come.
+// The order of eviction has the names of keys as well. By them a node can tell another
+// which keys its questions find ([Cache.Hot]), and the other brings those into its own
+// cache before questions come ([Warming]).
 //
-// What a query read is let in when there is room, or when it was asked for
-// not long before: one-hit wonders do not push out what is wanted again. What
-// ingest writes through was in the cache already, and stays.
+// A timeline that a query read is let in when there is room, or when it was asked for
+// not long before: a key that is asked for once does not evict one that is asked for
+// often. What ingest adds to a cached timeline needs no such test.
 //
 // The cache knows nothing of the store. Its user keeps it equal to the store:
 // while a partition is written no timeline of it is filled, and a write either
@@ -48,19 +49,19 @@ type Config struct {
 // Stats counts what the cache did and holds.
 type Stats struct {
 	FatHits, SkinnyHits, Misses   uint64
-	FatEvictions, SkinnyEvictions uint64 // for room
-	NotAdmitted                   uint64 // read once, and there was no room, or no block of memory for it
+	FatEvictions, SkinnyEvictions uint64 // to make room
+	NotAdmitted                   uint64 // asked for once while there was no room, or no memory for the block
 	Removals                      uint64 // by a write that could not continue the timeline
 	Purges                        uint64
-	Warmed                        uint64 // brought in because it is hot elsewhere
+	Warmed                        uint64 // brought in because another node has it hot
 	Timelines, Records, EmptyKeys int
 	Bytes                         int // of the blocks of all timelines
 	FeatureRows                   int
 	FeatureHits, FeatureMisses    uint64
-	FeatureEvictions              uint64      // for room
-	Arena                         arena.Stats // of blocks, of what is folded, and of the index
-	Bound                         int         // Config.Memory
-	Taken                         int         // of it: Arena.Mapped, and of the Go heap what keys take
+	FeatureEvictions              uint64      // to make room
+	Arena                         arena.Stats // of blocks, of folded scores (see Folded), and of the index
+	Bound                         int         // Config.Memory, in bytes
+	Taken                         int         // bytes taken: Arena.Mapped, and what keys take of the Go heap
 }
 
 // Cache is the fat and the skinny cache of one node, and its entities'
@@ -77,9 +78,9 @@ type Cache struct {
 	mu struct {
 		sync.Mutex // held by writers
 		lists      [listKinds]list
-		bytes      int
-		keys       int    // bytes, see keyBytes
-		name       []byte // of the key at hand
+		bytes      int    // of the blocks of all timelines
+		keys       int    // bytes of all keys, see keyBytes
+		name       []byte // scratch: the name of the key that is being written
 		held       held
 
 		notAdmitted, removals, purges, warmed uint64
@@ -101,28 +102,28 @@ func New(c Config) *Cache {
 	return ca
 }
 
-// Close gives the memory back. Nobody may read any more.
+// Close gives the memory back to the system. Nobody may use the cache after it.
 func (c *Cache) Close() { c.arena.Close() }
 
-// Reader is someone who reads timelines of the cache. What it finds stays
-// until Leave.
+// Reader reads timelines of the cache. What it finds stays valid until Leave.
 type Reader struct {
 	c  *Cache
 	in arena.Reader
 }
 
-// Reader begins to read. Leave must follow, soon: what is replaced meanwhile
-// takes memory until then.
+// Reader returns a new reader. The caller must call Leave soon: what is replaced
+// meanwhile takes memory until then.
 func (c *Cache) Reader() Reader { return Reader{c, c.arena.Enter()} }
 
-// Leave ends to read.
+// Leave ends the reading. What the reader found must not be used after it.
 func (r Reader) Leave() { r.in.Leave() }
 
-// Peek returns what is known of a timeline, or nil. It counts nothing and
-// touches nothing.
+// Peek returns the cached timeline, [Empty] if it is known to be empty, or nil if it is
+// not cached. It counts no hit and does not mark the key as touched.
 func (r Reader) Peek(t millrace.Timeline) *Timeline { return r.c.index.get(r.c.seeds.id(t)) }
 
-// Get is Peek for a question: what it finds is not the next to be evicted.
+// Get is Peek for a question: it marks the key as touched, so that it is not the next to
+// be evicted. It counts no hit either.
 func (r Reader) Get(t millrace.Timeline) *Timeline {
 	table := r.c.index.table.Load()
 	i := table.find(r.c.seeds.id(t))

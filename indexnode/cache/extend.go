@@ -8,13 +8,14 @@ import (
 	"github.com/millrace/millrace/internal/column"
 )
 
-// Continue puts a timeline with one record more, newer than all others, in the
-// place of a cached one: add writes it under layout l. It reports false where
-// that cannot be, as when the timeline has limit records; it must then be
-// removed.
+// Continue replaces a cached timeline by one that has one more record, newer than all
+// others. add writes the record under layout l. Continue reports false where it cannot do
+// that, as when the timeline is not cached or has limit records. The caller must then
+// remove the timeline.
 //
-// The record does not go into the block with the others: a small block that
-// continues it is written anew for each, until it is worth joining both.
+// The block with the older records is not copied. The new records are in a small block
+// that points to it, which is written anew for each record. When the small block has grown
+// enough, both are joined into one.
 func (c *Cache) Continue(t millrace.Timeline, l *column.Layout, limit int, add func(*column.Appender) error) bool {
 	r := c.Reader()
 	defer r.Leave()
@@ -37,27 +38,29 @@ func (c *Cache) Continue(t millrace.Timeline, l *column.Layout, limit int, add f
 	return c.replace(t, k, next)
 }
 
-// extender is memory for one extension.
+// extender is the reusable memory of one call of Continue.
 type extender struct {
-	block  []byte
-	parts  []column.Packed
-	slabs  []*column.Slab // as many as there were parts at once
-	filled []*column.Slab
+	block  []byte          // the new timeline
+	parts  []column.Packed // of the old timeline
+	slabs  []*column.Slab  // one for each layout, for reuse
+	filled []*column.Slab  // those of slabs that have rows now
 }
 
 var extenders = sync.Pool{New: func() any { return new(extender) }}
 
-// What continues a timeline is joined with it when it has a quarter of its
-// records, or maxTail, but not before it has minTail.
+// The small block of new records is joined with the older block when it has a quarter as
+// many records or maxTail, but not before it has minTail.
 const (
 	minTail = 8
 	maxTail = 32
 )
 
+// tailFull reports whether a small block of tail records is to be joined with an older
+// block of main records.
 func tailFull(tail, main int) bool { return tail >= min(max(main/4, minTail), maxTail) }
 
-// extend returns was with one record more, in memory that holds until the
-// next, or nil if was has no record of the layout.
+// extend returns was with one more record. The result is in x's memory until x is used
+// again. It is nil if was has records, but none of layout l.
 func (x *extender) extend(was *Timeline, l *column.Layout, add func(*column.Appender) error) (*Timeline, error) {
 	x.parts = x.parts[:0]
 	older := was.Older()
@@ -96,7 +99,8 @@ func (x *extender) extend(was *Timeline, l *column.Layout, add func(*column.Appe
 	return timelineOf(b), nil
 }
 
-// slab returns the slab for rows of a layout.
+// slab returns the slab of filled for rows of a layout, and adds an empty one if there is
+// none.
 func (x *extender) slab(l *column.Layout) *column.Slab {
 	for _, s := range x.filled {
 		if s.Layout() == l {

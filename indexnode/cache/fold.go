@@ -10,37 +10,38 @@ import (
 	"github.com/millrace/millrace/relevance"
 )
 
-// Folded is the part of a model's scores that depends on a record alone, kept
-// so that it is not computed again for every question: of the rows of a
-// timeline's only part from First on, as far back as windows went. It begins a
-// block of the arena, in which a number for each row follows.
+// Folded has the part of a model's scores that depends on a record alone, so that it is
+// not computed again for every question. It is of a timeline with one part: a number for
+// each row of that part from First on, as far back as the windows of questions went. A
+// Folded is the beginning of a block of the arena; the numbers follow it.
 type Folded struct {
 	Model  ModelID
-	First  uint32
-	rows   uint32
-	others atomic.Uint32 // questions that wanted its place since one with this model
-	Most   float64       // of the numbers; +Inf if one is none
+	First  uint32        // the first row with a number
+	rows   uint32        // how many rows have one
+	others atomic.Uint32 // questions of other models that wanted its place since the last one of this model
+	Most   float64       // the largest of the numbers; +Inf if one is NaN
 }
 
 const (
 	foldedBytes = int(unsafe.Sizeof(Folded{}))
-	// foldPlaces is for how many models a timeline keeps numbers: those of a
-	// rollout are two, and another feed may have its own.
+	// foldPlaces is for how many models a timeline keeps numbers. A rollout has
+	// two, and another feed may have its own.
 	foldPlaces = 3
-	// maxOthers is how many questions want the place of a model before it is
-	// given up. Of more models than places that serve at once the first to ask
-	// keep theirs.
+	// maxOthers is how many questions of other models must want a place until its
+	// model loses it. If more models than places serve at once, those that asked
+	// first keep their places.
 	maxOthers = 8
 )
 
-// fold is a place for what is folded: the address of a Folded, and above it the
-// low bits of the model's id, so that a look at the timeline tells whether it is
-// worth going there. 0 is free.
+// fold is a place of a timeline for a Folded: its address in the low 48 bits, and the low
+// 16 bits of the model's id above it. So most look-ups of other models end without
+// reading the Folded. 0 is a free place.
 type fold uint64
 
 const (
 	addressBits = 48
-	// retired is in the places of a timeline that is on its way out.
+	// retired is in all places of a timeline that was taken out of the cache, so that
+	// nothing is put there.
 	retired fold = 1
 )
 
@@ -52,7 +53,7 @@ func foldOf(f *Folded) fold {
 	return fold(at | uint64(f.Model)<<addressBits)
 }
 
-// get returns what is folded, nil of a place that is free or retired.
+// get returns the Folded of a place; nil if the place is free or retired.
 func (f fold) get() *Folded {
 	if f <= retired {
 		return nil
@@ -61,10 +62,11 @@ func (f fold) get() *Folded {
 	return *(**Folded)(unsafe.Pointer(&at))
 }
 
-// is reports whether it may be of a model.
+// is reports whether the place may be of model m: the low 16 bits of the ids are equal.
 func (f fold) is(m ModelID) bool { return f > retired && uint16(f>>addressBits) == uint16(m) }
 
-// Folded returns what is kept of a model for the timeline's only part, or nil.
+// Folded returns the numbers that the timeline keeps of model m, or nil. It counts as a
+// question of that model.
 func (t *Timeline) Folded(m ModelID) *Folded {
 	for i := range t.folds {
 		if at := fold(t.folds[i].Load()); at.is(m) {
@@ -79,20 +81,19 @@ func (t *Timeline) Folded(m ModelID) *Folded {
 	return nil
 }
 
-// Owe says that a question computed so many rows, or a part of what they cost,
-// because nothing was folded for its model, and returns how many that makes
-// since something was.
+// Owe adds the rows that a question scored whole because nothing was folded for its
+// model, and returns the sum since a Folded was last put into the timeline.
 func (t *Timeline) Owe(rows uint32) (owed uint32) { return t.owed.Add(rows) }
 
-// Place is where something can be folded, and what was there when it was found.
+// Place is where a Folded can be put into a timeline.
 type Place struct {
 	at  *atomic.Uint64
-	was fold
+	was fold // what was there when it was found
 }
 
-// Place finds a place for what is to be folded for a model: where there is less
-// of the same, a free one, or one whose model nobody asks for. It is false
-// where there is none, and if the timeline is not in the cache.
+// Place finds a place for a Folded of model m: the one that has one of m already, else a
+// free one, else one whose model no question asks for any more. It reports false if there
+// is none, or if the timeline is not in the cache.
 func (t *Timeline) Place(m ModelID) (p Place, ok bool) {
 	if !t.cached {
 		return Place{}, false
@@ -112,22 +113,23 @@ func (t *Timeline) Place(m ModelID) (p Place, ok bool) {
 	return p, ok
 }
 
-// Own returns the number of each row from First on.
+// Own returns the numbers, one for each row from First on.
 func (f *Folded) Own() []float64 {
 	return unsafe.Slice((*float64)(unsafe.Add(unsafe.Pointer(f), foldedBytes)), int(f.rows))
 }
 
+// block returns the block of the arena that f begins.
 func (f *Folded) block() []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(f)), foldedBytes+8*int(f.rows))
 }
 
-// Fold keeps own in a place of a timeline: the numbers of a model for the last
-// rows of its only part, of which none is more than most. It does nothing where
-// another was put there meanwhile, or the timeline is on its way out.
+// Fold puts a copy of own into a place of a timeline: the numbers of model m for the last
+// len(own) rows of its only part. most is the largest of them. Fold does nothing if the
+// place has changed since it was found, or if there is no memory.
 func (c *Cache) Fold(t *Timeline, p Place, m ModelID, own []float64, most float64) {
 	b := c.arena.Alloc(foldedBytes + 8*len(own))
 	if b == nil {
-		t.owed.Store(0) // or every question would compute the numbers again
+		t.owed.Store(0) // else every question would compute the numbers again
 		return
 	}
 	f := (*Folded)(unsafe.Pointer(unsafe.SliceData(b)))
@@ -144,8 +146,8 @@ func (c *Cache) Fold(t *Timeline, p Place, m ModelID, own []float64, most float6
 	}
 }
 
-// ModelID stands for a model in memory without pointers. Each has its own
-// while it lives, and none is given out twice.
+// ModelID stands for a model in memory without pointers. Each model has one id as long as
+// it is referenced, and no id is given to two models.
 type ModelID uint32
 
 var models struct {
@@ -154,7 +156,7 @@ var models struct {
 	last ModelID
 }
 
-// IDOf returns the id of a model.
+// IDOf returns the id of a model, and gives it one if it has none.
 func IDOf(m *relevance.Model) ModelID {
 	models.Lock()
 	defer models.Unlock()

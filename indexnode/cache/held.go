@@ -5,10 +5,10 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
-// Held is what the fat cache has of a content type in a partition.
+// Held is how much the fat cache has of a content type in a partition.
 type Held struct {
-	Partition millrace.Partition // NoPartition: of all keys whose names are too long to be kept
-	Type      millrace.ContentType
+	Partition millrace.Partition   // NoPartition: of all keys whose names are too long to be kept
+	Type      millrace.ContentType // "": of the types that have no number of their own, see Cache.Held
 	Timelines int
 	Records   int
 }
@@ -16,8 +16,9 @@ type Held struct {
 // NoPartition stands for the partitions of keys whose names are not kept.
 const NoPartition millrace.Partition = partition.Count
 
-// Held returns what the fat cache has, exactly: it is counted as keys come and
-// go. Types beyond 256, and keys whose names are not kept, have no Type.
+// Held returns how much the fat cache has now, for each partition and type of which it
+// has a timeline. The counts are exact. They have no Type for types beyond the first 256
+// that came, and for keys whose names are not kept.
 func (c *Cache) Held() (all []Held) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -40,17 +41,17 @@ func (c *Cache) Held() (all []Held) {
 // number of a type.
 type held struct {
 	of      [partition.Count + 1][]heldCount
-	types   []millrace.ContentType // by number; the first has no name
+	types   []millrace.ContentType // by number; 0 is for all that have no number of their own
 	numbers map[string]int
 }
 
 type heldCount struct{ timelines, records int }
 
-// maxHeldTypes is how many types are told apart.
+// maxHeldTypes is how many types have a number of their own.
 const maxHeldTypes = 256
 
-// count counts keys of a list that come or go, by their name as [appendName]
-// makes it.
+// count adds timelines and records, which are negative for what leaves, to the counts of a
+// key. name is the key's as [appendName] makes it. It counts the fat list only.
 func (h *held) count(kind listKind, name []byte, timelines, records int) {
 	if kind != fat {
 		return
@@ -67,6 +68,8 @@ func (h *held) count(kind listKind, name []byte, timelines, records int) {
 	h.of[p][n].records += records
 }
 
+// number returns the number of a type, and gives it one if it has none. It returns 0 if
+// there are no more numbers.
 func (h *held) number(typ []byte) int {
 	n, ok := h.numbers[string(typ)]
 	if ok {

@@ -8,14 +8,14 @@ import (
 	"github.com/millrace/millrace/indexnode/arena"
 )
 
-// index finds values by id: an open table of buckets, never more than half
-// full. Readers take no lock; writers are one at a time.
+// index finds timelines by the ids of their keys: a hash table of buckets with open
+// addressing, never more than half full. Readers take no lock. Writers hold Cache.mu.
 //
-// A slot, once taken, is its key's for the life of the table, so that whoever
-// finds a slot may read its value at any later time: a key that is out of the
-// cache has none. The tag is stored last. A table is never changed into
-// another: one with the keys that have values is filled and put in its place,
-// and who still reads the old one sees what was there when it began.
+// A slot, once taken, is its key's for the life of the table, so that whoever finds a
+// slot may read its value at any later time. The slot of a key that has left the cache
+// stays, without a value. A slot's tag is stored after its value. A table never grows: a
+// new one is filled with the keys that have values, and takes its place. A reader that
+// still has the old table sees the values that it had then.
 type index struct {
 	arena *arena.Arena
 	table atomic.Pointer[table]
@@ -23,16 +23,16 @@ type index struct {
 	live  int // of them, those with a value
 }
 
-// table is buckets in a block of the arena, which lives as long as a reader
-// that may have found it.
+// table is the buckets of an index, in a block of the arena. The block stays as long as a
+// reader may have found it.
 type table struct {
-	mask    uint64
+	mask    uint64 // the number of buckets, a power of two, less one
 	buckets []bucket
-	block   []byte
+	block   []byte // the memory of buckets
 }
 
-// bucket is a cache line. A key whose bucket is full stands in the next one
-// that is not.
+// bucket is a cache line of slots. A key whose own bucket is full is in the next bucket
+// that had room.
 type bucket [bucketSlots]slot
 
 const (
@@ -41,27 +41,27 @@ const (
 	minBuckets  = 1 << 8
 )
 
-// slot is the place of a key. Its value is one word, which changes as a whole:
-// the address of a timeline, which ends in zeros and is not longer than 48
-// bits, or a mark, and around it a part of the key, and how many times, modulo
-// 16, the key entered a list.
+// slot is the place of a key. Its value is one word, so that readers see it change as a
+// whole. The constants below say what its bits are. The address of a timeline fits between
+// the others: it has at most 48 bits and is a multiple of 64.
 type slot struct {
-	tag   atomic.Uint64 // 0 while it is free
+	tag   atomic.Uint64 // of the key's id; 0 while the slot is free
 	value atomic.Uint64
 }
 
 const (
-	touched   = 1 << 0 // looked up since it was last considered for eviction
-	isEmpty   = 1 << 1 // Empty
-	oneTime   = 1 << 2 // and the three bits above it
-	timesBits = 15 * oneTime
-	checkBits = 0xffff_0000_0000_0000
-	address   = 0x0000_ffff_ffff_ffc0
+	touched   = 1 << 0                // looked up since it was last considered for eviction
+	isEmpty   = 1 << 1                // the timeline is Empty, and address is 0
+	oneTime   = 1 << 2                // the lowest bit of timesBits
+	timesBits = 15 * oneTime          // how many times the key entered a list, modulo 16
+	checkBits = 0xffff_0000_0000_0000 // of the check of the key's id
+	address   = 0x0000_ffff_ffff_ffc0 // of the timeline; 0 without one
 )
 
-// get returns the slot's value, or nil.
+// get returns the slot's timeline, or nil.
 func (s *slot) get() *Timeline { return timelineIn(s.value.Load()) }
 
+// timelineIn returns the timeline that the value of a slot says, or nil.
 func timelineIn(v uint64) *Timeline {
 	if v&isEmpty != 0 {
 		return Empty
@@ -69,13 +69,13 @@ func timelineIn(v uint64) *Timeline {
 	return timelineAt(uintptr(v & address))
 }
 
-// is reports whether the slot is a key's.
+// is reports whether the slot is that of key k.
 func (s *slot) is(k id) bool {
 	return s.tag.Load() == k.tag && (s.value.Load()^k.check)&checkBits == 0
 }
 
-// enter counts that the key enters a list, and returns its place there. Of the
-// writer; a touch at the same time may be lost.
+// enter counts that the key enters a list, and returns its place there. The caller holds
+// Cache.mu; a touch by a reader at the same time may be lost.
 func (s *slot) enter() place {
 	v := s.value.Load()
 	v = v&^timesBits | (v+oneTime)&timesBits
@@ -83,13 +83,13 @@ func (s *slot) enter() place {
 	return s.place()
 }
 
-// place returns the place that the key took last.
+// place returns the place that the key took in a list when it entered one last.
 func (s *slot) place() place {
 	return place{s.tag.Load(), uint8(s.value.Load() & timesBits / oneTime)}
 }
 
-// set gives the slot a value, or none for nil, and keeps the mark of touched.
-// A touch at the same time may be lost.
+// set gives the slot a timeline, or none for nil. It keeps the bit touched, but clears it
+// for nil. A touch by a reader at the same time may be lost.
 func (s *slot) set(tl *Timeline) {
 	v := s.value.Load() &^ (isEmpty | address)
 	switch {
@@ -103,13 +103,14 @@ func (s *slot) set(tl *Timeline) {
 	s.value.Store(v)
 }
 
+// newTable returns an empty table. buckets is a power of two.
 func (x *index) newTable(buckets int) *table {
 	b := x.arena.AllocApart(buckets * bucketBytes)
 	clear(b)
 	return &table{uint64(buckets - 1), unsafe.Slice((*bucket)(unsafe.Pointer(unsafe.SliceData(b))), buckets), b}
 }
 
-// slot returns a slot by its number.
+// slot returns a slot by its number, which counts the slots of all buckets in order.
 func (t *table) slot(i int) *slot { return &t.buckets[i/bucketSlots][i%bucketSlots] }
 
 // find returns the number of a key's slot, or -1.
@@ -128,8 +129,8 @@ func (t *table) find(k id) int {
 	}
 }
 
-// holder returns the number of the slot with a tag that has a value, or -1. Of
-// two keys with one tag the index takes one at a time.
+// holder returns the number of the slot with a tag that has a value, or -1. There is at
+// most one: of two keys with the same tag only one is in the cache at a time.
 func (t *table) holder(tag uint64) int {
 	for n := uint64(0); ; n++ {
 		at := (home(tag) + n) & t.mask
@@ -147,7 +148,7 @@ func (t *table) holder(tag uint64) int {
 	}
 }
 
-// touch returns the slot's value, and marks it as looked up.
+// touch returns the slot's timeline, or nil, and marks the slot as touched if it has one.
 func (s *slot) touch() *Timeline {
 	v := s.value.Load()
 	if v&touched == 0 && v&(isEmpty|address) != 0 {
@@ -156,7 +157,7 @@ func (s *slot) touch() *Timeline {
 	return timelineIn(v)
 }
 
-// get returns the value of a key, or nil.
+// get returns the timeline of a key, or nil.
 func (x *index) get(k id) *Timeline {
 	t := x.table.Load()
 	if i := t.find(k); i >= 0 {
@@ -165,7 +166,7 @@ func (x *index) get(k id) *Timeline {
 	return nil
 }
 
-// set gives a slot a value, nil to take its key out.
+// set gives slot i a timeline; nil takes its key out.
 func (x *index) set(i int, tl *Timeline) {
 	s := x.table.Load().slot(i)
 	if had := s.get() != nil; had && tl == nil {
@@ -176,10 +177,11 @@ func (x *index) set(i int, tl *Timeline) {
 	s.set(tl)
 }
 
-// full reports whether a table must be rebuilt before another insert.
+// full reports whether the table must be rebuilt before another insert.
 func (x *index) full() bool { return 2*(x.used+1) > bucketSlots*len(x.table.Load().buckets) }
 
-// insert takes a slot for a key that has none, and returns its number.
+// insert takes a slot, without a timeline yet, for a key that has none. It returns the
+// slot's number.
 func (x *index) insert(k id) int {
 	x.used++
 	return x.table.Load().insert(k.tag, k.check&checkBits)
@@ -198,9 +200,9 @@ func (t *table) insert(tag, value uint64) int {
 	}
 }
 
-// rebuild puts a table of the keys with values in the place of the one that
-// is there: twice as large unless those without were what filled it, smaller
-// where few have one.
+// rebuild replaces the table by one that has only the keys with values. The new table is
+// twice as large if more than a third of the slots have a value, and smaller if fewer than
+// a twelfth have one.
 func (x *index) rebuild() {
 	t := x.table.Load()
 	buckets := len(t.buckets)
@@ -221,7 +223,8 @@ func (x *index) rebuild() {
 	x.arena.RetireApart(t.block)
 }
 
-// reset makes the index empty, and returns what was in it.
+// reset makes the index empty, and returns the timelines that were in it. The caller must
+// range over all of them: the old table's memory is given back at the end.
 func (x *index) reset() iter.Seq[*Timeline] {
 	was := x.table.Swap(x.newTable(minBuckets))
 	x.used, x.live = 0, 0

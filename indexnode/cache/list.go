@@ -24,14 +24,14 @@ func kindOf(t millrace.Timeline, tl *Timeline) listKind {
 	return fat
 }
 
-// isOf reports whether a timeline that was found by its tag belongs to a list. The list of
-// features has tags of features only, so there every one does.
+// isOf reports whether a timeline that was found by a tag of a list belongs to that list. A
+// tag may move between fat and skinny, but features always stay in their own list.
 func isOf(kind listKind, tl *Timeline) bool {
 	return kind == features || (kind == skinny) == (tl.records == 0)
 }
 
-// weightOf is what an entry adds to the size that metrics tell of its list, in records,
-// keys, or rows of features.
+// weightOf returns what an entry adds to the size of its list that Stats reports: its
+// records in fat, 1 key in skinny, and its rows, but at least 1, in features.
 func weightOf(kind listKind, tl *Timeline) int {
 	if kind == skinny {
 		return 1
@@ -41,11 +41,11 @@ func weightOf(kind listKind, tl *Timeline) int {
 
 func isFeatures(t millrace.ContentType) bool { return t == Features || t == Objects }
 
-// list is the keys of a cache in the order of their eviction.
+// list is the keys of one kind in the order of their eviction, and what they take.
 type list struct {
 	order     order
-	weight    int // see weightOf
-	bytes     int // of the entries and of their keys
+	weight    int // the sum of weightOf
+	bytes     int // of the timelines and of their keys
 	evictions uint64
 	door      doorkeeper
 }
@@ -54,9 +54,9 @@ type list struct {
 // lists.
 func newList() list { return list{order: newOrder()} }
 
-// doorkeeper remembers, roughly, which keys asked for room lately: it is a Bloom filter
-// with two bits for each, which is emptied when it is a quarter full. It admits a key when
-// that asks for the second time.
+// doorkeeper remembers roughly which keys lately found no room. It is a Bloom filter with
+// two bits for each key, which is emptied when a quarter of its bits may be set. A key
+// is admitted when it asks for the second time.
 type doorkeeper struct {
 	bits    []uint64
 	members int
@@ -64,10 +64,11 @@ type doorkeeper struct {
 
 const (
 	minDoorBits   = 1 << 12
-	bitsPerMember = 16 // bits for each key of the cache
+	bitsPerMember = 16 // the least number of bits for each key of the list
 )
 
-// seen reports whether k asked before, and remembers it. The cache has so many entries.
+// seen reports whether k asked before, and remembers it. entries is how many keys the list
+// has, which sets the size of the filter when it is emptied.
 func (d *doorkeeper) seen(k id, entries int) bool {
 	if d.bits == nil || d.members > len(d.bits)*64/8 {
 		d.forget(entries)
@@ -85,6 +86,7 @@ func (d *doorkeeper) seen(k id, entries int) bool {
 
 func (d *doorkeeper) has(bit uint64) bool { return d.bits[bit/64]&(1<<(bit%64)) != 0 }
 
+// forget empties the filter, and makes it as large as entries keys need.
 func (d *doorkeeper) forget(entries int) {
 	bits := minDoorBits
 	for bits < entries*bitsPerMember {

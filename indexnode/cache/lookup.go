@@ -8,11 +8,12 @@ import (
 	"github.com/millrace/millrace/internal/ahead"
 )
 
-// Lookup appends to dst what is known of each type of each entity, entity by
-// entity: nil where nothing is. It sees what was put and removed before.
+// Lookup appends to dst the cached timeline of each type of each entity, entity by entity:
+// [Empty] if it is known to be empty, nil if it is not cached. It sees all writes that
+// ended before it began. It marks what it finds as touched, and counts hits and misses.
 //
-// It goes in batches: it has the processor load the cache lines of one batch, and reads
-// those of the batch before while they are on their way.
+// It works in batches: it asks the processor to load the cache lines of one batch, and
+// reads those of the batch before while they are on their way.
 func (r Reader) Lookup(dst []*Timeline, entities []millrace.Entity, types []millrace.ContentType) []*Timeline {
 	var (
 		few      [16]id
@@ -43,18 +44,20 @@ func (r Reader) Lookup(dst []*Timeline, entities []millrace.Entity, types []mill
 	return dst
 }
 
-// batchKeys is how many keys are in a batch: as many as a core can load cache lines at a time.
+// batchKeys is how many keys are in a batch: about as many cache lines as a core can load
+// at a time.
 const batchKeys = 16
 
-// batch is the keys of one type and of entities that follow each other.
+// batch is the keys of one type and of up to [batchKeys] consecutive entities.
 type batch struct {
-	tags, checks [batchKeys]uint64
+	tags, checks [batchKeys]uint64 // of the ids
 	in           [batchKeys]*bucket
-	n, typ       int
-	first        int // place of the first answer in found
+	n, typ       int // how many keys, and which of the types
+	first        int // the index of the first key's answer in found
 }
 
-// locate makes the keys of a batch, finds their buckets, and asks for these.
+// locate makes the ids of a batch from the parts of its names and type, finds their
+// buckets, and asks the processor to load these.
 func (t *table) locate(b *batch, names *[batchKeys]id, typ id) {
 	buckets, mask := unsafe.Pointer(unsafe.SliceData(t.buckets)), t.mask
 	for i := range uint(b.n) {
@@ -66,9 +69,9 @@ func (t *table) locate(b *batch, names *[batchKeys]id, typ id) {
 	}
 }
 
-// match finds the value of each key whose slot is in its bucket. Odd is 0 for a key
-// that is there and was touched before. The processor could not predict in which slot of the
-// bucket a key is, so no branch depends on that.
+// match finds the value of each key whose slot is in the key's own bucket. It sets odd to 0
+// for a key that is there and has the bit touched already. No branch depends on which
+// slot of the bucket a key has, since the processor could not predict that.
 func (b *batch) match(values, odd *[batchKeys]uint64) {
 	for i, in := range b.in[:b.n] {
 		tag := b.tags[uint(i)%batchKeys]
@@ -90,26 +93,27 @@ func (b *batch) match(values, odd *[batchKeys]uint64) {
 	}
 }
 
-// lookup is a look-up under way.
+// lookup is the state of one call of Lookup.
 type lookup struct {
 	table *table
 	types []millrace.ContentType
-	found []*Timeline
+	found []*Timeline // the answers
 	hits  [listKinds]uint64
-	// misses are of timelines and of features.
+	// misses counts timelines, and featureMisses features.
 	misses, featureMisses uint64
 
-	late struct { // keys that read left for later, the first n
+	late struct { // the n keys that read has left for readLate
 		keys [lateKeys]id
-		at   [lateKeys]int // places of their answers in found
+		at   [lateKeys]int // the indexes of their answers in found
 		n    uint
 	}
 }
 
+// lateKeys is how many keys late has room for.
 const lateKeys = 4 * batchKeys
 
-// read answers the keys of a batch whose timelines are in their buckets and were touched
-// before. Those are nearly all keys that are asked for; it leaves the others for later.
+// read answers the keys of a batch that are in their own buckets and have the bit touched.
+// Those are nearly all keys that are asked for. It leaves the others for readLate.
 func (l *lookup) read(b *batch) {
 	var values, odd [batchKeys]uint64
 	b.match(&values, &odd)
@@ -143,7 +147,8 @@ func (l *lookup) read(b *batch) {
 	}
 }
 
-// readLate answers the keys that read has left. Most are in the bucket after their own.
+// readLate answers the keys that read has left. Most of those are in the bucket after
+// their own, so it asks the processor to load these first.
 func (l *lookup) readLate() {
 	t, keys := l.table, l.late.keys[:l.late.n]
 	for _, k := range keys {
@@ -183,7 +188,7 @@ func (l *lookup) add(typ int, known, empty, unknown uint64) {
 	l.misses += unknown
 }
 
-// count counts a look-up that is over.
+// count adds the hits and misses of a look-up that has ended to the cache's counts.
 func (c *Cache) count(l *lookup) {
 	for kind, n := range l.hits {
 		c.hits[kind].Add(n)

@@ -6,25 +6,26 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
-// order is the keys of a list, those that are evicted first before others.
+// order is the keys of a list in the order in which they are evicted, the oldest first.
 //
 // Keys that came at about the same time are a cohort, and simplelru keeps the
-// cohorts: with an entry for each key the collector would have more to mark
-// for the order than for all else of a node. A key that leaves stays in its
-// cohort until that is the oldest, and who pops it looks whether its place is
-// an old one. Of old places there are never many more than of keys.
+// cohorts. With an entry of simplelru for each key, the garbage collector would have more
+// to mark for the order than for all else of a node. The place of a key that has left is
+// an old place. It stays in its cohort, and whoever pops a place must check whether it is
+// old. tidy bounds the number of old places.
 //
-// The names of keys are here and nowhere else in the cache: they are needed
-// only by who asks what is hot (see [Cache.Hot]), never by a look-up.
+// The names of keys are here and nowhere else in the cache. A look-up does not need them.
+// Only [Cache.Hot] and the counts of [Cache.Held] do.
 type order struct {
-	cohorts *simplelru.LRU[uint64, *cohort] // by number
-	newest  *cohort
-	last    uint64 // number of newest
-	keys    int    // entered and not left
-	places  int    // in cohorts
+	cohorts *simplelru.LRU[uint64, *cohort] // by number, which counts up
+	newest  *cohort                         // nil if there are none
+	last    uint64                          // the number of newest
+	keys    int                             // how many have entered and not left
+	places  int                             // in cohorts, with the old ones
 }
 
-// place is where a key entered, the times-th time: see slot.
+// place is what a key got when it entered a list: the tag of its id, and how many times it
+// had entered one by then, modulo 16. A place is old unless the key's slot has both.
 type place struct {
 	tag   uint64
 	times uint8
@@ -33,10 +34,11 @@ type place struct {
 // entry is a key at its place.
 type entry struct {
 	place
-	name []byte // see appendName; it stays as long as the cohort does
+	name []byte // see appendName; in the cohort's memory
 }
 
-// cohort is entries in the order they came. The first are gone already.
+// cohort is entries in the order they came. Those in [gone, end) are in it: the first ones
+// were popped already.
 type cohort struct {
 	gone, end int
 	tags      [cohortPlaces]uint64
@@ -54,8 +56,8 @@ func (c *cohort) entry(i int) entry {
 	return entry{place{c.tags[i], c.times[i]}, c.names[from:c.ends[i]]}
 }
 
-// cohortPlaces is so many that of a million keys there are a thousand cohorts,
-// each with an entry of simplelru: what the collector has of the cache.
+// cohortPlaces is how many entries a cohort has room for. A million keys make a thousand
+// cohorts, which the garbage collector has to mark.
 const cohortPlaces = 1024
 
 func newOrder() order {
@@ -66,14 +68,16 @@ func newOrder() order {
 	return order{cohorts: cohorts}
 }
 
-// enter adds a key as the last to be evicted, and leave takes one out.
+// enter adds a key as the last to be evicted.
 func (o *order) enter(e entry) {
 	o.keys++
 	o.add(e)
 }
 
+// leave counts that a key has left. Its place stays, as an old one, unless it was popped.
 func (o *order) leave() { o.keys-- }
 
+// add adds a place at the new end.
 func (o *order) add(e entry) {
 	c := o.newest
 	if c == nil || c.end == len(c.tags) {
@@ -92,8 +96,8 @@ func (o *order) add(e entry) {
 	o.places++
 }
 
-// pop takes the oldest place out, which may be an old one of its key. It must
-// be given back by add if the key is to stay. There must be one.
+// pop takes out the place that came first. It may be an old one. If it is not, and the key
+// is to stay, the caller must give it back by add. There must be a place.
 func (o *order) pop() entry {
 	_, c, _ := o.cohorts.GetOldest()
 	e := c.entry(c.gone)
@@ -108,11 +112,11 @@ func (o *order) pop() entry {
 	return e
 }
 
-// maxOld is how many old places are kept in any case.
+// maxOld is how many old places tidy leaves in any case.
 const maxOld = 1 << 12
 
-// tidy forgets old places once they are as many as the others. holds tells
-// which are not old.
+// tidy takes out all old places once there are more of them than keys and maxOld
+// together. holds reports whether a place is not old.
 func (o *order) tidy(holds func(place) bool) {
 	if o.places <= 2*o.keys+maxOld {
 		return

@@ -12,30 +12,31 @@ import (
 	"github.com/millrace/millrace/internal/column"
 )
 
-// Timeline is an immutable snapshot of a timeline's newest records: the
-// beginning of a block of bytes that holds them.
+// Timeline is an immutable snapshot of a timeline's newest records. It is the beginning
+// of a block of bytes that holds them.
 //
-//	Timeline │ part │ part ...    one part, packed rows, a record schema, or
-//	    │                         several of very many; nearly always there is one
+//	Timeline │ part │ part ...    packed rows, nearly always one part; several if the
+//	    │                         records have several layouts, or are too many for one
 //	    └ older ► Timeline        what was there when ingest began to continue it
 //
-// Cached blocks are in an arena: who found one must leave it alone after
+// Cached blocks are in an arena: a Timeline that was found there must not be used after
 // [Reader.Leave].
 type Timeline struct {
 	from    millrace.Time
 	older   uintptr                   // the address of a Timeline, or 0
-	folds   [foldPlaces]atomic.Uint64 // each a fold
+	folds   [foldPlaces]atomic.Uint64 // each is a fold
 	owed    atomic.Uint32             // see Owe
-	records uint32                    // with those of older
-	size    uint32                    // of the block, in bytes
+	records uint32                    // how many, with those of older
+	size    uint32                    // of the block, in bytes, without older
 	parts   uint16
 	cached  bool // the block is in an arena
 }
 
-// timelineBytes is where the first part begins: parts are aligned to 8 bytes.
+// timelineBytes is the offset of the first part in a block. Parts are aligned to 8 bytes.
 const timelineBytes = (int(unsafe.Sizeof(Timeline{})) + 7) &^ 7
 
-// Empty is a timeline without records, and an entity without features.
+// Empty stands for a timeline that is known to have no records, and for an entity that is
+// known to have no features. The cache keeps it as a mark, without memory of its own.
 var Empty = mustTimeline(millrace.MinTime)
 
 func mustTimeline(from millrace.Time, slabs ...*column.Slab) *Timeline {
@@ -46,17 +47,18 @@ func mustTimeline(from millrace.Time, slabs ...*column.Slab) *Timeline {
 	return t
 }
 
-// Features is in the place of a content type for an entity's features. No
-// content type is empty.
+// Features stands for a content type in the key of an entity's own features. No content
+// type is empty.
 const Features millrace.ContentType = ""
 
-// Objects is in the place of a content type for the features of objects that an
-// entity routes, a row for each: parts in which subjects ascend. No content
-// type has a NUL.
+// Objects stands for a content type in the key of the features of objects that an entity
+// routes: a row for each object, by the object's name in ascending order in each part. No
+// content type has a NUL.
 const Objects millrace.ContentType = "\x00"
 
-// NewTimeline returns the timeline of slabs that are complete back to from,
-// each with times ascending. Of an entity's features there is one row.
+// NewTimeline returns a timeline, outside of any cache, with the rows of slabs. They are
+// complete back to from, and the times in each slab ascend. An entity's features are one
+// row.
 func NewTimeline(from millrace.Time, slabs ...*column.Slab) (*Timeline, error) {
 	size := timelineBytes
 	for _, s := range slabs {
@@ -69,13 +71,14 @@ func NewTimeline(from millrace.Time, slabs ...*column.Slab) (*Timeline, error) {
 	return timelineOf(b), nil
 }
 
-// timelineOf returns the timeline that is a block, of which the address stays.
+// timelineOf returns the timeline that a block begins with. It shares b's memory.
 func timelineOf(b []byte) *Timeline { return (*Timeline)(unsafe.Pointer(unsafe.SliceData(b))) }
 
-// timelineAt returns the timeline at an address of an arena, or nil.
+// timelineAt returns the timeline at an address of an arena, nil for 0.
 func timelineAt(address uintptr) *Timeline { return *(**Timeline)(unsafe.Pointer(&address)) }
 
-// appendTimeline appends a block to b, which is empty.
+// appendTimeline appends the block of a timeline to b, which is empty. older is the
+// timeline that it continues, or nil.
 func appendTimeline(b []byte, from millrace.Time, older *Timeline, slabs []*column.Slab) ([]byte, error) {
 	b = append(b, make([]byte, timelineBytes)...)
 	records, parts := 0, 0
@@ -103,8 +106,8 @@ func appendTimeline(b []byte, from millrace.Time, older *Timeline, slabs []*colu
 	return b, nil
 }
 
-// appendParts appends the rows of a slab: as one part, but where they are too
-// many for one.
+// appendParts appends the rows of a slab to b, and returns how many parts they make: one,
+// or more if the rows do not fit into one.
 func appendParts(b []byte, s *column.Slab) (all []byte, parts int, err error) {
 	if b, err = column.Pack(b, s); err == nil {
 		for len(b)%8 != 0 {
@@ -132,8 +135,8 @@ func (t *Timeline) block() []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(t)), int(t.size))
 }
 
-// bytes returns the size of a timeline with all that is older. Empty takes
-// nothing.
+// bytes returns the size of a timeline's block and of those that it continues. It is 0 for
+// Empty.
 func (t *Timeline) bytes() int {
 	n := 0
 	if t == Empty {
@@ -145,12 +148,13 @@ func (t *Timeline) bytes() int {
 	return n
 }
 
-// Prefetch asks for what tells whether the timeline has rows in a window.
+// Prefetch has the processor load the cache lines that tell whether the timeline has rows
+// in a window.
 func (t *Timeline) Prefetch() { ahead.Lines(unsafe.Pointer(t), headLines) }
 
-// PrefetchRows asks for the columns that scans read, and for what is folded for
-// a model, of a timeline that may have rows with from <= time < to. What
-// Prefetch asks for should be there.
+// PrefetchRows has the processor load the columns that scans read, and the numbers that
+// are folded for model m, if the timeline may have rows with from <= time < to. Call
+// Prefetch some time before, since PrefetchRows reads those lines.
 func (t *Timeline) PrefetchRows(from, to millrace.Time, m ModelID) {
 	if t.parts != 1 {
 		return
@@ -170,10 +174,10 @@ func (t *Timeline) PrefetchRows(from, to millrace.Time, m ModelID) {
 }
 
 const (
-	line      = 64
-	headLines = 2
-	// maxLines is how many are asked for at a time: more than a core has on
-	// their way at once would wait for each other.
+	line      = 64 // bytes of a cache line
+	headLines = 2  // the lines of a block that Prefetch loads
+	// maxLines is how many lines are asked for at a time. A core loads about so
+	// many at once; more would wait for each other.
 	maxLines = 16
 )
 
@@ -184,17 +188,17 @@ func (t *Timeline) From() millrace.Time { return t.from }
 // Len returns the number of records, with those of Older.
 func (t *Timeline) Len() int { return int(t.records) }
 
-// Older returns the timeline that this one continues, of which the records are
-// not among its parts, or nil.
+// Older returns the timeline that this one continues, or nil. Its records are not in the
+// parts of this one.
 func (t *Timeline) Older() *Timeline { return timelineAt(t.older) }
 
 // Parts returns how many parts the timeline has, without Older.
 func (t *Timeline) Parts() int { return int(t.parts) }
 
-// First returns the first part, for a timeline that has one.
+// First returns the first part. The timeline must have one.
 func (t *Timeline) First() column.Packed { return t.next(timelineBytes) }
 
-// next returns the part that begins at an offset.
+// next returns the part that begins at an offset of the block.
 func (t *Timeline) next(off int) column.Packed { return column.PackedAt(t.block()[off:]) }
 
 // Append appends the parts, without those of Older, to dst.

@@ -7,18 +7,19 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// Hot is keys that stand together in the order of eviction.
+// Hot is keys that another node may want to have in its cache: those of one cohort of the
+// order of eviction that [Cache.Hot] yields together.
 type Hot struct {
 	Empty bool // the timelines are known to be empty
 	Keys  []millrace.Timeline
 }
 
-// maxNameBytes bounds the name of a key that is kept beside it: callers may
-// ask for four million entities of 512 bytes that do not exist. Longer ones
-// are cached like others, and are not told as hot.
+// maxNameBytes bounds the names of keys that are kept, in bytes, since callers may ask for
+// millions of entities of 512 bytes that do not exist. A key with a longer name is cached
+// like others, but [Cache.Hot] does not yield it.
 const maxNameBytes = 80
 
-// nameBytes returns how long the name of a key is.
+// nameBytes returns how long the name of a key is that is kept; 0 if it is too long.
 func nameBytes(t millrace.Timeline) int {
 	if n := 1 + len(t.Type) + len(t.Entity); n <= maxNameBytes {
 		return n
@@ -26,8 +27,8 @@ func nameBytes(t millrace.Timeline) int {
 	return 0
 }
 
-// appendName appends the name of a key: the length of its type, its type, its
-// entity; or nothing if that is too long.
+// appendName appends the name of a key: the length of its type in one byte, its type, its
+// entity. It appends nothing if that is longer than [maxNameBytes].
 func appendName(b []byte, t millrace.Timeline) []byte {
 	if nameBytes(t) == 0 {
 		return b
@@ -36,18 +37,18 @@ func appendName(b []byte, t millrace.Timeline) []byte {
 	return append(b, t.Entity...)
 }
 
-// splitName returns the type and the entity of a name.
+// splitName returns the type and the entity of a name, which is not empty.
 func splitName(name []byte) (typ, entity []byte) {
 	n := int(name[0])
 	return name[1 : 1+n], name[1+n:]
 }
 
-// Hot yields the keys of wanted entities, in about the order of heat: first
-// those that were looked up since they came or were last considered for
-// eviction, then the others; of both first the timelines with records, then
-// features, then what is empty; of each the newest first. What comes or moves
-// meanwhile may be left out. Look-ups do not wait, and writers wait for a
-// thousand keys at a time.
+// Hot yields the keys of entities for which wanted returns true, in about the order of
+// heat. First come the keys that were looked up since they came or were last considered
+// for eviction, then the others. In each of these two groups, timelines with records come
+// first, then features, then empty timelines; of each of those the newest come first. Keys
+// that come or move meanwhile may be left out. Look-ups do not wait for Hot. Writers wait
+// while it goes through one cohort, about a thousand keys.
 func (c *Cache) Hot(wanted func(entity []byte) bool) iter.Seq[Hot] {
 	return func(yield func(Hot) bool) {
 		types := map[string]millrace.ContentType{}
@@ -73,7 +74,9 @@ func (c *Cache) cohorts(kind listKind) []*cohort {
 	return all
 }
 
-// hotOf returns the wanted keys of a cohort that have a mark, the newest first.
+// hotOf returns the wanted keys of a cohort, the newest first. mark is touched for those
+// that were looked up since, and 0 for the others. types has each type once, so that the
+// keys share its memory.
 func (c *Cache) hotOf(kind listKind, co *cohort, mark uint64, wanted func([]byte) bool, types map[string]millrace.ContentType) (keys []millrace.Timeline) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -100,27 +103,27 @@ func (c *Cache) hotOf(kind listKind, co *cohort, mark uint64, wanted func([]byte
 	return keys
 }
 
-// Warming brings in what is hot elsewhere. It takes free room, and of a full
-// list at most a quarter, of what nobody looked up since it was last
+// Warming brings in what is hot on another node. It uses free room. In a full list it
+// evicts at most a quarter, and only keys that were not looked up since they were last
 // considered for eviction: never what questions use.
 type Warming struct {
 	c        *Cache
-	evicted  [listKinds]int // bytes
-	most     [listKinds]int // bytes that there were at once
-	declined [listKinds]int // in a row
+	evicted  [listKinds]int // bytes that the warming evicted
+	most     [listKinds]int // the most bytes that each list had at once
+	declined [listKinds]int // keys in a row that found no room
 }
 
 const (
-	warmShare = 4
-	// maxDeclined is after how many keys in a row without room there is none.
+	warmShare = 4 // the warming evicts at most one part in so many of a list
+	// maxDeclined is after how many keys in a row without room a list counts as full.
 	maxDeclined = 256
 )
 
 // Warm begins a warming.
 func (c *Cache) Warm() *Warming { return &Warming{c: c} }
 
-// Full reports whether there is no room for more keys of a type: of those that
-// are empty, or of the others.
+// Full reports whether there is no room for more keys of a type. empty says whether their
+// timelines are empty.
 func (w *Warming) Full(t millrace.ContentType, empty bool) bool {
 	kind := fat
 	switch {
@@ -134,8 +137,8 @@ func (w *Warming) Full(t millrace.ContentType, empty bool) bool {
 	return w.declined[kind] >= maxDeclined
 }
 
-// Put caches a copy of a timeline unless it is there or there is no room, and
-// reports whether it is there now.
+// Put caches a copy of a timeline unless its key is cached or there is no room. It reports
+// whether the key is cached now.
 func (w *Warming) Put(t millrace.Timeline, tl *Timeline) bool {
 	c := w.c
 	k, kind := c.seeds.id(t), kindOf(t, tl)
@@ -156,10 +159,12 @@ func (w *Warming) Put(t millrace.Timeline, tl *Timeline) bool {
 	return true
 }
 
-// makeRoom evicts what is cold until a list has room for a timeline and its key.
+// makeRoom evicts keys that were not looked up until a list has room for a timeline and its
+// key, which take so many bytes. It reports false if there is no such room. The caller
+// holds mu.
 func (w *Warming) makeRoom(kind listKind, timeline, key int) bool {
 	c, l := w.c, &w.c.mu.lists[kind]
-	most := max(w.most[kind], l.bytes) // of what a full list has
+	most := max(w.most[kind], l.bytes) // a quarter of this may be evicted
 	w.most[kind] = most
 	for looked := 0; !c.fits(kind, timeline, key); {
 		if looked == maxReplays || l.order.keys == 0 || w.evicted[kind]+timeline+key > most/warmShare {
@@ -171,7 +176,7 @@ func (w *Warming) makeRoom(kind listKind, timeline, key int) bool {
 			continue
 		}
 		if s := c.index.table.Load().slot(i); s.value.Load()&touched != 0 {
-			l.order.add(e) // still touched: the next who needs room decides
+			l.order.add(e) // it stays touched: only evictOldest clears that
 			looked++
 			continue
 		}

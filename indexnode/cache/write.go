@@ -4,8 +4,9 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// Fill caches a copy of what a query read, [Empty] if there is nothing. Where there is
-// no room for it, it must have been asked for not long before.
+// Fill caches a copy of a timeline that a query read, [Empty] if it has no records. If
+// there is no room for it without an eviction, Fill caches it only if the doorkeeper has
+// seen its key lately.
 func (c *Cache) Fill(t millrace.Timeline, tl *Timeline) {
 	k, kind := c.seeds.id(t), kindOf(t, tl)
 	c.mu.Lock()
@@ -18,17 +19,17 @@ func (c *Cache) Fill(t millrace.Timeline, tl *Timeline) {
 	c.replace(t, k, tl)
 }
 
-// replace puts a copy of a timeline into the cache, in the place of what is
-// there, and reports whether it did; else there is nothing of the key. The
-// caller holds mu.
+// replace puts a copy of a timeline into the cache, in the place of what the key has
+// there, and reports whether it did. If not, the key is not cached any more. The caller
+// holds mu.
 func (c *Cache) replace(key millrace.Timeline, k id, tl *Timeline) bool {
 	t := c.index.table.Load()
 	i := t.find(k)
 	if (i < 0 || t.slot(i).get() == nil) && t.holder(k.tag) >= 0 {
-		return false // another key has the tag, by which the lists know it
+		return false // another key has the same tag, and the lists tell keys apart by tags
 	}
 	before := valueAt(t, i)
-	tl = c.own(tl) // which may evict what is there
+	tl = c.own(tl) // this may evict what the key has
 	switch {
 	case tl == nil:
 		c.mu.notAdmitted++
@@ -37,7 +38,7 @@ func (c *Cache) replace(key millrace.Timeline, k id, tl *Timeline) bool {
 		}
 		return false
 	case tl.Older() != nil && valueAt(t, i) != before:
-		c.arena.Free(tl.block()) // what it continues is gone
+		c.arena.Free(tl.block()) // the timeline that it continues was evicted
 		return false
 	}
 	if i < 0 {
@@ -68,11 +69,11 @@ func (c *Cache) replace(key millrace.Timeline, k id, tl *Timeline) bool {
 	if kind != fat {
 		c.evict(kind, c.within)
 	}
-	c.evict(fat, c.fits) // which has what the others leave
+	c.evict(fat, c.fits) // the fat list gets what the others leave
 	return true
 }
 
-// valueAt returns what is in a slot; nil for slot -1.
+// valueAt returns the timeline of slot i, or nil; nil for slot -1.
 func valueAt(t *table, i int) *Timeline {
 	if i < 0 {
 		return nil
@@ -80,8 +81,8 @@ func valueAt(t *table, i int) *Timeline {
 	return t.slot(i).get()
 }
 
-// own returns a copy of a timeline in the arena, or nil if there is no memory
-// for it.
+// own returns a copy of a timeline's block in the arena, without folded scores. It is nil
+// if there is no memory for it.
 func (c *Cache) own(tl *Timeline) *Timeline {
 	if tl == Empty {
 		return tl
@@ -100,8 +101,9 @@ func (c *Cache) own(tl *Timeline) *Timeline {
 	return tl
 }
 
-// retire gives back the blocks of a timeline that is not in the index any
-// more, but for those that next, if any, continues.
+// retire gives back the blocks of a timeline that has left the index, once no reader can
+// use them. It keeps those that next continues, the timeline that took its place; next is
+// nil if there is none.
 func (c *Cache) retire(tl, next *Timeline) {
 	for tl != nil && tl != Empty && (next == nil || tl != next && tl != next.Older()) {
 		older := tl.Older()
@@ -115,7 +117,7 @@ func (c *Cache) retire(tl, next *Timeline) {
 	}
 }
 
-// enter and leave keep the lists equal to the index.
+// enter adds the key of slot i to a list, and counts its timeline.
 func (c *Cache) enter(key millrace.Timeline, kind listKind, i int, tl *Timeline) {
 	l := &c.mu.lists[kind]
 	c.mu.name = appendName(c.mu.name[:0], key)
@@ -123,12 +125,13 @@ func (c *Cache) enter(key millrace.Timeline, kind listKind, i int, tl *Timeline)
 	c.weigh(kind, 1, tl, c.mu.name)
 }
 
+// leave takes a key off a list, and its timeline off the counts.
 func (c *Cache) leave(kind listKind, tl *Timeline, name []byte) {
 	c.mu.lists[kind].order.leave()
 	c.weigh(kind, -1, tl, name)
 }
 
-// weigh adds a timeline to what is counted, or takes it off.
+// weigh adds a timeline and its key to all counts (sign 1), or takes them off (sign -1).
 func (c *Cache) weigh(kind listKind, sign int, tl *Timeline, name []byte) {
 	l, bytes, key := &c.mu.lists[kind], sign*tl.bytes(), sign*keyBytes(len(name))
 	l.weight += sign * weightOf(kind, tl)
@@ -138,11 +141,12 @@ func (c *Cache) weigh(kind listKind, sign int, tl *Timeline, name []byte) {
 	c.mu.held.count(kind, name, sign, sign*tl.Len())
 }
 
-// maxReplays bounds how many touches one eviction replays, lest it walk the
-// whole list when everything was touched.
+// maxReplays bounds how many touched keys one eviction passes over, so that it does not
+// go through the whole list when all keys were touched.
 const maxReplays = 32
 
-// evict makes a list fit a bound again. One key stays in any case.
+// evict evicts keys of a list until fits says that it is within its bound. One key stays
+// in any case.
 func (c *Cache) evict(kind listKind, fits func(kind listKind, timeline, key int) bool) {
 	l := &c.mu.lists[kind]
 	l.order.tidy(func(p place) bool { return c.at(kind, p) >= 0 })
@@ -151,8 +155,8 @@ func (c *Cache) evict(kind listKind, fits func(kind listKind, timeline, key int)
 	}
 }
 
-// evictOldest takes the key out of a list that was looked up least recently, as
-// far as touches tell, and reports whether there was one.
+// evictOldest evicts the key of a list that was looked up least recently, as far as the
+// bits touched tell. It reports whether there was a key.
 func (c *Cache) evictOldest(kind listKind) bool {
 	l := &c.mu.lists[kind]
 	for replays := 0; l.order.keys > 0; {
@@ -175,8 +179,8 @@ func (c *Cache) evictOldest(kind listKind) bool {
 	return false
 }
 
-// at returns the number of the slot of the key that took a place in a list, or
-// -1 if the place is an old one.
+// at returns the number of the slot of the key that has a place in a list, or -1 if the
+// place is an old one.
 func (c *Cache) at(kind listKind, p place) int {
 	t := c.index.table.Load()
 	if i := t.holder(p.tag); i >= 0 && t.slot(i).place() == p && isOf(kind, t.slot(i).get()) {
@@ -185,7 +189,7 @@ func (c *Cache) at(kind listKind, p place) int {
 	return -1
 }
 
-// drop takes a key out that may have a value.
+// drop takes out the key of slot i, if it has a timeline.
 func (c *Cache) drop(t millrace.Timeline, i int) {
 	if tl := c.index.table.Load().slot(i).get(); tl != nil {
 		c.mu.name = appendName(c.mu.name[:0], t)
@@ -193,7 +197,7 @@ func (c *Cache) drop(t millrace.Timeline, i int) {
 	}
 }
 
-// forget takes a key out that has a value.
+// forget takes out the key of slot i, which has a timeline.
 func (c *Cache) forget(kind listKind, i int, name []byte) {
 	tl := c.index.table.Load().slot(i).get()
 	c.leave(kind, tl, name)
@@ -201,7 +205,7 @@ func (c *Cache) forget(kind listKind, i int, name []byte) {
 	c.retire(tl, nil)
 }
 
-// Remove forgets what is known of a timeline.
+// Remove takes a timeline's key out of the cache, if it is there.
 func (c *Cache) Remove(t millrace.Timeline) {
 	k := c.seeds.id(t)
 	c.mu.Lock()
@@ -216,7 +220,7 @@ func (c *Cache) Remove(t millrace.Timeline) {
 	}
 }
 
-// Purge forgets everything, as when a new schema version changes the layouts.
+// Purge empties the cache, as when a new schema version changes the layouts.
 func (c *Cache) Purge() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

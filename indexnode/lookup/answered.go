@@ -6,8 +6,9 @@ import (
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 )
 
-// Answered returns which partitions were asked for: of each that answered the offsets
-// up to which its replica had applied the log, and of each that did not the reason.
+// Answered returns what became of each partition that was asked for. If the partition
+// answered, that is the offsets up to which its replica had applied the log; else it is the
+// reason.
 func (r *Resolution) Answered() *nodev1.Partitions {
 	n := len(r.views)
 	room := make([]int64, 2*n)
@@ -28,8 +29,9 @@ func (r *Resolution) Answered() *nodev1.Partitions {
 	return all
 }
 
-// lags tells how old the answers of partitions may be, if that is too old in any. It is
-// the age of what was read; the replica may have caught up since.
+// lags sets LagMs to how old the answers of partitions may be: 0 for each that is within the
+// node's limit. It leaves LagMs nil if all are. The age is that of what was read; the replica
+// may have caught up since.
 func (r *Resolution) lags(all *nodev1.Partitions) {
 	now, i := time.Now(), 0
 	for k := range r.views {

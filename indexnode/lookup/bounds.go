@@ -7,15 +7,15 @@ import (
 	"github.com/millrace/millrace/indexnode/store"
 )
 
-// What a question may take. All that it holds beside the caches is a loan of
-// the node's memory for questions, until its answer is handed to gRPC: what it
-// reads from the store, by timeline; a little for each timeline; its answer.
+// What a question may take. The memory that it holds beside the caches is a loan from the
+// node's budget for questions, until its answer is handed to gRPC. The loan covers what the
+// question reads from the store, timelineBytes for each timeline, and its answer.
 const (
 	// maxReadBytes bounds what a question reads of one timeline.
 	maxReadBytes = 64 << 20
-	readTimes    = 3 // what is read takes: as it is stored, in columns, and packed
-	// maxCachedBytes is about how many bytes of a timeline's newest records the
-	// cache holds at first, if those are fewer than maxCached.
+	readTimes    = 3 // copies of what is read: as it is stored, in columns, and packed
+	// maxCachedBytes is about how many bytes of a timeline's newest records are read into
+	// the cache at most, even if these are fewer than maxCached records.
 	maxCachedBytes = 8 << 20
 	// maxTimelines bounds entities times types.
 	maxTimelines  = 500_000
@@ -25,8 +25,8 @@ const (
 	MaxTypes = 100
 )
 
-// grant lets a read of a timeline go on as long as it is bounded and there is
-// memory.
+// grant returns a function that a read of a timeline asks before it reads more bytes. It
+// refuses beyond maxReadBytes, and when there is no memory for questions left.
 func (r *Resolution) grant(t millrace.Timeline) store.Grant {
 	read, loan := 0, r.loan
 	return func(bytes int) error {
@@ -40,8 +40,7 @@ func (r *Resolution) grant(t millrace.Timeline) store.Grant {
 	}
 }
 
-// Affordable refuses a question for too many timelines, if each entity has one
-// of each type.
+// Affordable refuses a question for more than most timelines: entities times types.
 func (r *Resolution) Affordable(types, most int) error {
 	entities := len(r.entities)
 	if entities*types <= most {

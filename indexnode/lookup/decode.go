@@ -9,8 +9,9 @@ import (
 	"github.com/millrace/millrace/schemas/registry"
 )
 
-// Slabs turns records, newest first, into slabs, oldest first, one a family of
-// schemas.
+// Slabs decodes records, which come newest first, into slabs: columns in memory, with rows
+// oldest first. There is one slab for each family of schemas (schemas of one name, which
+// share a layout). It fails if a record has an unknown schema.
 func Slabs(known *registry.Snapshot, records []millrace.Record) ([]*column.Slab, error) {
 	var (
 		layouts   []*column.Layout

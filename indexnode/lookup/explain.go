@@ -8,16 +8,16 @@ import (
 	"github.com/millrace/millrace/internal/column"
 )
 
-// Miss is a timeline that the cache did not have, or not whole: its records before a time were
-// read from the store.
+// Miss is a timeline that the cache did not have as far back as the question asks: its
+// records before a time were read from the store.
 type Miss struct {
 	Key    millrace.Timeline
-	Before millrace.Time
+	Before millrace.Time // later than all times if the cache had nothing of it
 	Took   time.Duration
 }
 
-// explained returns what rows does. If the question is to be explained, it notes what was read
-// from the store for that.
+// explained returns what rows returns. If the question is to be explained, it also notes a
+// Miss if the cache did not have all of the window.
 func (r *Resolution) explained(v *view, key millrace.Timeline, features column.Packed) ([]resolved, error) {
 	if !r.asked.Explain {
 		return r.rows(v, key, features)
@@ -34,7 +34,8 @@ func (r *Resolution) explained(v *view, key millrace.Timeline, features column.P
 	return rows, err
 }
 
-// Misses returns what was read from the store, if the question is to be explained.
+// Misses ranges over what was read from the store; nothing unless the question is to be
+// explained.
 func (r *Resolution) Misses() iter.Seq[Miss] {
 	return func(yield func(Miss) bool) {
 		for i := range r.views {
@@ -47,7 +48,8 @@ func (r *Resolution) Misses() iter.Seq[Miss] {
 	}
 }
 
-// Answers returns the entities of each partition that has answered.
+// Answers ranges over the partitions that have answered, each with the question's entities in
+// it.
 func (r *Resolution) Answers() iter.Seq2[millrace.Partition, []millrace.Entity] {
 	return func(yield func(millrace.Partition, []millrace.Entity) bool) {
 		for i := range r.views {

@@ -10,8 +10,8 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
-// keys are the entities of a request, by partition, lowest first. Its memory is
-// used again by the next request.
+// keys is the entities of a request, grouped by partition, the lowest partition first. Its
+// memory is used again by the next request.
 type keys struct {
 	entities []millrace.Entity
 	groups   []group
@@ -41,7 +41,7 @@ func (k *keys) Decode(b []byte) error {
 	return inPartition(k.entities[g.lo], g.partition)
 }
 
-// inPartition refuses an entity that does not live in a partition.
+// inPartition returns an error if e does not live in partition p.
 func inPartition(e millrace.Entity, p millrace.Partition) error {
 	if is := partition.Of(e); is != p {
 		return millrace.Invalid("entities", fmt.Sprintf("%.70q is in partition %d, not in %d as the request says", e, is, p), "run one version of Millrace: all must agree on where an entity lives")
@@ -49,10 +49,10 @@ func inPartition(e millrace.Entity, p millrace.Partition) error {
 	return nil
 }
 
-// split reads b, and reports whether it has entities in the order of their partitions and
-// nothing else, and not too many. There are about two entities in a partition, so that the
-// processor could not predict a branch on whether the next partition begins. So there is
-// none: the newest group is written again for every entity.
+// split reads b, and reports whether it has only entities in the order of their partitions,
+// at most maxEntities of them. It writes the newest group again for every entity, instead
+// of a branch on whether the next partition begins: with about two entities in a partition,
+// the processor could not predict that branch.
 func (k *keys) split(b []byte) bool {
 	entities := k.entities[:0]
 	k.groups = slices.Grow(k.groups[:0], partition.Count)[:partition.Count]
@@ -84,5 +84,5 @@ func (k *keys) split(b []byte) bool {
 	return at == len(b)
 }
 
-// reset lets go of a request's strings.
+// reset drops the references to a request's strings, so that its memory can be freed.
 func (k *keys) reset() { clear(k.entities) }

@@ -7,17 +7,18 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
-// loadSample is of how many questions one is counted.
+// loadSample: one of so many questions is counted.
 const loadSample = 16
 
-// load counts the records that questions read, by partition. To count all
-// questions would cost 540 additions each.
+// load counts the records that questions read, by partition. Only a sample is counted,
+// since a question costs about 540 additions.
 type load struct {
 	asked   atomic.Uint32
 	records [partition.Count]atomic.Int64
 }
 
-// Count counts a question.
+// Count adds the records of a question to the load of their partitions, loadSample times, if
+// the question is in the sample.
 func (r *Resolution) Count() {
 	l := &r.lookup.load
 	if l.asked.Add(1)%loadSample != 0 {
@@ -29,7 +30,7 @@ func (r *Resolution) Count() {
 	}
 }
 
-// records returns how many records were found of a partition.
+// records returns how many records were found in a partition.
 func (r *Resolution) records(v *view) (n int) {
 	switch {
 	case v.missing != "":
@@ -45,5 +46,5 @@ func (r *Resolution) records(v *view) (n int) {
 	return n
 }
 
-// Read returns how many records questions have read of a partition, about.
+// Read returns about how many records of a partition questions have read since the start.
 func (l *Lookup) Read(p millrace.Partition) int64 { return l.load.records[p].Load() }

@@ -1,6 +1,10 @@
-// Package lookup finds the timelines of a question's entities, in the cache and
-// in the store, and keeps the cache equal to the store: it alone fills it and
-// writes it through. See "What a reader sees" in the DESIGN.md of the node.
+// Package lookup finds the timelines of a question's entities, in the cache and in the store.
+// It also keeps the cache equal to the store: no other package fills the cache, or changes it
+// after a write to the store. See "What a reader sees" in the DESIGN.md of the node.
+//
+// A question is what a request asks a node for: entities, types and a window of time. A
+// timeline is all records of one entity and type. An entity routes features of itself and of
+// objects: they are stored under its name, in its partition.
 package lookup
 
 import (
@@ -19,26 +23,25 @@ import (
 	"github.com/millrace/millrace/schemas/registry"
 )
 
-// Config is what timelines are found by. All of it is required, but for the
-// numbers.
+// Config is what timelines are found by. All of it is required, except for the numbers.
 type Config struct {
 	Store     *store.Store
 	Cache     *cache.Cache
 	Schemas   *registry.Registry
 	Retention map[millrace.ContentType]store.Retention // as the store has it
-	Memory    *memory.Budget                           // of questions
+	Memory    *memory.Budget                           // what all questions together may take
 	Panics    *panics.Teller
-	// Cached is how many of a timeline's newest records the cache holds at
-	// first. Ingest lets it grow to twice that before it is loaded anew. 0:
-	// 1,000.
+	// Cached is how many of a timeline's newest records are read into the cache. New records
+	// let a cached timeline grow to twice that; then it is removed, and read again when it is
+	// next asked for. 0: 1,000.
 	Cached int
-	// RunBytes is how many bytes of bodies are decoded together, into columns
-	// that are packed before the next. 0: 8 MiB.
+	// RunBytes is how many bytes of record bodies are decoded into columns at a time. The
+	// columns are packed before the next run is decoded. 0: 8 MiB.
 	RunBytes int
 }
 
-// Lookup finds timelines. It also is what replicas keep the cache by: see
-// [replica.Host].
+// Lookup finds timelines. Replicas also tell it what they write, so that it keeps the cache
+// equal to the store: see [replica.Host].
 type Lookup struct {
 	store     *store.Store
 	cache     *cache.Cache
@@ -48,14 +51,14 @@ type Lookup struct {
 	panics    *panics.Teller
 	replicas  *replica.Replicas
 	reads     singleflight.Group // of timelines that the cache misses
-	readers   chan struct{}      // holds one for each partition that a request reads under its lock
+	readers   chan struct{}      // has an element for each partition that is read under its lock
 	features  atomic.Bool        // whether any entity has features
-	aged      bool               // some type is kept by age
+	aged      bool               // retention bounds some type by age
 	load      load
 	maxCached int
 	maxRun    int
 
-	// Reads counts timelines read from the store. Nobody has registered it.
+	// Reads counts timelines read from the store. The caller of New registers it.
 	Reads prometheus.Counter
 }
 
@@ -68,6 +71,6 @@ func New(c Config) *Lookup {
 	}
 }
 
-// Over says whose timelines are found. Replicas must have a look-up before they
-// are made.
+// Over sets the replicas whose timelines are found. It is not part of [Config], since
+// replicas are made after the look-up, which they need.
 func (l *Lookup) Over(r *replica.Replicas) { l.replicas = r }

@@ -21,27 +21,26 @@ import (
 )
 
 const (
-	maxCached = 1000 // is Config.Cached's default
-	// maxReads is how many partitions one request reads from the store at a
-	// time, and maxNodeReads how many all do: on a slow disk each is a thread,
-	// of which a process has ten thousand.
+	maxCached = 1000 // the default of Config.Cached
+	// maxReads is how many partitions one request reads from the store at a time, and
+	// maxNodeReads how many all requests do. On a slow disk each such read blocks a thread,
+	// and a Go process may have ten thousand.
 	maxReads     = 8
 	maxNodeReads = 512
 )
 
-// Resolution finds the rows of a request: of each partition at one applied
-// offset. It goes two ways.
+// Resolution finds the rows of a request, in each partition as of one applied offset. There
+// are two ways.
 //
-// Most partitions are answered by the cache alone. All of a request's keys are
-// looked up at once, without a lock: the partition's count of commits, read
-// before and after, tells that no commit came between, so that what was found
-// is the state at the offset read with it. A commit makes the count odd while
-// it is at work.
+// The cache alone answers most partitions. All keys of a request are looked up at once,
+// without a lock. Each partition's count of commits is read before and after. If it is even
+// and the same, no commit came between, so that what was found is the state at the offset
+// that was read with the count. A commit makes the count odd while it is under way.
 //
-// A partition that the cache does not answer whole, or that was being written,
-// is resolved again under its lock, where the store and the cache agree and
-// stand still. So is every partition for a model that reads the features of
-// objects, which most models do not.
+// A partition is resolved again under its lock if the cache does not have all of it, or if
+// it was written meanwhile. Under the lock the store and the cache agree and do not change.
+// If a model reads the features of objects, which most models do not, every partition is
+// resolved under its lock.
 //
 // Its memory is used again by the next request.
 type Resolution struct {
@@ -49,11 +48,11 @@ type Resolution struct {
 	loan   *memory.Loan
 	asked  Asked
 	keys
-	types []millrace.ContentType // those asked, then that of features if there are any
-	found []*cache.Timeline      // of each entity each type
-	views []view
-	cache cache.Reader   // since Run, until Release
-	warms *cache.Warming // what is read goes into; nil: into the cache as a question's
+	types []millrace.ContentType // those asked, then cache.Features if any entity has features
+	found []*cache.Timeline      // for each entity, for each of types; nil: not cached
+	views []view                 // by group of keys
+	cache cache.Reader           // since Run, until Release
+	warms *cache.Warming         // takes what is read; nil: the cache takes it
 }
 
 // Asked is what is asked of timelines.
@@ -68,11 +67,11 @@ type Asked struct {
 type view struct {
 	group
 	replica.Look
-	missing string
+	missing string            // why the partition does not answer; "": it does
 	rows    []resolved        // of a partition resolved under its lock
 	objects []*cache.Timeline // likewise, of each entity, for a model that reads them
 	misses  []Miss            // only where the question asks to explain
-	locked  bool
+	locked  bool              // it is resolved under its lock
 }
 
 // resolved is a timeline's rows and what goes with them.
@@ -84,18 +83,19 @@ type resolved struct {
 
 var resolutions = sync.Pool{New: func() any { return new(Resolution) }}
 
-// Resolve returns a resolution to [Resolution.Decode] entities into, to be run and
-// released. What it takes is a loan of the memory for questions.
+// Resolve returns a resolution. The caller decodes entities into it (Decode), runs it and
+// releases it. The memory for what it reads is a loan from the budget for questions.
 func (l *Lookup) Resolve() *Resolution {
 	r := resolutions.Get().(*Resolution)
 	r.lookup, r.loan = l, l.memory.Borrow()
 	return r
 }
 
-// More takes so many more bytes of the memory for questions, until Release.
+// More borrows so many more bytes of the memory for questions, until Release. It returns an
+// error if they are not free.
 func (r *Resolution) More(bytes int64) error { return r.loan.More(bytes) }
 
-// Release gives the memory back, and with it what was resolved.
+// Release gives the memory back. What was resolved must not be used after it.
 func (r *Resolution) Release() {
 	if r.cache != (cache.Reader{}) {
 		r.cache.Leave()
@@ -121,7 +121,7 @@ func (r *Resolution) Run(ctx context.Context, asked Asked) error {
 	return r.find(ctx)
 }
 
-// look notes where all partitions are, and which types are looked up.
+// look notes at which offsets all partitions are, and which types are looked up.
 func (r *Resolution) look(asked Asked) error {
 	l := r.lookup
 	r.asked = asked
@@ -129,7 +129,8 @@ func (r *Resolution) look(asked Asked) error {
 	for _, g := range r.groups {
 		r.begin(g)
 	}
-	// After begin: a type that a commit brings is known before it commits.
+	// This comes after begin: a type that a commit brings is known before the commit, so that
+	// no type is missing which the noted offsets include.
 	var err error
 	if r.types, err = l.types(r.types, r.asked.Types); err != nil {
 		return err
@@ -140,8 +141,8 @@ func (r *Resolution) look(asked Asked) error {
 	return r.loan.More(timelineBytes * int64(len(r.entities)*len(r.types)))
 }
 
-// find looks all keys up at once, and then under their locks what the cache does not
-// answer as it was at look.
+// find looks all keys up at once. Then it resolves, under their locks, the partitions that
+// changed since look or that the cache does not answer.
 func (r *Resolution) find(ctx context.Context) error {
 	l := r.lookup
 	r.found = r.cache.Lookup(r.found, r.entities, r.types)
@@ -171,7 +172,7 @@ func (r *Resolution) find(ctx context.Context) error {
 	return g.Wait()
 }
 
-// begin notes where a partition is before its keys are looked up.
+// begin notes at which offsets a partition is, before its keys are looked up.
 func (r *Resolution) begin(g group) {
 	if len(r.views) < cap(r.views) {
 		r.views = r.views[:len(r.views)+1]
@@ -184,7 +185,8 @@ func (r *Resolution) begin(g group) {
 	v.locked = v.Commits%2 != 0
 }
 
-// answers reports whether the cache knows all of a partition that is asked.
+// answers reports whether the cache has all that is asked of a partition. A partition that is
+// missing needs nothing.
 func (r *Resolution) answers(v *view) bool {
 	if v.missing != "" {
 		return true
@@ -218,7 +220,7 @@ func (r *Resolution) Add(q *query.Query) {
 	}
 }
 
-// addFound adds what the cache knew of a partition.
+// addFound adds what the cache had of a partition.
 func (r *Resolution) addFound(q *query.Query, v *view) {
 	width := len(r.types)
 	contents := width
@@ -248,13 +250,14 @@ func rowOf(features *cache.Timeline) column.Packed {
 	return features.First()
 }
 
-// readsObjects reports whether the features of objects count, and there are any.
+// readsObjects reports whether a model reads the features of objects, and any entity has
+// features.
 func (r *Resolution) readsObjects() bool {
 	return r.asked.Objects && r.lookup.features.Load()
 }
 
-// types appends the types to look up to dst: those asked, or all; and that of
-// features, last, if any entity has some.
+// types returns the types to look up, in the memory of dst: those asked, or all types of the
+// store if none are; then cache.Features, if any entity has features.
 func (l *Lookup) types(dst, asked []millrace.ContentType) ([]millrace.ContentType, error) {
 	dst = append(dst[:0], asked...)
 	if len(asked) == 0 {
@@ -277,7 +280,7 @@ func (l *Lookup) types(dst, asked []millrace.ContentType) ([]millrace.ContentTyp
 // what the cache does not have.
 func (r *Resolution) resolveLocked(ctx context.Context, v *view) error {
 	l := r.lookup
-	select { // before the lock, for which ingest waits
+	select { // before the lock: ingest waits while it is held
 	case l.readers <- struct{}{}:
 		defer func() { <-l.readers }()
 	case <-ctx.Done():
@@ -341,8 +344,9 @@ func (r *Resolution) readPartition(ctx context.Context, v *view) error {
 	return nil
 }
 
-// rows appends a timeline to the rows of v, and before it what of the window
-// the cache does not hold. The caller holds the partition's lock for reading.
+// rows appends to the rows of v a timeline, and before it the records of the window that are
+// older than what the cache holds. It returns the rows, and does not change v. The caller
+// holds the partition's lock for reading.
 func (r *Resolution) rows(v *view, key millrace.Timeline, features column.Packed) ([]resolved, error) {
 	tl, err := r.timeline(v.partition, key)
 	if err != nil {
@@ -361,8 +365,9 @@ func (r *Resolution) rows(v *view, key millrace.Timeline, features column.Packed
 	return append(rows, resolved{key, tl, features}), nil
 }
 
-// readOlder reads the records of a timeline in a window, in runs. Of those who
-// want the same at the same time one reads, as in [Resolution.timeline].
+// readOlder reads the records of a timeline in a window from the store, as a list of runs. If
+// several requests want the same at the same time, one reads for all, as in
+// [Resolution.timeline].
 func (r *Resolution) readOlder(p millrace.Partition, t millrace.Timeline, from, to millrace.Time) ([]*cache.Timeline, error) {
 	l := r.lookup
 	runs, err := l.once(fmt.Sprintf("%d to %d of %s", from, to, flight(t)), func() (any, error) {
@@ -395,8 +400,8 @@ func (r *Resolution) readOlder(p millrace.Partition, t millrace.Timeline, from, 
 // maxRunBytes is Config.RunBytes's default.
 const maxRunBytes = 8 << 20
 
-// run returns how many of records, from the first, have no more bytes of
-// bodies than most: one at least.
+// run returns how many of the first records have at most that many bytes of bodies together:
+// at least one.
 func run(records []millrace.Record, most int) int {
 	bytes := 0
 	for i := range records {
@@ -407,22 +412,22 @@ func run(records []millrace.Record, most int) int {
 	return len(records)
 }
 
-// timeline returns what is cached of a timeline, or of an entity's features,
-// after reading it if need be. Of those who miss it at the same time one
-// reads: all hold the partition's lock, so that they see one state. The caller
-// holds it for reading.
+// timeline returns what is cached of a timeline, or of an entity's features. If nothing is,
+// it reads it from the store and has it cached. If several requests miss it at the same
+// time, one reads for all: they all hold the partition's lock for reading, so that they see
+// one state. The caller holds that lock.
 func (r *Resolution) timeline(p millrace.Partition, t millrace.Timeline) (*cache.Timeline, error) {
 	if tl := r.cache.Get(t); tl != nil {
 		return tl, nil
 	}
-	// In another partition the store has nothing of it, and the cache would
-	// tell that to everyone who asks after.
+	// If the request names a wrong partition, the store has nothing of the timeline there,
+	// and the cache would tell all later requests that it is empty.
 	if err := inPartition(t.Entity, p); err != nil {
 		return nil, err
 	}
 	l := r.lookup
 	tl, err := l.once(flight(t), func() (any, error) {
-		// Who missed it before another read it comes too late to join that one.
+		// Another request may have read it after this one missed it.
 		if tl := r.cache.Peek(t); tl != nil {
 			return tl, nil
 		}
@@ -450,8 +455,8 @@ func (r *Resolution) timeline(p millrace.Partition, t millrace.Timeline) (*cache
 	return tl.(*cache.Timeline), nil
 }
 
-// once calls read, or waits for who calls it under the same name. A panic is
-// an error to all of them.
+// once calls read, or waits for a call under the same name and returns its result. A panic of
+// read becomes an error for all of them.
 func (l *Lookup) once(name string, read func() (any, error)) (any, error) {
 	v, err, _ := l.reads.Do(name, func() (_ any, err error) {
 		defer panics.Contain(&err)
@@ -460,7 +465,8 @@ func (l *Lookup) once(name string, read func() (any, error)) (any, error) {
 	return v, err
 }
 
-// flight names the read of a timeline. Names of entities may have any byte.
+// flight returns a name for the read of a timeline. It begins with the length of the entity,
+// since an entity may have any byte, a separator too.
 func flight(t millrace.Timeline) string {
 	return strconv.Itoa(len(t.Entity)) + ":" + string(t.Entity) + string(t.Type)
 }
@@ -488,7 +494,8 @@ func (r *Resolution) readTimeline(p millrace.Partition, t millrace.Timeline) (*c
 	return cache.NewTimeline(newest.From, slabs...)
 }
 
-// readFeatures reads the row of an entity's features.
+// readFeatures reads an entity's features of itself, as a timeline of one row; cache.Empty if
+// it has none.
 func (l *Lookup) readFeatures(p millrace.Partition, t millrace.Timeline) (*cache.Timeline, error) {
 	subjects, err := l.store.Features(p, t.Entity)
 	if err != nil {
@@ -506,14 +513,15 @@ func (l *Lookup) readFeatures(p millrace.Partition, t millrace.Timeline) (*cache
 	return cache.NewTimeline(millrace.MinTime, slabs...)
 }
 
-// readObjects reads the features of the objects that an entity routes.
+// readObjects reads the features of objects that are stored under an entity, as rows by
+// subject ascending; cache.Empty if there are none.
 func (l *Lookup) readObjects(p millrace.Partition, t millrace.Timeline) (*cache.Timeline, error) {
 	subjects, err := l.store.Features(p, t.Entity)
 	if err != nil {
 		return nil, err
 	}
 	var rows []millrace.Record
-	for _, f := range slices.Backward(subjects) { // decode turns them round
+	for _, f := range slices.Backward(subjects) { // Slabs reverses the order
 		if f.Subject != string(t.Entity) {
 			rows = append(rows, millrace.Record{ID: millrace.RecordID(f.Subject), Schema: f.Schema, Body: f.Body})
 		}

@@ -8,16 +8,16 @@ import (
 	"github.com/millrace/millrace/indexnode/store"
 )
 
-// Retention drops records in the store by the log alone: by age against the
-// log's clock, by count with each record that comes. What is cached must not
-// show more than the store would:
+// Retention drops records in the store as the log says, whatever the time of day: by age
+// against the newest timestamp of the log (the partition's clock), and by count with each
+// record that comes. The cache must not show more than the store would:
 //
-//   - A timeline that retention bounds by count is not continued, since the
-//     cache does not know what falls out at its end; it is read anew.
-//   - Records that are too old stay where they are, and a question's window is
-//     cut to what the partition's clock, read with its offsets, keeps.
+//   - A cached timeline of a type that is bounded by count does not get new records, since
+//     the cache does not know which records they push out. It is removed and read again.
+//   - Records that are too old stay in the cache. Instead, a question's window is cut to what
+//     retention keeps at the partition's clock, which is read together with its offsets.
 
-// Ages reports whether any type is kept by age.
+// Ages reports whether retention bounds any type by age.
 func Ages(kept map[millrace.ContentType]store.Retention) bool {
 	for _, r := range kept {
 		if r.MaxAge > 0 {
@@ -27,8 +27,8 @@ func Ages(kept map[millrace.ContentType]store.Retention) bool {
 	return false
 }
 
-// oldest returns the oldest time that is kept of a type at an instant of the
-// log.
+// oldest returns the oldest time that retention keeps of a type when the partition's clock is
+// at clock.
 func (l *Lookup) oldest(t millrace.ContentType, clock millrace.Time) millrace.Time {
 	if r := l.retention[t]; r.MaxAge > 0 {
 		return clock - millrace.Time(r.MaxAge.Milliseconds())
@@ -36,7 +36,7 @@ func (l *Lookup) oldest(t millrace.ContentType, clock millrace.Time) millrace.Ti
 	return math.MinInt64
 }
 
-// keeps cuts the window of what is added to q next to what is kept of a type.
+// keeps cuts the window of what is added to q next, to what retention keeps of a type.
 func (l *Lookup) keeps(q *query.Query, t millrace.ContentType, v *view) {
 	if l.aged {
 		q.NotBefore(l.oldest(t, v.Clock))

@@ -9,16 +9,15 @@ import (
 	"github.com/millrace/millrace/indexnode/store"
 )
 
-// Warming returns a resolution that answers no request: it brings timelines into
-// the room that the cache has for warming. The caller releases it.
+// Warming returns a resolution that answers no request. Its [Resolution.Warm] brings
+// timelines into room, the part of the cache that warming may use. The caller releases it.
 func (l *Lookup) Warming(room *cache.Warming) *Resolution {
 	r := l.Resolve()
 	r.cache, r.warms = l.cache.Reader(), room
 	return r
 }
 
-// Warm brings a timeline into the cache, as far as there is room, and reports
-// whether it is there.
+// Warm brings a timeline into the cache if there is room, and reports whether it is there.
 func (r *Resolution) Warm(p millrace.Partition, t millrace.Timeline) bool {
 	l := r.lookup
 	part := l.replicas.Of(p)

@@ -8,8 +8,8 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 )
 
-// Written implements replica.Host: a record newer than all others continues its
-// timeline in the cache, anything else removes it, to be read anew.
+// Written implements replica.Host. A record that is newer than all others is appended to its
+// timeline in the cache. Any other change removes the timeline, so that it is read again.
 func (l *Lookup) Written(s kafka.Stream, changes []store.Change, routes []millrace.Entity) {
 	for i := range changes {
 		l.writeThrough(&changes[i])
@@ -47,7 +47,7 @@ func (l *Lookup) ForgetPartition(p millrace.Partition) error {
 // HasFeatures implements replica.Host.
 func (l *Lookup) HasFeatures() { l.features.Store(true) }
 
-// writeThrough keeps the cache equal to the store. The caller holds the
+// writeThrough makes the cache equal to the store after a change. The caller holds the
 // partition's lock for writing.
 func (l *Lookup) writeThrough(c *store.Change) {
 	if c.Kind == store.Ignored {
@@ -59,8 +59,8 @@ func (l *Lookup) writeThrough(c *store.Change) {
 	}
 }
 
-// extend continues what the cache has of a timeline by a record, or reports
-// false if it must be read anew.
+// extend appends a record to what the cache has of a timeline. It returns false if it cannot,
+// so that the timeline must be removed.
 func (l *Lookup) extend(t millrace.Timeline, r millrace.Record) bool {
 	d := l.schemas.Snapshot().Decoder(r.Schema)
 	return d != nil && l.cache.Continue(t, d.Layout(), 2*l.maxCached, func(rows *column.Appender) error {

@@ -1,5 +1,5 @@
-// Package nodetest is what tests of the index node share: records as the log
-// brings them, and questions.
+// Package nodetest is what tests of the index node share: records as they come from the log,
+// ways to apply them to replicas, and questions.
 package nodetest
 
 import (
@@ -28,7 +28,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// Event is one record of the log, of either stream.
+// Event is one record of the log, from the topic timeline or features.
 type Event struct {
 	Stream kafka.Stream
 	Entity millrace.Entity // of the timeline
@@ -37,8 +37,8 @@ type Event struct {
 	At     millrace.Time // when it was logged
 }
 
-// Bring applies events, all of one stream and partition, as one poll of the
-// log that goes up to next.
+// Bring applies events, all of one stream and partition, as one poll of the log after which
+// next is the next offset to read. All of them have the offset next-1.
 func Bring(ctx context.Context, h *replica.Replicas, events []Event, next millrace.Offset) error {
 	f := streams.Fetched{TopicPartition: kafka.TopicPartition{Stream: events[0].Stream, Partition: partition.Of(events[0].Entity)}, Next: next}
 	for _, e := range events {
@@ -49,7 +49,8 @@ func Bring(ctx context.Context, h *replica.Replicas, events []Event, next millra
 	return h.Bring(ctx, f)
 }
 
-// BringLine applies one record of member:1.
+// BringLine applies one record of member:1, given as JSON: an activity, or features if stream
+// is kafka.Features. Next is as in [Bring].
 func BringLine(t testing.TB, h *replica.Replicas, stream kafka.Stream, line string, next millrace.Offset) {
 	t.Helper()
 	schema := schemas.Activity()
@@ -65,7 +66,7 @@ func BringLine(t testing.TB, h *replica.Replicas, stream kafka.Stream, line stri
 	}
 }
 
-// BringOf applies a record of member:1 by a schema.
+// BringOf applies one record of member:1, given as JSON of schema s.
 func BringOf(t testing.TB, h *replica.Replicas, s *schemas.Schema, line string, next millrace.Offset) {
 	t.Helper()
 	body, err := s.EncodeJSON([]byte(line))
@@ -77,7 +78,7 @@ func BringOf(t testing.TB, h *replica.Replicas, s *schemas.Schema, line string, 
 	}
 }
 
-// Members applies some records of each of several members, and returns their
+// Members applies a number of records for each of count members, and returns the members'
 // names.
 func Members(t testing.TB, h *replica.Replicas, count, records int) (names []string) {
 	next := map[millrace.Partition]millrace.Offset{}
@@ -100,7 +101,8 @@ func Members(t testing.TB, h *replica.Replicas, count, records int) (names []str
 	return names
 }
 
-// Review is a schema with some fields beside the roles.
+// Review returns the schema shop.NAME. It has the fields that Millrace itself reads (id, who,
+// kind, at), and the given ones, each as JSON.
 func Review(t testing.TB, name string, fields ...string) *schemas.Schema {
 	t.Helper()
 	roles := `{"name":"id","type":"string","millrace":"id"},{"name":"who","type":"string","millrace":"entity"},{"name":"kind","type":"string","millrace":"type"},` +
@@ -122,7 +124,7 @@ type World struct {
 }
 
 var (
-	// Verbs are the types of its records.
+	// Verbs are the content types of a [World]'s records.
 	Verbs     = []string{"post", "like", "comment", "share"}
 	languages = []string{"en", "de", "English", "Russian"}
 )
@@ -138,7 +140,7 @@ func NewWorld(seed uint64) *World {
 
 func oneOf[T any](r *rand.Rand, from []T) T { return from[r.IntN(len(from))] }
 
-// Draw draws the next event.
+// Draw draws the next event: features with a probability of 1/6, else an activity.
 func (w *World) Draw(t testing.TB) Event {
 	e := oneOf(w.r, w.Entities)
 	schema, stream, line := schemas.Activity(), kafka.Timeline, ""
@@ -175,7 +177,7 @@ func Pack(names ...string) (b []byte) {
 	return b
 }
 
-// All asks for everything of member:1.
+// All returns a request for everything of member:1, after change has changed it.
 func All(change func(*nodev1.QueryRequest)) *nodev1.QueryRequest {
 	req := &nodev1.QueryRequest{
 		Entities: Pack("member:1"), ToMs: int64(millrace.MaxTime), AsOfMs: 1_700_000_000_000, Limit: 10, Model: "recency", Viewer: &feedv1.Viewer{Id: "v"},
@@ -184,12 +186,13 @@ func All(change func(*nodev1.QueryRequest)) *nodev1.QueryRequest {
 	return req
 }
 
-// OfAll asks for posts of some.
+// OfAll returns a request for the posts of several entities.
 func OfAll(names []string) *nodev1.QueryRequest {
 	return &nodev1.QueryRequest{Entities: Pack(names...), Types: []string{"post"}, ToMs: int64(millrace.MaxTime), Limit: 10, Model: "recency"}
 }
 
-// PackOf seals a model of one golden row.
+// PackOf seals a model with one golden row: a record with the score that the model must give
+// it.
 func PackOf(t testing.TB, spec, row string, known relevance.Schemas) *modelpack.Pack {
 	t.Helper()
 	dir := t.TempDir()
@@ -219,8 +222,8 @@ func Lines(t testing.TB, h *replica.Replicas) {
 	BringLine(t, h, kafka.Features, `{"entity":"member:1","subject":"o1","updated_at":1700000000000,"followers":8}`, 2)
 }
 
-// CPUTime is what the process used, since a busy machine stretches any other
-// time.
+// CPUTime returns the CPU time that the process has used. Tests measure that, since elapsed
+// time depends on what else the machine does.
 func CPUTime() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
@@ -229,13 +232,13 @@ func CPUTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// Likes seals a model of its own.
+// Likes seals the model of LikesSpec.
 func Likes(t testing.TB) *modelpack.Pack {
 	t.Helper()
 	return PackOf(t, LikesSpec, LikesRow, relevance.ShippedSchemas())
 }
 
-// LikesSpec and LikesRow are its spec and golden row.
+// LikesSpec and LikesRow are the spec and the golden row of the model that [Likes] seals.
 const (
 	LikesSpec = `name: likes
 version: "1"
@@ -249,7 +252,7 @@ parameters: {weights: {likes: 1, followers: 1, taste: 1, verb: {post: 1}}}
 	LikesRow = `{"features":{"likes":1,"followers":1,"taste":1,"verb":"post"},"score":4,"record":{"likes":1,"verb":"post"},"entity":{"followers":1},"viewer":{"taste":1}}`
 )
 
-// Feature applies features of an entity.
+// Feature applies features of an entity, with i followers, as the next record of the stream.
 func Feature(t testing.TB, h *replica.Replicas, name string, i int) {
 	t.Helper()
 	body, err := schemas.Features().EncodeJSON(fmt.Appendf(nil, `{"entity":%q,"subject":%q,"updated_at":1700000000000,"followers":%d}`, name, name, i))

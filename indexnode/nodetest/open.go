@@ -15,8 +15,8 @@ import (
 	"github.com/millrace/millrace/schemas/registry"
 )
 
-// OpenStore opens a store until the test ends, and the schemas that it keeps, those
-// of [World] among them.
+// OpenStore opens a new store until the test ends, with a registry of the schemas that it
+// keeps. The registry knows the schemas of [World].
 func OpenStore(t testing.TB, o store.Options) (*store.Store, *registry.Registry) {
 	t.Helper()
 	s, err := store.Open(filepath.Join(t.TempDir(), "store"), o)
@@ -36,7 +36,7 @@ func OpenStore(t testing.TB, o store.Options) (*store.Store, *registry.Registry)
 	return s, known
 }
 
-// Admit has the schemas of [World] known.
+// Admit admits the schemas of [World] to a registry.
 func Admit(t testing.TB, known *registry.Registry) {
 	t.Helper()
 	for _, s := range []*schemas.Schema{schemas.Activity(), schemas.Features()} {
@@ -46,22 +46,23 @@ func Admit(t testing.TB, known *registry.Registry) {
 	}
 }
 
-// Replicas returns replicas without a log or a cluster, which are all ready.
+// Replicas returns replicas without a log or a cluster, all ready to answer. Aged says that
+// retention bounds some type by age.
 func Replicas(s *store.Store, known *registry.Registry, c Cache, aged bool) *replica.Replicas {
 	h := replica.New(replica.Config{Store: s, Schemas: known, Topics: kafka.Topics{}.WithDefaults(), Host: host{c}, Aged: aged, Limit: 8 * time.Second, Log: slog.Default()})
 	Serve(h)
 	return h
 }
 
-// Serve has all replicas ready.
+// Serve makes all replicas ready, and fresh for an hour.
 func Serve(h *replica.Replicas) {
 	for p := range partition.All() {
 		h.Serve(p, time.Now().Add(time.Hour))
 	}
 }
 
-// Cache is what replicas keep equal to the store: the methods of [replica.Host]
-// but for those that only count.
+// Cache is what replicas keep equal to the store: the methods of [replica.Host], except for
+// those that only count.
 type Cache interface {
 	Written(s kafka.Stream, changes []store.Change, routes []millrace.Entity)
 	Forget()

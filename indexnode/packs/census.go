@@ -19,14 +19,15 @@ import (
 )
 
 const (
-	// censusTime is how long a node looks at records: a push waits for it.
+	// censusTime is how long a census reads records at most: the push of a model waits
+	// for it.
 	censusTime = 200 * time.Millisecond
-	// censusLife is how long a census serves for further versions of models.
+	// censusLife is how long a census is used for further model versions.
 	censusLife = time.Minute
 )
 
-// census says which fields have a value in live records: in all that the node
-// holds if it can read them in time, else in those of random partitions.
+// census says which fields have a value in some record that the node holds. It looks at all
+// records if they can be read within censusTime, else at those of random partitions.
 type census struct {
 	taken time.Time
 	types map[millrace.ContentType]*counted
@@ -38,7 +39,7 @@ type counted struct {
 	has     map[string]bool // fields in which some record has a value
 }
 
-// takeCensus looks at records.
+// takeCensus makes a census of the records in a store.
 func takeCensus(ctx context.Context, of *store.Store, known *registry.Snapshot) *census {
 	c := &census{taken: time.Now(), types: map[millrace.ContentType]*counted{}}
 	ctx, cancel := context.WithTimeout(ctx, censusTime)
@@ -58,6 +59,7 @@ func takeCensus(ctx context.Context, of *store.Store, known *registry.Snapshot) 
 	return c
 }
 
+// look adds the records of one timeline. Records that cannot be read or decoded are left out.
 func (c *census) look(from *store.Store, known *registry.Snapshot, p millrace.Partition, t millrace.Timeline) {
 	records, err := from.Read(nil, p, t, millrace.MinTime, millrace.MaxTime+1)
 	if err != nil || len(records) == 0 {

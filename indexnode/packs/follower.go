@@ -1,5 +1,7 @@
 // Package packs admits each version of a model that the cluster publishes, as it comes, and
-// tells the cluster whether it was admitted.
+// tells the cluster whether it was admitted. A version comes as a pack, an archive with the
+// model and examples of what it must give (package modelpack). To admit a version is to
+// check its pack and make the model ready to rank.
 package packs
 
 import (
@@ -31,8 +33,8 @@ type Config struct {
 	Store   *store.Store
 	Schemas *registry.Registry
 	Models  *relevance.Registry
-	// Admitted is called with each version that was admitted, once the cluster has been told.
-	// Dropped is called with each version that the cluster no longer has.
+	// Admitted is called with each version that was admitted, after the cluster was told.
+	// Dropped is called with each version that the cluster has dropped, about 30 s later.
 	Admitted func(context.Context, relevance.ID)
 	Dropped  func(relevance.ID)
 	Log      *slog.Logger
@@ -41,10 +43,10 @@ type Config struct {
 // Admission admits versions of models on a node.
 type Admission struct {
 	cfg Config
-	// awaited is a string: see Pending.
+	// awaited is a string: what Pending returns.
 	awaited atomic.Value
-	refused prometheus.Counter   // packs
-	fields  *prometheus.GaugeVec // model, version, type, field
+	refused prometheus.Counter   // of packs
+	fields  *prometheus.GaugeVec // labels: model, version, type, field
 }
 
 // New returns an admission. Nothing is pending before [Admission.Follow].
@@ -56,83 +58,86 @@ func New(c Config) *Admission {
 	}
 }
 
-// Collectors are the metrics of admissions.
+// Collectors returns the metrics of admissions, to be registered.
 func (a *Admission) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{a.refused, a.fields}
 }
 
-// Pending says which models that serve the node has still to look at before it
-// is ready, or "".
+// Pending says what the node still waits for before it is ready: models that serve and that
+// it has not tried yet. "" if it waits for nothing.
 func (a *Admission) Pending() string {
 	what, _ := a.awaited.Load().(string)
 	return what
 }
 
-// source is what a follower of models reads; [artefacts.Kind] does.
+// source is the published model versions as a follower reads them. [artefacts.Kind]
+// implements it.
 type source interface {
-	All() map[string][]artefacts.Version
-	Serving() map[string]artefacts.Version
+	All() map[string][]artefacts.Version   // by model, the oldest first
+	Serving() map[string]artefacts.Version // by model, the version that answers requests
 	Body(ctx context.Context, v artefacts.Version) ([]byte, error)
 	History(ctx context.Context, name string) ([]ledger.Event, error)
-	// Unkept returns why what was read is not on disk; nil if it is.
+	// Unkept returns why the bytes of a version that was read are not on disk; nil if
+	// they are.
 	Unkept(v artefacts.Version) error
-	Changed() <-chan struct{}
-	Fault() error
+	Changed() <-chan struct{} // closed at the next change
+	Fault() error             // why etcd is not heard now; nil: it is
 }
 
-// topic is where schemas come from; [schemalog.Log] is one.
+// topic is the topic of schemas. [schemalog.Log] implements it.
 type topic interface {
 	Moved() <-chan struct{} // closed when the schemas may have changed
-	Read() bool             // they have been read as far as they went when the node began
+	Read() bool             // whether all schemas have been read that were there when the node began
 }
 
 // Follower admits every version of the cluster's models as it comes, those that serve first,
-// and tells the outcome for each. Which version answers a question, the broker decides.
+// and tells the outcome for each. The broker decides which version answers a question.
 type Follower struct {
 	*Admission
 	packs   source
 	schemas topic
 	tried   map[artefacts.Version]trial
-	gone    map[artefacts.Version]time.Time // when those in tried were dropped that are
+	gone    map[artefacts.Version]time.Time // versions in tried that were seen to be dropped, and when
 	census  *census                         // nil until a version is admitted
-	linger  time.Duration                   // the constant lingers, or less of tests
+	linger  time.Duration                   // the constant lingers, or less in tests
 	markers markers
 
-	admitted []relevance.ID // in the last pass
+	admitted []relevance.ID // versions admitted in the last pass
 }
 
 // trial is how the admission of a version ended.
 type trial struct {
 	refused error              // nil: it is admitted
-	cost    int                // of one that is, in operations a record
-	lacks   []members.Lack     // of one that is
+	cost    int                // of an admitted version, in operations a record
+	lacks   []members.Lack     // fields that an admitted version reads and no record has
 	unread  bool               // its bytes could not be read
-	deadly  bool               // the node died while it was admitted, and has not tried it again
+	deadly  bool               // it is not tried, because the node died while it admitted it
 	known   *registry.Snapshot // the schemas under which it was tried
 	early   bool               // not all schemas of the cluster had been read
 }
 
-// lingers is how long a version can be asked for after it was dropped: brokers
-// may not have heard of that yet.
+// lingers is how long a version can still be used after it was dropped: brokers may not have
+// heard of that yet.
 const lingers = 30 * time.Second
 
 // readAgain is the pause before bytes that could not be read are tried again.
 const readAgain = 2 * time.Second
 
-// Follow returns a follower of what p has. Until its first pass the node awaits
-// the models that serve.
+// Follow returns a follower of the versions in p. Until its first pass, Pending says that the
+// node waits for the models that serve.
 func (a *Admission) Follow(p source, schemas topic) *Follower {
 	a.awaited.Store("the models that serve")
 	return &Follower{Admission: a, packs: p, schemas: schemas, tried: map[artefacts.Version]trial{}, gone: map[artefacts.Version]time.Time{}, linger: lingers, markers: markers{a.cfg.Dir}}
 }
 
-// Run follows the models until ctx ends. It tells what became of each.
+// Run follows the models until ctx ends, and returns the error of ctx. After each pass it
+// calls tell with the outcome for every version.
 func (f *Follower) Run(ctx context.Context, tell func([]members.Admission)) error {
 	for {
 		changed, schemas := f.packs.Changed(), f.schemas.Moved()
 		again := f.Admit(ctx)
 		tell(f.admissions())
-		for _, id := range f.admitted { // after the cluster was told: whoever pushed it need not wait for warnings
+		for _, id := range f.admitted { // after the cluster was told: a push need not wait for this
 			f.cfg.Admitted(ctx, id)
 		}
 		f.admitted = nil
@@ -150,8 +155,8 @@ func (f *Follower) Run(ctx context.Context, tell func([]members.Admission)) erro
 	}
 }
 
-// unkept reports whether an admitted version could not be written to disk. That is tried
-// again, and told.
+// unkept reports whether an admitted version could not be written to disk. Writing is tried
+// again, so its outcome has to be told again.
 func (f *Follower) unkept() bool {
 	for v, t := range f.tried {
 		if t.refused == nil && f.packs.Unkept(v) != nil {
@@ -161,10 +166,11 @@ func (f *Follower) unkept() bool {
 	return false
 }
 
-// Admit tries the versions that were not tried yet, those that could not be read, those
-// that were refused under other schemas than those known now, and those of which the node
-// died if somebody has released them since. It reports whether any could not be read, or
-// was refused before all schemas were read.
+// Admit tries the versions that were not tried yet, those that could not be read, and those
+// that were refused under other schemas than are known now. It also tries a version that
+// killed the node, if a person has released it since. It reports whether a later call may
+// have another outcome: a version could not be read, or was refused before all schemas
+// were read.
 func (f *Follower) Admit(ctx context.Context) (again bool) {
 	serving := f.packs.Serving()
 	versions := f.versions(serving)
@@ -186,8 +192,8 @@ func (f *Follower) Admit(ctx context.Context) (again bool) {
 	return again
 }
 
-// versions returns all versions: those that serve, then of each model the newest
-// first.
+// versions returns all versions: first those that serve, then the others, the newest of each
+// model first.
 func (f *Follower) versions(serving map[string]artefacts.Version) (all []artefacts.Version) {
 	var others []artefacts.Version
 	for name, versions := range f.packs.All() {
@@ -202,8 +208,7 @@ func (f *Follower) versions(serving map[string]artefacts.Version) (all []artefac
 	return append(all, others...)
 }
 
-// drop forgets, after a while, versions that are not among those that are
-// there.
+// drop forgets versions that have not been in there, the published ones, for f.linger.
 func (f *Follower) drop(there []artefacts.Version) {
 	for v := range f.tried {
 		if slices.Contains(there, v) {
@@ -223,8 +228,9 @@ func (f *Follower) drop(there []artefacts.Version) {
 	}
 }
 
-// try admits a version. What it was refused for before is not logged again, and as long as
-// not all schemas have been read a refusal is no error: a node without a disk begins so.
+// try tries to admit a version. t has known and early set; before is the trial before this
+// one. The same refusal is not logged twice. While not all schemas have been read, a refusal
+// is logged as information only: a node that starts with an empty disk has none at first.
 func (f *Follower) try(ctx context.Context, v artefacts.Version, t, before trial) trial {
 	err := f.mark(ctx, v)
 	if t.deadly = err != nil; err == nil {
@@ -255,8 +261,8 @@ func (f *Follower) try(ctx context.Context, v artefacts.Version, t, before trial
 	return t
 }
 
-// mark notes that an admission begins, and refuses that of a version that the
-// node died of, unless it was released since.
+// mark notes on disk that an admission begins. The error refuses a version that has killed
+// the node mostDeaths times in a row, unless a person has released it since.
 func (f *Follower) mark(ctx context.Context, v artefacts.Version) error {
 	k := f.markers.read(v)
 	if k.Deaths > 0 {
@@ -268,14 +274,14 @@ func (f *Follower) mark(ctx context.Context, v artefacts.Version) error {
 			k.Released = released
 		}
 	}
-	if err := f.markers.begin(v, k); err != nil { // a disk that is full is no reason to serve without models
+	if err := f.markers.begin(v, k); err != nil { // the model is admitted all the same: a full disk must not keep models from serving
 		f.cfg.Log.Warn("nothing marks that a model is being admitted: a pack that kills the node kills it at each restart", "model", v.Name, "version", v.Version, "err", err)
 	}
 	return nil
 }
 
-// released returns when a version was last released; the zero time if it was not,
-// or etcd does not say.
+// released returns when a person last released a version, that is, allowed it to be tried
+// again. The zero time: nobody did, or etcd cannot be asked.
 func (f *Follower) released(ctx context.Context, v artefacts.Version) (when time.Time) {
 	events, err := f.packs.History(ctx, v.Name)
 	if err != nil {
@@ -289,7 +295,8 @@ func (f *Follower) released(ctx context.Context, v artefacts.Version) (when time
 	return when
 }
 
-// lacksOf returns what records lack that a version reads.
+// lacksOf returns the fields that a version reads and that no record seen has, by content
+// type. It sets the metric too.
 func (f *Follower) lacksOf(ctx context.Context, id relevance.ID, m *relevance.Model) []members.Lack {
 	if f.census == nil || time.Since(f.census.taken) > censusLife {
 		f.census = takeCensus(ctx, f.cfg.Store, f.cfg.Schemas.Snapshot())
@@ -303,6 +310,7 @@ func (f *Follower) lacksOf(ctx context.Context, id relevance.ID, m *relevance.Mo
 	return lacks
 }
 
+// admitPack checks a pack, and adds its model to the models that can rank.
 func (a *Admission) admitPack(v artefacts.Version, body []byte, known *registry.Snapshot) error {
 	pack, err := modelpack.Read(bytes.NewReader(body))
 	if err != nil {
@@ -315,8 +323,8 @@ func (a *Admission) admitPack(v artefacts.Version, body []byte, known *registry.
 	return err
 }
 
-// awaits says which models that serve have not been read because etcd is
-// away. One that is refused is not waited for: other replicas may have it.
+// awaits names a model that serves and could not be read because etcd is away; "" if there
+// is none. A model that is refused is not waited for: other replicas may have it.
 func (f *Follower) awaits(serving map[string]artefacts.Version) string {
 	if f.packs.Fault() == nil {
 		return ""
@@ -329,7 +337,7 @@ func (f *Follower) awaits(serving map[string]artefacts.Version) string {
 	return ""
 }
 
-// admissions returns the outcome for each version.
+// admissions returns the outcome for each version that the cluster still has.
 func (f *Follower) admissions() []members.Admission {
 	all := make([]members.Admission, 0, len(f.tried))
 	for v, t := range f.tried {

@@ -1,5 +1,6 @@
-// Package panics makes errors of broken invariants: what breaks one node is
-// asked of the next replica at once, so a panic must not end them all.
+// Package panics turns panics, by which code reports a broken invariant, into errors. A
+// broker asks another replica at once what one node fails to answer. So a question that
+// panics must not end the process, or it would end one node after the other.
 package panics
 
 import (
@@ -11,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// panicked is a broken invariant that a question met.
+// panicked is the error of a panic that a question met.
 type panicked struct {
 	value any
 	stack []byte
@@ -19,30 +20,30 @@ type panicked struct {
 
 func (p *panicked) Error() string { return fmt.Sprintf("query panicked: %v", p.value) }
 
-// Contain, deferred, makes an error of a panic. Every goroutine that works on a
-// question has it, and whoever reads for others, who wait.
+// Contain, deferred, sets *err to an error if the function panics. Every goroutine that works
+// on a question defers it, and so does a read for which others wait.
 func Contain(err *error) {
 	if broken := recover(); broken != nil {
 		*err = Of(broken)
 	}
 }
 
-// Of returns the error of what was recovered, with the stack of the caller.
+// Of returns an error for a recovered value, with the stack of the caller.
 func Of(broken any) error { return &panicked{broken, debug.Stack()} }
 
-// In reports whether an error is of a panic.
+// In reports whether an error is or wraps one that Contain or Of made.
 func In(err error) bool {
 	p := (*panicked)(nil)
 	return errors.As(err, &p)
 }
 
-// Teller counts and logs questions that panicked.
+// Teller counts and logs questions that panicked. Count is not registered by this package.
 type Teller struct {
 	log   *slog.Logger
 	Count prometheus.Counter
 }
 
-// NewTeller returns a teller, whose count nobody has registered.
+// NewTeller returns a teller that logs to log. The caller registers its Count.
 func NewTeller(log *slog.Logger) *Teller {
 	return &Teller{log: log, Count: prometheus.NewCounter(prometheus.CounterOpts{Name: "millrace_indexnode_panics_total", Help: "Questions that met a broken invariant and were answered with an error. The log has the stack of each; more than none is a bug."})}
 }

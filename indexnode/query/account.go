@@ -10,19 +10,18 @@ import (
 	"github.com/millrace/millrace/relevance"
 )
 
-// This file tells why an answer is what it is. It looks at the candidates
-// again, in its own way, so that the scan pays nothing for it, and until the
-// context ends.
+// This file explains an answer. It goes through the candidates once more with code of its
+// own, so that the scan pays nothing for it. It stops when the context ends.
 
-// Account is what became of a record that is a candidate in one timeline.
+// Account is what became of a record in one timeline where it is a candidate.
 type Account struct {
-	millrace.Rank // the score is of one that the filter keeps
+	millrace.Rank // the score is 0 unless the filter keeps the record
 	Object        millrace.Object
-	Dropped       filter.Dropped
-	Operands      []filter.Operand // of the clause that dropped it
+	Dropped       filter.Dropped   // what the filter says of it
+	Operands      []filter.Operand // of the clause that dropped it; nil if none did
 	Served        bool             // on an earlier page
-	// CappedBy is the best of its entity, as many as the cap lets remain,
-	// when it is none of them.
+	// CappedBy is nil unless the cap drops the record. Then it is the candidates of the
+	// entity that remain instead, best first, Spec.Cap of them.
 	CappedBy []millrace.Rank
 }
 
@@ -30,24 +29,27 @@ type Account struct {
 type accountant struct {
 	ctx   context.Context // of the question
 	q     *Query
-	bound []accounted
-	sel   []int32
+	bound []accounted // one for each pair of layouts met so far
+	sel   []int32     // the rows of the batch
 }
 
-// accounted is a spec bound to one pair of layouts.
+// accounted is the question's filter and model bound to one pair of layouts: of records,
+// and of features of the entity.
 type accounted struct {
-	rows, entity *column.Layout
+	rows, entity *column.Layout  // entity is nil if the entity has no features
 	clauses      *filter.Clauses // nil without a filter
 	scorer       *relevance.Scorer
 	columns
 }
 
-// widened is rows of a segment, with all columns, in memory of their own.
+// widened is rows of a segment that were unpacked, with all columns, into memory of their
+// own.
 type widened struct {
 	*segment
-	slab, features *column.Slab // features is nil when the entity has none
+	slab, features *column.Slab // features is the entity's one row; nil if it has none
 }
 
+// widen unpacks rows [lo, hi) of a segment.
 func (s *segment) widen(lo, hi int) *widened {
 	w := &widened{segment: s, slab: column.New(s.rows.Layout(), hi-lo, 0)}
 	w.slab.Gather(s.rows, lo, hi, nil)
@@ -58,6 +60,7 @@ func (s *segment) widen(lo, hi int) *widened {
 	return w
 }
 
+// bind returns the filter and model bound to the layouts of a segment.
 func (a *accountant) bind(s *segment) (*accounted, error) {
 	rows, entity := s.rows.Layout(), (*column.Layout)(nil)
 	if !s.features.None() {
@@ -83,8 +86,8 @@ func (a *accountant) bind(s *segment) (*accounted, error) {
 	return &a.bound[len(a.bound)-1], nil
 }
 
-// each calls do with the candidates of every segment that want accepts, nil
-// for all, a batch at a time, and with what the filter says of each.
+// each calls do with the candidates of every segment that want accepts, a batch at a time.
+// A nil want accepts all. dropped says of each row of sel what the filter does with it.
 func (a *accountant) each(want func(*segment) bool, do func(s *widened, b *accounted, sel []int32, dropped []filter.Dropped)) error {
 	for i := range a.q.places {
 		s := a.q.segment(int32(i))
@@ -117,14 +120,16 @@ func (a *accountant) each(want func(*segment) bool, do func(s *widened, b *accou
 	return nil
 }
 
-// score is the model's work: a panic meanwhile is its.
+// score scores rows sel of a segment. It sets q.scoring meanwhile, so that a panic counts
+// as the model's.
 func (a *accountant) score(s *widened, b *accounted, sel []int32, out []float64) {
 	a.q.scoring = true
 	b.scorer.Score(s.slab, sel, s.features, out)
 	a.q.scoring = false
 }
 
-// scored calls do with the rank of every candidate that the filter keeps.
+// scored calls do with the rank of every candidate that the filter keeps, of the segments
+// that want accepts; nil: of all.
 func (a *accountant) scored(want func(*segment) bool, do func(s *widened, r millrace.Rank)) error {
 	var kept []int32
 	return a.each(want, func(s *widened, b *accounted, sel []int32, dropped []filter.Dropped) {
@@ -144,14 +149,14 @@ func (a *accountant) scored(want func(*segment) bool, do func(s *widened, r mill
 	})
 }
 
-// rank is a row's rank but for its score.
+// rank returns a row's rank without its score.
 func (c *columns) rank(s *widened, row int32) millrace.Rank {
 	return millrace.Rank{
 		Time: millrace.Time(s.slab.Word(c.time, int(row))), ID: millrace.RecordID(s.slab.StringAt(c.id, int(row))), Timeline: s.timeline,
 	}
 }
 
-// objectOf is what a row is about.
+// objectOf returns the object of a row: the one that it names, or else its own id.
 func (c *columns) objectOf(s *widened, row int32) millrace.Object {
 	if c.object >= 0 {
 		if named := s.slab.StringAt(c.object, int(row)); named != "" {
@@ -161,8 +166,8 @@ func (c *columns) objectOf(s *widened, row int32) millrace.Object {
 	return millrace.Object(s.slab.StringAt(c.id, int(row)))
 }
 
-// Account accounts for the candidates of an id, one for each timeline that has
-// it in the window. What it returns holds until [Query.Release].
+// Account returns what became of the record with an id: an Account for each timeline that
+// has it in the window. The result is valid until [Query.Release].
 func (q *Query) Account(ctx context.Context, id millrace.RecordID) ([]Account, error) {
 	a := &accountant{ctx: ctx, q: q}
 	var all []Account
@@ -190,7 +195,8 @@ func (q *Query) Account(ctx context.Context, id millrace.RecordID) ([]Account, e
 	return all, err
 }
 
-// cappedBy returns the candidates that remain of an entity, if r is none.
+// cappedBy returns the candidates of r's entity that remain under the cap, best first, if r
+// is not one of them; else nil.
 func (a *accountant) cappedBy(r millrace.Rank) ([]millrace.Rank, error) {
 	most := a.q.spec.Cap
 	if most == 0 {
@@ -209,8 +215,7 @@ func (a *accountant) cappedBy(r millrace.Rank) ([]millrace.Rank, error) {
 	return better[:most], nil
 }
 
-// Above counts, for each rank, the candidates that the filter keeps and that
-// rank above it.
+// Above returns, for each rank, how many candidates the filter keeps that rank above it.
 func (q *Query) Above(ctx context.Context, ranks []millrace.Rank) ([]int64, error) {
 	counts := make([]int64, len(ranks))
 	a := &accountant{ctx: ctx, q: q}

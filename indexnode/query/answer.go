@@ -8,32 +8,32 @@ import (
 	"github.com/millrace/millrace/relevance"
 )
 
-// Item is one ranked candidate. Its strings and its body share the memory of
-// the timelines, or of the query, and hold as long as both.
+// Item is one ranked candidate. Its strings and its body share the memory of the timelines
+// or of the query, and are valid as long as both are.
 type Item struct {
 	millrace.Rank
 	Object millrace.Object
 	Schema millrace.Fingerprint
 	Body   []byte
 	Also   []Item                 // further candidates of the object, without bodies
-	Why    *relevance.Explanation // nil unless asked for
-	Shadow Shadow
+	Why    *relevance.Explanation // nil unless Spec.Explain
+	Shadow Shadow                 // zero unless Spec.Explain or Spec.Shadow
 
-	Features []relevance.Explained // nil unless asked for; contributions may be missing
+	Features []relevance.Explained // nil unless Spec.Features; contributions may be missing
 }
 
-// Answer is what a node contributes. It holds until [Query.Release], and as
-// long as the timelines.
+// Answer is what a node contributes to the answer of a question. It is valid until
+// [Query.Release], and only as long as the timelines are.
 type Answer struct {
-	Items     []Item
+	Items     []Item // best first, at most Spec.Limit
 	Stages    Stages
-	Execution string // of the model: generated or interpreted
+	Execution string // of the model: generated or interpreted; "" if no plan was needed
 }
 
-// maxAlso is how many further candidates an item names.
+// maxAlso is how many further candidates of its object an item names at most.
 const maxAlso = 3
 
-// Answer returns what was scanned, ranked.
+// Answer returns the ranked items of the last Scan.
 func (q *Query) Answer() Answer {
 	a := Answer{Items: q.items, Stages: q.stages}
 	for _, p := range q.plans {
@@ -42,8 +42,9 @@ func (q *Query) Answer() Answer {
 	return a
 }
 
-// rank takes the best candidates, best first, until it has the items wanted.
-// It reports whether it has them, or there are no more candidates.
+// rank makes items of the candidates that top has kept, best first, until it has
+// Spec.Limit. It reports false if it has fewer and top has dropped some that might still
+// become items.
 func (q *Query) rank() bool {
 	best := q.sorted()
 	looked := 0
@@ -58,7 +59,7 @@ func (q *Query) rank() bool {
 	return true
 }
 
-// unrank forgets the items, to rank more candidates.
+// unrank drops the items, so that the candidates can be ranked anew.
 func (q *Query) unrank() {
 	q.dropItems()
 	clear(q.perEntity)
@@ -67,7 +68,7 @@ func (q *Query) unrank() {
 	q.stages.Capped = 0
 }
 
-// dropItems forgets the items but for their memory.
+// dropItems drops the items but keeps their memory for reuse.
 func (q *Query) dropItems() {
 	for i := range q.items {
 		it := &q.items[i]
@@ -77,11 +78,12 @@ func (q *Query) dropItems() {
 	q.items = q.items[:0]
 }
 
-// excluded stands in byObject for an object that an earlier page served.
+// excluded is the value in byObject of an object that an earlier page served.
 const excluded = -1
 
-// admit makes an item of the next best candidate, or a further one of an
-// object, unless the cap or an earlier page forbids it.
+// admit takes the next best candidate. It makes an item of it, or adds it to Item.Also if
+// its object has an item already. It drops the candidate if the cap or an earlier page
+// says so.
 func (q *Query) admit(c candidate) {
 	s := q.segment(c.segment)
 	at := &q.plans[s.plan].columns
@@ -130,11 +132,12 @@ func (q *Query) admit(c candidate) {
 	}
 }
 
-// account adds to an item what it was scored by.
+// account adds to an item what the question asks for of its row: features, the
+// explanation of its score, and scores by shadow models.
 func (q *Query) account(it *Item, s segment, row int) {
 	w, p := s.widen(row, row+1), q.plans[s.plan]
 	if err := q.objectsOf(p.scorer, &p.columns, w); err != nil {
-		panic(err) // the scan has joined the same
+		panic(err) // the scan joined the same features without an error
 	}
 	q.scoring = true
 	if q.spec.Features {
@@ -151,7 +154,8 @@ func (q *Query) account(it *Item, s segment, row int) {
 	}
 }
 
-// nextItem returns a new last item, with the memory of one of an earlier query.
+// nextItem appends an item and returns it. It may reuse the memory of an item of an
+// earlier query.
 func (q *Query) nextItem() *Item {
 	n := len(q.items)
 	if n == cap(q.items) {
@@ -162,15 +166,16 @@ func (q *Query) nextItem() *Item {
 	return &q.items[n]
 }
 
-// Shadow is what models that rank nothing say of an item.
+// Shadow is an item's scores by shadow models: models that are compared with the one that
+// ranks, and rank nothing themselves.
 type Shadow struct {
-	Scores []float64 // by model of Spec.Shadow; the first is the item's own
-	Err    error     // why there are none
+	Scores []float64 // by model of Spec.Shadow; the first is the item's own score
+	Err    error     // why there are none; nil also if none were asked for
 }
 
 // shadow scores a row by the models of Spec.Shadow.
 func (q *Query) shadow(p *plan, w *widened) (s Shadow) {
-	defer func() { // which is the shadow's own, and nothing of the answer's
+	defer func() { // a panic of a shadow model must not fail the answer
 		if broken := recover(); broken != nil {
 			p.shadow, s = nil, Shadow{Err: fmt.Errorf("a model that ranks nothing panicked: %v", broken)}
 		}

@@ -12,53 +12,54 @@ import (
 
 const (
 	// batchRows is how many rows are filtered and scored at a time: few enough
-	// that what is read of them stays beside the core, and enough that what a
-	// batch costs is spread over many timelines.
+	// that what is read of them stays in the core's caches, and enough that the cost
+	// of a batch is spread over many timelines.
 	batchRows = 1024
-	// firstRows is how many are scanned first where bounds may leave out some
-	// of those after them: few, so that the worst of the best is soon known.
+	// firstRows is the size of the first batch of folded rows. It is small, so that
+	// the worst score of the best candidates is known soon: rows that cannot reach it
+	// are not scored.
 	firstRows = 128
-	// watchRows is after how many rows the deadline is looked at.
+	// watchRows is how many rows are scanned between two looks at the context.
 	watchRows = 4096
 )
 
-// batch is rows of several segments that a plan scans together: one timeline
+// batch is rows of several segments that a plan scans together, since one timeline
 // has too few to be worth the set-up of a filter and a model.
 type batch struct {
 	column.Batch
 	kind     kind
-	full     int       // how many rows are scanned at a time; 0 until the question has some
-	own      []float64 // of each row what is folded, if it is
-	spans    []span    // ascending
-	columns  []int     // that the scan reads
-	entity   bool      // the scan reads features of the entity
-	features column.Packed
-	row      column.Batch       // of features; empty until the scan reads it
+	full     int                // how many rows are scanned at a time; 0 until the question adds some
+	own      []float64          // kind folded: the folded number of each row (see cache.Folded)
+	spans    []span             // ascending
+	columns  []int              // that the scan reads
+	entity   bool               // the scan reads features of the entity
+	features column.Packed      // of the entity of the rows
+	row      column.Batch       // features, unpacked; empty until the scan reads it
 	layout   *column.Layout     // of row
-	objects  *relevance.Objects // of each row; nil if the scan reads none
+	objects  *relevance.Objects // features of the object of each row; nil if the scan reads none
 	pieces   pieces
 
-	oldest, newest int64 // no time of a row is before or after
+	oldest, newest int64 // kind folded: no time of a row is before oldest or after newest
 }
 
 // kind is what is done with the rows of a batch that the filter keeps.
 type kind uint8
 
 const (
-	unready kind = iota
-	whole        // scored
-	folded       // scored with what is folded, unless bounds leave them out
-	passed       // nothing: bounds leave all of their timelines out
+	unready kind = iota // the batch was not set up yet
+	whole               // they are scored whole
+	folded              // they are scored with their folded numbers, unless bounds leave them out
+	passed              // they are only counted: bounds leave all rows of their timelines out
 )
 
-// span is where rows of a segment stand in a batch.
+// span is where rows of a segment are in a batch.
 type span struct {
 	segment int32
 	at, row int32 // row row of the segment is row at of the batch
 }
 
-// ready tells what scans of the batch read, and empties it. It stays so for the
-// questions after this one.
+// ready sets up an empty batch of a kind: which columns and features its scans read. The
+// set-up stays for later questions that use the same plan.
 func (b *batch) ready(p *plan, k kind) {
 	b.kind, b.columns, b.entity, b.objects = k, b.columns[:0], false, nil
 	var objects *column.Layout
@@ -70,8 +71,9 @@ func (b *batch) ready(p *plan, k kind) {
 	b.reads(p, objects)
 }
 
-// reads prepares for what scorers read, features of objects too if there is a
-// layout of them, and for what the filter does.
+// reads adds the columns that the filter reads to those of the scorer, and empties the
+// batch for them. objects is the layout of the features of objects that the scorer reads;
+// nil if it reads none.
 func (b *batch) reads(p *plan, objects *column.Layout) {
 	if objects != nil {
 		b.objects = relevance.NewObjects(objects)
@@ -97,8 +99,8 @@ func (b *batch) clear() {
 	}
 }
 
-// widened returns the entity's row, if the scan reads it and there is one. Its lists and
-// long texts stay where they are.
+// widened returns the entity's features as a slab of one row; nil if the scan reads none or
+// the entity has none. Lists and long texts stay in the packed row.
 func (b *batch) widened() *column.Slab {
 	if !b.entity || b.features.None() {
 		return nil
@@ -116,13 +118,14 @@ func (b *batch) widened() *column.Slab {
 	return b.row.Slab()
 }
 
-// filled reports whether no row with such features of its entity can be added.
+// filled reports whether no row can be added whose entity has these features. A batch
+// whose scan reads features of the entity has rows of one entity only.
 func (b *batch) filled(features column.Packed) bool {
 	return b.Room() == 0 || b.Len() >= b.full || b.entity && b.features != features
 }
 
-// add adds rows [lo, hi) of the i-th segment, as many as there is room for, and
-// returns how many.
+// add adds rows of the i-th segment, from lo up to hi, as many as there is room for. It
+// returns how many it added.
 func (q *Query) add(p *plan, b *batch, i int32, s *segment, lo, hi int32) (n int32, err error) {
 	n = min(int32(min(b.Room(), b.full-b.Len())), hi-lo)
 	b.features = s.features
@@ -134,8 +137,10 @@ func (q *Query) add(p *plan, b *batch, i int32, s *segment, lo, hi int32) (n int
 	return n, err
 }
 
-// gather adds the rows of the i-th segment to batches of its plan: those for
-// which something is folded to one, and those before it to another.
+// gather adds the rows of the i-th segment to batches of its plan. Rows without a folded
+// number go to the batch of kind whole. Rows with one go to the batch of kind folded; if
+// bounds leave all of them out, they go to passed if there is a filter, and are only
+// counted if there is none.
 func (q *Query) gather(ctx context.Context, i int32, s *segment) error {
 	p := q.plans[s.plan]
 	var f *cache.Folded
@@ -171,8 +176,9 @@ func (q *Query) gather(ctx context.Context, i int32, s *segment) error {
 	return nil
 }
 
-// gatherRows adds rows [lo, hi) of the i-th segment to the plan's batch of a
-// kind, with what is folded of them, and scans it whenever it is full.
+// gatherRows adds rows [lo, hi) of the i-th segment to the plan's batch of a kind, and
+// scans the batch whenever it is full. own has the folded numbers of the rows; nil if they
+// have none.
 func (q *Query) gatherRows(ctx context.Context, p *plan, k kind, i int32, s *segment, lo, hi int32, own []float64) error {
 	b := p.batchOf(k)
 	if b.full == 0 {
@@ -198,7 +204,7 @@ func (q *Query) gatherRows(ctx context.Context, p *plan, k kind, i int32, s *seg
 	return nil
 }
 
-// begin prepares a batch for a question.
+// begin prepares a batch for the first rows of a question.
 func (p *plan) begin(b *batch, k kind) {
 	if b.kind == unready {
 		b.ready(p, k)
@@ -209,12 +215,13 @@ func (p *plan) begin(b *batch, k kind) {
 	}
 }
 
-// end lets go of what a question put into a batch.
+// end empties a batch at the end of a question.
 func (b *batch) end() {
 	b.clear()
 	b.full = 0
 }
 
+// batchOf returns the plan's batch of a kind.
 func (p *plan) batchOf(k kind) *batch {
 	switch k {
 	case whole:
@@ -225,7 +232,8 @@ func (p *plan) batchOf(k kind) *batch {
 	return &p.passed
 }
 
-// scan takes the rows of a batch into the ranking, and empties it.
+// scan filters and scores the rows of a batch, takes them into the ranking, and empties the
+// batch. Later batches of the plan may be twice as large, up to batchRows.
 func (q *Query) scan(ctx context.Context, p *plan, b *batch) error {
 	n := b.Len()
 	if n == 0 {
@@ -280,8 +288,8 @@ func (q *Query) scan(ctx context.Context, p *plan, b *batch) error {
 	return nil
 }
 
-// watch counts rows, and looks at the deadline every few thousand of them: where a
-// row may take long, pieces and the filter look more often.
+// watch counts rows, and returns the error of ctx every [watchRows] of them. Where a row
+// may take long, pieces and the filter look at ctx more often.
 func (q *Query) watch(ctx context.Context, rows int) error {
 	if q.unwatched += rows; q.unwatched <= watchRows {
 		return nil
@@ -290,7 +298,8 @@ func (q *Query) watch(ctx context.Context, rows int) error {
 	return ctx.Err()
 }
 
-// filter returns which rows the plan's filter keeps, until the next call.
+// filter returns which rows the plan's filter keeps. The result is valid until the next
+// call.
 func (q *Query) filter(ctx context.Context, p *plan, rows, features *column.Slab) ([]int32, error) {
 	if p.filter == nil {
 		return q.upTo(rows.Len()), nil
@@ -300,13 +309,13 @@ func (q *Query) filter(ctx context.Context, p *plan, rows, features *column.Slab
 	return q.sel, p.filter.Over()
 }
 
-// passOver counts candidates that bounds leave out.
+// passOver counts n candidates that bounds leave out as scored.
 func (q *Query) passOver(n int) {
 	q.stages.Scored += int64(n)
 	q.unscored += int64(n)
 }
 
-// upTo returns 0, 1, ..., n-1.
+// upTo returns 0, 1, ..., n-1. The result must not be changed.
 func (q *Query) upTo(n int) []int32 {
 	for len(q.all) < n {
 		q.all = append(q.all, int32(len(q.all)))

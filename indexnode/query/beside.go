@@ -6,16 +6,16 @@ import (
 	"github.com/millrace/millrace/relevance"
 )
 
-// Beside ranks the candidates of a question by the models of j too, each for
-// itself: one pass gathers and filters each row once, and computes what the
-// models have in common once. Scan goes before, and other models may have. Items
-// are by model, and hold as long as those of the query.
+// Beside ranks the candidates of a question again, by each model of j for itself. Each pass
+// gathers and filters a row once, and computes what the models have in common once. Call
+// it after Scan; it may be called again with other models. items has the ranked items of
+// each model, in j's order. They are valid as long as those of the query.
 func (q *Query) Beside(ctx context.Context, j *relevance.Joint) (items [][]Item, err error) {
 	p := besidePass{q: q, joint: j, plans: make([]*besidePlan, len(q.plans))}
-	q.scoring, q.besideSpent = false, spent{watcher: q.besideSpent.watcher} // it is another model's turn
+	q.scoring, q.besideSpent = false, spent{watcher: q.besideSpent.watcher} // nothing of the model before counts here
 	done := false
 	defer func() {
-		if !done { // what was interrupted is not used again
+		if !done { // an error or a panic: the queries are in an unknown state, so they are dropped
 			q.beside, q.ranked = nil, 0
 		}
 	}()
@@ -33,9 +33,10 @@ func (q *Query) Beside(ctx context.Context, j *relevance.Joint) (items [][]Item,
 	return items, nil
 }
 
-// rankers returns queries that rank the segments of q.
+// rankers returns a query for each model, to rank the segments of q. They share q's
+// segments and plans, and have a top and items of their own.
 func (q *Query) rankers(models []*relevance.Model) []*Query {
-	before := q.ranked // whose items are in use
+	before := q.ranked // the items of q.beside[:before] are still in use
 	q.ranked += len(models)
 	for len(q.beside) < q.ranked {
 		q.beside = append(q.beside, newQuery())
@@ -46,7 +47,7 @@ func (q *Query) rankers(models []*relevance.Model) []*Query {
 	spec := q.spec
 	spec.Explain, spec.Features, spec.Shadow, spec.ShadowErr = false, false, nil, nil
 	for i, r := range q.beside[before:q.ranked] {
-		r.objects = nil // those of an earlier query, which begin would clear
+		r.objects = nil // it may still be the map of another query
 		r.begin(spec)
 		r.measures, r.lacking, r.looked = models[i], nil, 0
 		r.asked, r.places, r.plans, r.objects = q.asked, q.places, q.plans, q.objects
@@ -54,15 +55,16 @@ func (q *Query) rankers(models []*relevance.Model) []*Query {
 	return q.beside[before:q.ranked]
 }
 
-// besidePass is a pass over the segments of a query.
+// besidePass is the state of one call of Beside, which may pass over the segments several
+// times.
 type besidePass struct {
 	q      *Query
 	joint  *relevance.Joint
-	plans  []*besidePlan // as the query's
-	open   []*Query      // by model: who ranks; nil when it has its items
-	out    [][]float64   // by model: scores of a batch
-	piece  [][]float64   // the part of out that is scored
-	scored int64
+	plans  []*besidePlan // by the index of the query's plan; nil until it is needed
+	open   []*Query      // by model: the query that ranks; nil once it has its items
+	out    [][]float64   // by model: the scores of a batch
+	piece  [][]float64   // by model: the part of out that is scored now
+	scored int64         // rows that this pass has scored
 }
 
 // besidePlan is a plan of the query with a scorer of all models.
@@ -72,7 +74,7 @@ type besidePlan struct {
 	batch  batch
 }
 
-// live returns who has no items yet.
+// live returns the queries of open that have no items yet.
 func (p *besidePass) live() (all []*Query) {
 	for _, r := range p.open {
 		if r != nil {
@@ -82,8 +84,8 @@ func (p *besidePass) live() (all []*Query) {
 	return all
 }
 
-// run scans all segments for those who rank. Who has not kept enough of the
-// best keeps more, and stays.
+// run scans all segments once for the open queries, and ranks. A query whose top has kept
+// too few candidates stays open, and keeps more in the next pass.
 func (p *besidePass) run(ctx context.Context) error {
 	p.scored = 0
 	for i := range p.q.places {
@@ -113,6 +115,8 @@ func (p *besidePass) run(ctx context.Context) error {
 	return nil
 }
 
+// gather adds the rows of the i-th segment to the batch of its plan, and scans the batch
+// whenever it is full.
 func (p *besidePass) gather(ctx context.Context, i int32) error {
 	s := p.q.segment(i)
 	pl, err := p.plan(s.plan)
@@ -134,6 +138,7 @@ func (p *besidePass) gather(ctx context.Context, i int32) error {
 	return nil
 }
 
+// plan returns the besidePlan of the query's i-th plan, and makes it if there is none.
 func (p *besidePass) plan(i int32) (*besidePlan, error) {
 	if p.plans[i] != nil {
 		return p.plans[i], nil
@@ -152,6 +157,8 @@ func (p *besidePass) plan(i int32) (*besidePlan, error) {
 	return pl, nil
 }
 
+// scan filters and scores the rows of a plan's batch, offers them to the open queries, and
+// empties the batch.
 func (p *besidePass) scan(ctx context.Context, pl *besidePlan) error {
 	b := &pl.batch
 	if b.Len() == 0 {

@@ -10,38 +10,40 @@ import (
 	"github.com/millrace/millrace/relevance"
 )
 
-// This file folds: the part of a score that depends on a record alone is
-// computed once, for the rows that windows reach, and kept beside the timeline.
-// That is done once scoring these rows whole has cost as much: what few
-// questions ask for, or a filter drops nearly all of, is not worth it.
+// This file folds scores: it computes the part of a score that depends on the record alone
+// once, for the rows that windows reach, and keeps it beside the timeline in the cache
+// (cache.Folded). It does so only after scoring these rows whole has cost about as much as
+// folding them. So it does not fold rows that few questions ask for, or that a filter
+// drops nearly all of.
 
-// folding is false only in tests and benchmarks that tell what folding is worth.
+// folding is false only in tests and benchmarks that compare with and without folding.
 var folding = true
 
 // folder computes the record-only part of a plan's scores.
 type folder struct {
 	scorer     *relevance.Scorer // nil until it is needed
-	unfoldable bool              // the model has no such part
-	batch      column.Batch
+	unfoldable bool              // no part of the model's scores depends on the record alone
+	batch      column.Batch      // the rows of wanted that are not computed yet
 	wanted     []wanted
-	own        []float64 // of the rows of wanted that were computed
+	own        []float64 // the numbers of the rows of wanted that were computed
 	pieces     pieces
 }
 
-// wanted is a timeline of which the last rows of the only part are folded.
+// wanted is a timeline whose last rows are to be folded. It has one part.
 type wanted struct {
 	timeline *cache.Timeline
-	place    cache.Place
+	place    cache.Place // where the numbers are put
 	rows     int
 }
 
-// folds reports whether something may be folded for a segment.
+// folds reports whether scores of a segment may be folded: it is a cached timeline's only
+// part, and the model has a foldable part.
 func (q *Query) folds(p *plan, s *segment) bool {
 	return s.of != nil && q.spec.Folds != nil && !p.folder.unfoldable && folding
 }
 
-// owe is told that rows [lo, hi) of a segment are scored whole, since nothing is
-// folded for them. It has the rows from lo on folded when that has paid for it.
+// owe counts that rows [lo, hi) of a segment are scored whole because nothing is folded for
+// them. Once that has cost as much as folding, it folds all rows from lo on.
 func (q *Query) owe(ctx context.Context, p *plan, s *segment, lo, hi int32) error {
 	cost := p.share(hi - lo)
 	rows := s.rows.Len() - int(lo)
@@ -55,8 +57,8 @@ func (q *Query) owe(ctx context.Context, p *plan, s *segment, lo, hi int32) erro
 	return q.fold(ctx, p, wanted{s.of, place, rows})
 }
 
-// share returns how many of so many rows are scored, as the filter went so far,
-// but one at least. Of a filter that has not run a quarter is taken to pass.
+// share estimates how many of so many rows the filter lets through to be scored, at least
+// one, from what it has kept so far. Before the filter has run, the estimate is a quarter.
 func (p *plan) share(rows int32) uint32 {
 	if p.filter == nil {
 		return uint32(rows)
@@ -64,14 +66,16 @@ func (p *plan) share(rows int32) uint32 {
 	return 1 + uint32(float64(rows-1)*float64(p.kept+batchRows/4)/float64(p.filtered+batchRows))
 }
 
-// tally counts what the filter keeps, and forgets slowly.
+// tally counts how many rows the filter saw and kept. It halves both counts now and then,
+// so that recent rows count more.
 func (p *plan) tally(rows, kept int) {
 	if p.filtered, p.kept = p.filtered+int64(rows), p.kept+int64(kept); p.filtered > 1<<20 {
 		p.filtered, p.kept = p.filtered/2, p.kept/2
 	}
 }
 
-// fold has rows computed, with those of other timelines.
+// fold adds the rows of w to those that wait to be computed, and computes them whenever the
+// batch is full.
 func (q *Query) fold(ctx context.Context, p *plan, w wanted) error {
 	f := &p.folder
 	if f.scorer == nil {
@@ -99,6 +103,8 @@ func (q *Query) fold(ctx context.Context, p *plan, w wanted) error {
 	return nil
 }
 
+// bind binds the model's record-only part to the plan's layouts. It sets f.unfoldable if
+// the model has none.
 func (f *folder) bind(p *plan) (err error) {
 	f.scorer, err = p.model.BindFold(p.rows, p.entity)
 	if f.unfoldable = f.scorer == nil; f.unfoldable {
@@ -110,7 +116,7 @@ func (f *folder) bind(p *plan) (err error) {
 	return nil
 }
 
-// score computes what is in the batch, and empties it.
+// score computes the numbers of the rows in the batch into f.own, and empties the batch.
 func (f *folder) score(ctx context.Context, q *Query) error {
 	n, at := f.batch.Len(), len(f.own)
 	f.own = slices.Grow(f.own, n)[:at+n]
@@ -120,8 +126,8 @@ func (f *folder) score(ctx context.Context, q *Query) error {
 	return err
 }
 
-// keepFolded computes what is wanted, and keeps it. Queries that do so at once
-// compute the same, and one of them is kept.
+// keepFolded computes what is left of wanted, and puts the numbers into the cache. Queries
+// that do so at the same time compute the same numbers, and the cache keeps those of one.
 func (q *Query) keepFolded(ctx context.Context, p *plan) error {
 	f := &p.folder
 	if len(f.wanted) == 0 {
@@ -144,7 +150,7 @@ func (q *Query) keepFolded(ctx context.Context, p *plan) error {
 	return nil
 }
 
-// forget lets go of what is wanted.
+// forget empties wanted and what was computed for it.
 func (f *folder) forget() {
 	clear(f.wanted)
 	f.wanted, f.own = f.wanted[:0], f.own[:0]

@@ -6,28 +6,29 @@ import (
 	"github.com/millrace/millrace/relevance"
 )
 
-// measuredItems is how many items of a ranking are looked at for features that
-// they lack. A few are enough, because most answers are measured, and each look evaluates
-// the model anew.
+// measuredItems is how many items of a ranking are checked for features that they lack.
+// Each check evaluates the model anew. A few items are enough, since most answers are
+// measured.
 const measuredItems = 4
 
-// Measured is what is known of how a model ranked.
+// Measured is what was measured while a model ranked.
 type Measured struct {
 	Took   time.Duration // to score rows
-	Scored int64         // candidates, what bounds left out included
-	Finite bool          // one of them has a score that is a finite number
+	Scored int64         // candidates, with those that bounds left out
+	Finite bool          // at least one of them has a score that is a finite number
 
-	Lacking map[string]int64 // items without a value, by feature, of those looked at; nil unless Spec.Measure
-	Looked  int              // how many items were looked at
+	Lacking map[string]int64 // by feature, how many of the checked items have no value; nil unless Spec.Measure
+	Looked  int              // how many items were checked
 }
 
-// Measured returns what is known of how the question's model ranked.
+// Measured returns what was measured while the question's model ranked.
 func (q *Query) Measured() Measured {
 	return q.measured(q.spent.time)
 }
 
-// MeasuredBeside returns the same of each model of j, in j's order. j must be what ranked
-// beside the question last. The time that all took together is divided by j.Shares.
+// MeasuredBeside returns what was measured of each model of j, in j's order. j must be that
+// of the last call of [Query.Beside]. The time that all models took together is divided
+// among them by j.Shares.
 func (q *Query) MeasuredBeside(j *relevance.Joint) (all []Measured) {
 	upTo, charged := 0.0, time.Duration(0)
 	shares := j.Shares()
@@ -35,7 +36,7 @@ func (q *Query) MeasuredBeside(j *relevance.Joint) (all []Measured) {
 		upTo += shares[i]
 		took := time.Duration(float64(q.besideSpent.time) * upTo)
 		if i == len(shares)-1 {
-			took = q.besideSpent.time // whatever was rounded
+			took = q.besideSpent.time // so that rounding loses nothing
 		}
 		all = append(all, r.measured(took-charged))
 		charged = took
@@ -43,8 +44,8 @@ func (q *Query) MeasuredBeside(j *relevance.Joint) (all []Measured) {
 	return all
 }
 
-// measured is what is known of a ranking, of which scoring took so much. Rows
-// are left out only once a score above -Inf is known, so that is taken for a finite one.
+// measured returns what was measured of a ranking whose scoring took so long. Bounds leave
+// rows out only once a score above -Inf is known, which counts as a finite one.
 func (q *Query) measured(took time.Duration) Measured {
 	return Measured{
 		Took: took, Scored: q.stages.Scored, Finite: q.finite || q.unscored > 0,
@@ -52,21 +53,22 @@ func (q *Query) measured(took time.Duration) Measured {
 	}
 }
 
-// measure counts which features an item lacks, of the first ones of a ranking.
+// measure counts which features an item lacks. It does so for the first [measuredItems]
+// items of a ranking.
 func (q *Query) measure(s segment, row int) {
 	if q.looked >= measuredItems {
 		return
 	}
 	w, p := s.widen(row, row+1), q.plans[s.plan]
 	scorer := p.scorer
-	if q.measures != nil { // it ranks by another model than the plan's
+	if q.measures != nil { // this query ranks by another model than its plans': see Beside
 		var err error
 		if scorer, err = q.measures.Bind(p.rows, p.entity, q.spec.Viewer, q.spec.AsOf); err != nil {
 			return // scoring met the same error, and reported it
 		}
 	}
 	if q.objectsOf(scorer, &p.columns, w) != nil {
-		return // the same
+		return // scoring reported this error as well
 	}
 	q.looked++
 	if q.lacking == nil {

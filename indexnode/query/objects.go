@@ -6,15 +6,15 @@ import (
 )
 
 // This file joins candidates with the features of their objects, for models
-// that read them: a row of the batch gets a row of features.
+// that read them: each row of a batch gets a row of features.
 
 // objectReader is a scorer of one model or of several.
 type objectReader interface {
-	ObjectLayout() *column.Layout
+	ObjectLayout() *column.Layout // nil if it reads no features of objects
 	SetObjects(*column.Slab)
 }
 
-// objectsOf gives a scorer what it reads of the objects of widened rows.
+// objectsOf gives a scorer the features of the objects of widened rows, if it reads them.
 func (q *Query) objectsOf(scorer objectReader, c *columns, w *widened) error {
 	l := scorer.ObjectLayout()
 	if l == nil {
@@ -31,7 +31,7 @@ func (q *Query) objectsOf(scorer objectReader, c *columns, w *widened) error {
 	return nil
 }
 
-// join appends the features of the objects of rows [lo, hi) of a segment.
+// join appends to o the features of the objects of rows [lo, hi) of a segment, a row each.
 func (q *Query) join(o *relevance.Objects, c *columns, s *segment, lo, hi int) error {
 	q.route(s)
 	for row := lo; row < hi; row++ {
@@ -49,13 +49,14 @@ func (q *Query) join(o *relevance.Objects, c *columns, s *segment, lo, hi int) e
 	return nil
 }
 
-// routed are features of objects, in which subjects ascend.
+// routed is features of objects, a row for each. The object's name is the row's subject,
+// and subjects ascend.
 type routed struct {
 	column.Packed
-	subject int // the column of it
+	subject int // the column of the subject
 }
 
-// route sets what the entity of a segment routes.
+// route sets q.routed to the features of objects that the entity of a segment routes.
 func (q *Query) route(s *segment) {
 	q.routed = q.routed[:0]
 	if tl := q.objects[s.timeline.Entity]; tl != nil {
@@ -66,8 +67,8 @@ func (q *Query) route(s *segment) {
 	}
 }
 
-// joinOne appends the features of an object, if the entity of the segment
-// routes any; its own are among them.
+// joinOne appends to o the features of one object: the entity's own if it is the object,
+// else those that the entity routes for it, else an empty row.
 func (q *Query) joinOne(o *relevance.Objects, s *segment, object string) error {
 	if object == string(s.timeline.Entity) && !s.features.None() {
 		return o.Add(s.features, 0)

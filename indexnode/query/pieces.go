@@ -9,30 +9,34 @@ import (
 )
 
 const (
-	// lookEvery is how many bytes of texts and items of lists a model reads before it
-	// is looked whether anybody waits: some tens of milliseconds of a processor.
+	// lookEvery is how many bytes of texts and items of lists models read in a piece at
+	// most, but for its last row: some tens of milliseconds of CPU.
 	lookEvery = 16 << 20
-	// pieceTime is what a piece takes of a model each record of which takes as much
-	// as any may.
+	// pieceTime is how long a piece takes at most if each row takes as long as the model
+	// may, without what is read of texts and lists.
 	pieceTime = 5 * time.Millisecond
-	leastRows = 16 // of a piece, as far as that goes
-	// beginRows is of the first piece of a question. Each is twice as large as the
-	// one before that took no more than it may: where a version is far too slow,
-	// many questions are at their first piece at once, and it is to be seen soon.
+	// leastRows is how many rows pieces.most is at least.
+	leastRows = 16
+	// beginRows is how many rows the first piece of a question has at most. The bound
+	// doubles with each piece that took no longer than it may. If a version of a model
+	// is far too slow, many questions are at their first piece at once, and the first
+	// pieces must show it soon.
 	beginRows = 64
 )
 
-// pieces is how many rows models score before anything is looked at.
+// pieces says how many rows models score at a time. After each such piece the watcher and
+// the context are looked at.
 type pieces struct {
-	most     int           // rows
-	limit    time.Duration // for each, but for what is read of it
-	readings relevance.Readings
+	most     int                // rows of a piece
+	limit    time.Duration      // how long one row may take, without what is read of texts and lists
+	readings relevance.Readings // which texts and lists the models read
 }
 
-// slabs are what a batch is scored from; of entity and objects nil where there is
-// nothing.
+// slabs are what a batch is scored from. entity and objects are nil if there are no such
+// features, or none are read.
 type slabs struct{ rows, entity, objects *column.Slab }
 
+// bind sets l for models that score the same rows.
 func (l *pieces) bind(readings relevance.Readings, models ...*relevance.Model) {
 	l.limit, l.readings = 0, readings
 	for _, m := range models {
@@ -41,9 +45,9 @@ func (l *pieces) bind(readings relevance.Readings, models ...*relevance.Model) {
 	l.most = max(int(pieceTime/l.limit), leastRows)
 }
 
-// next returns how many of the rows sel are scored next, at least one and at most
-// so many, and how many bytes of texts and items of lists are read for that: what a
-// row takes depends on how long these are, and the count of rows says little.
+// next returns how many of the rows sel are scored next, from one to most, and how many
+// bytes of texts and items of lists are read for that. It counts these because they, more
+// than the number of rows, decide how long a piece takes.
 func (l *pieces) next(of slabs, sel []int32, most int) (rows, read int) {
 	sel = sel[:min(l.most, most, len(sel))]
 	if l.readings.None() {
@@ -84,8 +88,8 @@ func (l *pieces) next(of slabs, sel []int32, most int) (rows, read int) {
 	return len(sel), once + read
 }
 
-// pieces has models score the rows sel, from lo up to hi at a time, and counts what
-// that takes. The error is that of who watches, or of ctx, once nobody waits.
+// pieces scores the rows sel, a piece at a time, by calls of by, which scores sel[lo:hi].
+// It adds the time to s. The error is that of s.watcher, which ends the scan, or of ctx.
 func (q *Query) pieces(ctx context.Context, s *spent, l *pieces, of slabs, sel []int32, by func(lo, hi int)) error {
 	for lo := 0; lo < len(sel); {
 		n, read := l.next(of, sel[lo:], beginRows<<s.grown)

@@ -18,23 +18,23 @@ type plan struct {
 	shadow       *relevance.JointScorer // of Spec.Shadow; nil until it is needed
 	modelID      cache.ModelID          // of model
 	folder       folder
-	full, folded batch    // of rows being gathered
-	passed       batch    // of those that are only counted
+	full, folded batch    // the rows that are gathered, of the kinds whole and folded
+	passed       batch    // those of the kind passed, which are only filtered and counted
 	ceilings     ceilings // of the scores of rows in folded
 	columns
 
-	filtered, kept int64 // rows, of late
+	filtered, kept int64 // rows that the filter saw and kept lately: see tally
 }
 
-// planKey is what a plan keeps from one question to the next.
+// planKey is what must be equal for a later question to use a plan again.
 type planKey struct {
 	filter       *filter.Filter
 	model        *relevance.Model
-	rows, entity *column.Layout
-	counts       bool // what each clause of the filter drops
+	rows, entity *column.Layout // entity is nil for entities without features
+	counts       bool           // what each clause of the filter drops is counted
 }
 
-// columns tells where a layout keeps what ranks and identifies a row.
+// columns are the indexes of the columns of a layout that rank and identify a row.
 type columns struct {
 	id, time, object, body, schema int // object is -1 when the schema has none
 }
@@ -46,8 +46,8 @@ func columnsOf(rows *column.Layout) columns {
 	}
 }
 
-// plan returns the place in plans of that for rows of one layout with features
-// of another, or none.
+// plan returns the index in q.plans of the plan for rows of a layout and features of an
+// entity, which may be none. It makes the plan if there is none yet.
 func (q *Query) plan(rows *column.Layout, features column.Packed) (int32, error) {
 	var entity *column.Layout
 	if !features.None() {
@@ -92,11 +92,12 @@ func (p *plan) bind(s *Spec) error {
 	return err
 }
 
-// maxSpare is how many plans a query keeps for those after it.
+// maxSpare is how many plans a query keeps for later questions.
 const maxSpare = 8
 
-// sparePlan returns a plan for a key: the one of an earlier question, or else
-// a new one, which may have the memory of the one that is longest out of use.
+// sparePlan returns a plan for a key: one of an earlier question if there is one, else a
+// new one. If there are maxSpare plans already, the new one takes the memory of the plan
+// that was not used for the longest time.
 func (q *Query) sparePlan(k planKey) *plan {
 	at := slices.IndexFunc(q.spare, func(p *plan) bool { return p.planKey == k })
 	if at < 0 && len(q.spare) < maxSpare {
@@ -113,14 +114,14 @@ func (q *Query) sparePlan(k planKey) *plan {
 	return p
 }
 
-// releasePlans keeps the plans for the next question.
+// releasePlans puts the plans aside for the next question.
 func (q *Query) releasePlans() {
 	for _, p := range q.plans {
 		p.full.end()
 		p.folded.end()
 		p.passed.end()
 		p.folder.forget()
-		if p.scorer != nil { // but in tests of what takes no scorer
+		if p.scorer != nil { // it is nil only in tests
 			p.scorer.LetGo()
 		}
 		p.shadow = nil

@@ -6,6 +6,6 @@ import "time"
 
 var began = time.Now()
 
-// threadTime is the time that has passed, where that of a processor is not to be
-// had.
+// threadTime returns the time since the process began, in place of the CPU time of the
+// thread, which this system does not tell.
 func threadTime() time.Duration { return time.Since(began) }

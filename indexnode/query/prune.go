@@ -9,40 +9,42 @@ import (
 	"github.com/millrace/millrace/relevance"
 )
 
-// This file leaves candidates out that cannot be among the best, before they
-// are scored. What is folded of each is known, and so is the most that a
-// record of its age can gain; where both together stay below the worst of the
-// best there is no need to know the score.
+// This file leaves out candidates that cannot be among the best, before they are scored.
+// For each it knows the folded number, the part of the score that depends on the record
+// alone, and a bound for the rest of the score of a record of its age. If the sum of both
+// is below the worst score of the best so far, the score itself is not needed.
 
-// ceilings is the most that the rest of a score can be, by the age of the
-// record.
+// ceilings is the most that the rest of a score can be, by the age of the record. The rest
+// is the score without the folded number.
 type ceilings struct {
-	of       *relevance.Ceilings
-	told     bool          // limits
-	most     []uint64      // of each of its columns, the limit
-	byAge    [ages]float64 // of records of an age
-	older    [ages]float64 // of records of an age or older
-	from, to int           // the classes of which both are known
-	kept     []int32
+	of       *relevance.Ceilings // nil: there are no bounds
+	told     bool                // of.Limits was called with the present limits
+	most     []uint64            // by column of of.Columns(), the limit up to which the bounds hold
+	byAge    [ages]float64       // the bound for records of a class of age
+	older    [ages]float64       // the bound for records of a class or an older one
+	from, to int                 // byAge and older are known for the classes [from, to)
+	kept     []int32             // the result of prune
 
-	floor, threshold float64 // the threshold of the floor
+	floor, threshold float64 // threshold is of.Threshold(floor)
 }
 
-// Ages are in half octaves: of an age, in milliseconds and 2^firstAge more, the
-// exponent and one bit. That spreads decays of hours and of weeks about evenly.
+// Records are in classes by age. The class is the exponent and the first bit of the
+// mantissa of the age in milliseconds plus 2^firstAge, as a floating-point number: half
+// octaves. That spreads decays of hours and of weeks about evenly over the classes.
 const (
 	ages     = 256
 	firstAge = 20
 	agesFrom = (1023 + firstAge) << 1
 )
 
-// ageOf returns the class of the age of a record at t. To asOf 2^firstAge was
-// added.
+// ageOf returns the class of the age of a record with time t, in milliseconds. The caller
+// must have added 2^firstAge to asOf.
 func ageOf(asOf, t int64) uint8 {
 	return uint8(math.Float64bits(float64(max(asOf-t, 1<<firstAge)))>>51 - agesFrom)
 }
 
-// timesOf returns the times of records of a class of age.
+// timesOf returns between which times the records of a class are. asOf is the question's
+// own, without the 2^firstAge of ageOf.
 func timesOf(asOf int64, class int) (from, to float64) {
 	edge := func(class int) float64 {
 		return math.Float64frombits(uint64(class+agesFrom)<<51) - 1<<firstAge
@@ -54,8 +56,8 @@ func timesOf(asOf int64, class int) (from, to float64) {
 	return from, to
 }
 
-// beyond reports whether no row of a segment can be among the best, of which
-// most is the most that is folded of any.
+// beyond reports whether no row of a segment can be among the best. most is the largest
+// folded number of its rows.
 func (q *Query) beyond(p *plan, s *segment, most float64) bool {
 	c := &p.ceilings
 	if !c.told || q.top.floor == math.Inf(-1) {
@@ -64,10 +66,10 @@ func (q *Query) beyond(p *plan, s *segment, most float64) bool {
 	_, newest := s.rows.Times()
 	age := ageOf(int64(q.spec.AsOf)+1<<firstAge, newest)
 	c.learn(int64(q.spec.AsOf), int(age), int(age))
-	if !(most+c.older[age] < c.thresholdOf(q.top.floor)) { // also if the sum is no number
+	if !(most+c.older[age] < c.thresholdOf(q.top.floor)) { // true also if the sum is NaN
 		return false
 	}
-	for i, f := range c.of.Columns() { // bounds hold within limits
+	for i, f := range c.of.Columns() { // the bounds hold only for values within the limits
 		if s.rows.Most(f) > c.most[i] {
 			return false
 		}
@@ -75,6 +77,8 @@ func (q *Query) beyond(p *plan, s *segment, most float64) bool {
 	return true
 }
 
+// thresholdOf returns what the sum of a folded number and its bound must reach for the
+// score to reach floor.
 func (c *ceilings) thresholdOf(floor float64) float64 {
 	if c.floor != floor {
 		c.floor, c.threshold = floor, c.of.Threshold(floor)
@@ -82,8 +86,8 @@ func (c *ceilings) thresholdOf(floor float64) float64 {
 	return c.threshold
 }
 
-// prune returns those of sel that may be among the best, of rows with folded
-// numbers.
+// prune returns those of sel that may be among the best. The rows of the batch have folded
+// numbers. The result is valid until the next call.
 func (q *Query) prune(p *plan, b *batch, sel []int32) []int32 {
 	c := &p.ceilings
 	if q.top.floor == math.Inf(-1) || !c.ready(b) {
@@ -97,8 +101,8 @@ func (q *Query) prune(p *plan, b *batch, sel []int32) []int32 {
 	return c.kept[:n]
 }
 
-// reach writes those of sel to kept of which the folded number and the bound of
-// their age reach a threshold, or are no number, and returns how many.
+// reach writes to kept those rows of sel for which the sum of the folded number and the
+// bound of their age reaches threshold or is NaN. It returns how many they are.
 func reach(kept, sel []int32, own []float64, times []uint64, bounds *[ages]float64, asOf int64, threshold float64) (n int) {
 	times, kept = times[:len(own)], kept[:len(sel)]
 	for _, r := range sel {
@@ -108,7 +112,7 @@ func reach(kept, sel []int32, own []float64, times []uint64, bounds *[ages]float
 	return n
 }
 
-// bound prepares for a scorer that was bound.
+// bound prepares c for the batch of a question whose scorer has the bounds of; nil: none.
 func (c *ceilings) bound(of *relevance.Ceilings, b *batch) {
 	if c.of, c.told, c.floor = of, false, math.Inf(-1); of != nil {
 		c.threshold = of.Threshold(c.floor)
@@ -117,8 +121,8 @@ func (c *ceilings) bound(of *relevance.Ceilings, b *batch) {
 	}
 }
 
-// ready prepares for what the batch has read so far. It reports whether there
-// are bounds.
+// ready raises the limits of the columns to the values that the batch has read so far. It
+// reports whether there are bounds.
 func (c *ceilings) ready(b *batch) bool {
 	if c.of == nil {
 		return false
@@ -135,12 +139,12 @@ func (c *ceilings) ready(b *batch) bool {
 	return true
 }
 
-// allOnes returns the least word of ones alone that is not less, so that what
-// is told of columns seldom changes.
+// allOnes returns the least number of the form 2^n-1 that is not less than w. Limits are
+// rounded up to it, so that they seldom change.
 func allOnes(w uint64) uint64 { return 1<<bits.Len64(w) - 1 }
 
-// learn computes the bounds of classes of age, from and to included, unless they
-// are known.
+// learn computes the bounds of the classes from through to, unless they are known. The
+// known classes stay one range, so it may compute those between as well.
 func (c *ceilings) learn(asOf int64, from, to int) {
 	if c.from == c.to {
 		c.from, c.to = from, from

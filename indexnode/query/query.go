@@ -1,15 +1,20 @@
-// Package query answers one question over timelines that stand in memory as
-// packed rows: filter, score, rank, cap, best N. It is the semantics of
-// ARCHITECTURE.md, "Exact semantics", for the timelines of one node.
+// Package query answers one question over timelines that are in memory as packed rows:
+// filter, score, rank, cap, best N. It does for the timelines of one node what
+// ARCHITECTURE.md describes under "Exact semantics".
 //
 //	timelines ──gather──► batch ──filter──► selection ──bounds──► may be among the best ──score──► best,
 //	                                                     │                                         a heap
 //	                                                     ▼ no: forgotten, and counted
 //
-// A query is used by one goroutine. Its time goes to the rows it touches; its
-// own bookkeeping is a comparison for most candidates. What it works with
-// comes from queries before it, the bound filter and model included, so that a
-// query like one of them allocates nothing.
+// A query is used by one goroutine. Nearly all of its time goes to the rows it reads; for
+// most candidates its own bookkeeping is one comparison. It reuses the memory of earlier
+// queries, with their bound filters and models, so that a query like an earlier one
+// allocates nothing.
+//
+// Some terms: a segment is the rows of a timeline's part that are in the window. A plan is
+// the filter and the model bound to the layouts of such rows. Folding computes the part of
+// a score that depends on the record alone once, and keeps it in the cache. Bounds tell
+// from it that a candidate cannot be among the best, so that it is not scored.
 package query
 
 import (
@@ -34,48 +39,48 @@ type Spec struct {
 	Limit           int // items wanted, at least 1
 	Cap             int // best candidates of an entity that remain; 0: all
 	DistinctObjects bool
-	Exclude         map[uint64]struct{} // by millrace.ServedHash, under
+	Exclude         map[uint64]struct{} // what earlier pages served, by millrace.ServedHash under ServedKey
 	ServedKey       millrace.ServedKey
-	Explain         bool             // account for the score of each item
+	Explain         bool             // explain the score of each item
 	Features        bool             // tell the features of each item
-	Measure         bool             // count the features that items lack, and score them by Shadow
-	Shadow          *relevance.Joint // with Explain: Model and those that score the items beside it, or nil
-	ShadowErr       error            // why it is nil though models are asked for
-	Folds           *cache.Cache     // that the timelines come from; nil: what is folded is not kept
+	Measure         bool             // count which features the first items lack
+	Shadow          *relevance.Joint // Model, then the models whose scores of each item are told as well; nil: none
+	ShadowErr       error            // why Shadow is nil though models were asked for
+	Folds           *cache.Cache     // the cache of the timelines, which keeps folded numbers; nil: nothing is folded
 }
 
 // Stages counts candidates by what became of them.
 type Stages struct {
-	Candidates int64
-	Filtered   filter.Counts
-	Scored     int64
-	Capped     int64 // of those that ranked above the answer's last item
+	Candidates int64         // records in the window
+	Filtered   filter.Counts // what the filter dropped, by why
+	Scored     int64         // what the filter kept, with what bounds left out
+	Capped     int64         // what the cap dropped before the answer was full
 }
 
 // Query accumulates the candidates of one question.
 type Query struct {
 	spec   Spec
 	asked  []asked
-	places []place // of segments
+	places []place // of the segments
 	plans  []*plan // of the segments
 	spare  []*plan // of earlier questions, the last used last
 	top    top
 	stages Stages
-	from   millrace.Time // of the window, of what is added now
+	from   millrace.Time // where the window begins for what is added now: see NotBefore
 
-	objects map[millrace.Entity]*cache.Timeline // features of objects, by who routes them
-	parts   []column.Packed
-	routed  []routed // of objects, by the entity of the segment at hand
+	objects map[millrace.Entity]*cache.Timeline // features of objects, by the entity that routes them
+	parts   []column.Packed                     // scratch of route
+	routed  []routed                            // features of objects that the entity of the current segment routes
 
 	// Of the scan.
-	prefetched int   // how many of asked, and some that are not there
-	unwatched  int   // rows since the context was looked at
-	unscored   int64 // candidates left out by bounds
-	beyonds    int   // timelines of which all are
-	sel        []int32
-	scores     []float64
+	prefetched int           // how many of asked were prefetched; it may be more than there are
+	unwatched  int           // rows since the context was looked at
+	unscored   int64         // candidates that bounds left out
+	beyonds    int           // segments whose folded rows bounds left out all at once
+	sel        []int32       // the rows of a batch that the filter keeps
+	scores     []float64     // of those
 	all        []int32       // 0, 1, 2, ...
-	again      bool          // what is scanned was scanned before
+	again      bool          // the segments are scanned once more: see scanAgain
 	finite     bool          // a candidate has a score that is a finite number
 	model      cache.ModelID // of the plans, once there is one
 
@@ -83,65 +88,67 @@ type Query struct {
 
 	// Of the answer.
 	items     []Item
-	perEntity map[millrace.Entity]int
-	byObject  map[millrace.Object]int
+	perEntity map[millrace.Entity]int // with Cap: how many candidates of the entity were taken
+	byObject  map[millrace.Object]int // with DistinctObjects: the index of the object's item, or excluded
 
-	beside []*Query // that rank by other models; see Beside
-	ranked int      // of them have a ranking of this question
+	beside []*Query // they rank by other models; see Beside
+	ranked int      // the first ones of beside that have a ranking of this question
 
 	// Of the models' code.
-	scoring bool // it is at work
+	scoring bool // it is running
 	spent   spent
 
 	// Of what is measured.
-	measures    *relevance.Model // that ranks, where it is not the plans'
-	besideSpent spent            // by the models that ranked beside it at last
-	lacking     map[string]int64
-	looked      int
+	measures    *relevance.Model // the model that ranks, if it is not the plans'
+	besideSpent spent            // by the last call of Beside
+	lacking     map[string]int64 // see Measured
+	looked      int              // see Measured
 }
 
-// asked is a timeline that is asked for.
+// asked is a timeline that the question asks for.
 type asked struct {
 	timeline millrace.Timeline
 	held     *cache.Timeline
-	features column.Packed // of the entity; none when it has none
-	from     millrace.Time
+	features column.Packed // of the entity; it may be none
+	from     millrace.Time // where the window begins for it
 }
 
 // spent is what scoring took.
 type spent struct {
 	time    time.Duration
-	grown   int     // how many times pieces have
-	watcher Watcher // nil: nobody
+	grown   int     // how many times the bound of a piece has doubled: see pieces.go
+	watcher Watcher // nil: nobody watches
 }
 
-// Watcher looks at what scoring takes while it goes on.
+// Watcher watches how long scoring takes while it goes on.
 type Watcher interface {
-	// Scored is told of each piece of rows how many bytes of texts and items of lists
-	// were read for it, and what it took, of a processor where Processor says so. An
-	// error ends the scan, and is its error.
+	// Scored is called after each piece of rows, with how many bytes of texts and items
+	// of lists were read for it, and how long it took. That is CPU time if Processor
+	// returned true before the piece, else wall time. An error ends the scan, which
+	// returns it.
 	Scored(rows, read int, took time.Duration) error
-	// Processor reports whether the time of a processor is to be told of the next
-	// piece, not that which passes: a model is not to blame for a process that was
-	// stopped, or a machine that had others to run. It costs some microseconds.
+	// Processor reports whether the CPU time of the next piece is to be measured
+	// instead of wall time. It is the model's own: a process that was stopped, or a busy
+	// machine, does not add to it. Measuring it costs some microseconds.
 	Processor() bool
 }
 
-// Watch has w look at what [Query.Scan] does.
+// Watch sets the watcher of [Query.Scan]; nil: none.
 func (q *Query) Watch(w Watcher) { q.spent.watcher = w }
 
-// WatchBeside has w look at what [Query.Beside] does; nil: nobody.
+// WatchBeside sets the watcher of [Query.Beside]; nil: none.
 func (q *Query) WatchBeside(w Watcher) { q.besideSpent.watcher = w }
 
-// Scoring reports whether a model's code is at work, or was when it panicked,
-// and forgets it.
+// Scoring reports whether a model's code was running when the query panicked. It resets
+// that, so that a second call returns false.
 func (q *Query) Scoring() bool {
 	is := q.scoring
 	q.scoring = false
 	return is
 }
 
-// count has models score, and returns what that takes.
+// count calls by, which scores rows, and returns how long it took: CPU time if the watcher
+// wants it, else wall time. It adds that to s.
 func (q *Query) count(s *spent, by func()) (took time.Duration) {
 	q.scoring = true
 	if s.watcher != nil && s.watcher.Processor() {
@@ -156,7 +163,7 @@ func (q *Query) count(s *spent, by func()) (took time.Duration) {
 	return took
 }
 
-// ofProcessor returns what f takes of a processor.
+// ofProcessor calls f, and returns how much CPU time it took.
 func ofProcessor(f func()) time.Duration {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -170,16 +177,16 @@ type segment struct {
 	*asked
 	place
 	rows column.Packed
-	of   *cache.Timeline // whose only part it is, or nil
+	of   *cache.Timeline // the timeline, if the part is its only one; else nil
 }
 
-// place tells where a segment is, without pointers: each that a query wrote
-// down would go past the collector while it marks, and again when it is cleared.
+// place tells where a segment is by indexes. It has no pointers, since each write of a
+// pointer costs more while the garbage collector marks.
 type place struct {
-	asked  int32 // in asked
-	part   int32 // of its timeline
-	lo, hi int32
-	plan   int32 // in plans
+	asked  int32 // the index in Query.asked
+	part   int32 // the number of the part in its timeline
+	lo, hi int32 // the rows of the part
+	plan   int32 // the index in Query.plans
 }
 
 // segment returns the i-th segment.
@@ -192,25 +199,26 @@ func (q *Query) segment(i int32) segment {
 	return segment{a, p, a.held.Append(nil)[p.part], nil}
 }
 
-// New starts a query. Release it when its answer is no longer needed.
+// New starts a query. The caller must call Release when it no longer needs the answer.
 func New(s Spec) *Query {
 	q := spare.get()
 	q.begin(s)
 	return q
 }
 
+// begin prepares an empty query for a question. The first batch looks at the context.
 func (q *Query) begin(s Spec) {
 	q.spec, q.from, q.unwatched = s, s.From, watchRows
 	q.top.reset(&q.spec)
 }
 
-// Release ends the query, and with it its answer.
+// Release ends the query. Neither it nor its answer may be used after that.
 func (q *Query) Release() {
 	q.reset()
 	spare.put(q, time.Now())
 }
 
-// reset lets go of all but memory.
+// reset empties the query, and keeps its memory and plans for later questions.
 func (q *Query) reset() {
 	q.releasePlans()
 	clear(q.asked)
@@ -225,24 +233,25 @@ func (q *Query) reset() {
 	q.measures, q.besideSpent, q.ranked, q.lacking, q.looked = nil, spent{}, 0, nil, 0
 	q.asked, q.places = q.asked[:0], q.places[:0]
 	for _, r := range q.beside {
-		r.asked, r.places, r.plans = nil, nil, nil // which are this query's
+		r.asked, r.places, r.plans = nil, nil, nil // they are q's, which resets them itself
 		r.reset()
 	}
 }
 
-// Add adds the records of a timeline that are in the question's window.
-// features is the entity's row, or none. They are looked at by Scan.
+// Add adds a timeline to the question. features is the entity's row of features, or none.
+// Scan then takes the records that are in the window.
 func (q *Query) Add(t millrace.Timeline, tl *cache.Timeline, features column.Packed) {
 	q.asked = append(q.asked, asked{t, tl, features, q.from})
 }
 
-// NotBefore cuts the window of what is added next to t and later.
+// NotBefore makes the window of the timelines that are added next begin at t, but not
+// before Spec.From.
 func (q *Query) NotBefore(t millrace.Time) { q.from = max(q.spec.From, t) }
 
-// gatherAsked makes segments of what was asked for, and gathers their rows. It
-// is told a little ahead where it will look: a thousand timelines lie in a
-// thousand places, and waiting for one after the other takes longer than all
-// the rest.
+// gatherAsked makes segments of the timelines that were added, and gathers their rows. It
+// has the processor load the memory of timelines a little before it reads them. A thousand
+// timelines are in a thousand places, and waiting for each in turn would take longer than
+// all the rest.
 func (q *Query) gatherAsked(ctx context.Context) error {
 	for i := 0; i < len(q.asked); i++ {
 		q.prefetch(i + aheadHeaders + 1)
@@ -266,16 +275,18 @@ func (q *Query) gatherAsked(ctx context.Context) error {
 	return nil
 }
 
-// How many timelines ahead memory is asked for: first what tells whether there
-// are rows in the window, then the rows. It may be further: a core has only so
-// many lines on their way, and while rows are scanned there is room for some.
+// How many timelines ahead memory is prefetched: first the header, which tells whether
+// there are rows in the window, then the rows. A core can load only so many cache lines at
+// once. While rows are scanned it has room for some more, so each step of a scan
+// prefetches further.
 const (
 	aheadHeaders = 14
 	aheadRows    = 6
-	whileScanned = 2 // at each step of a scan
+	whileScanned = 2 // timelines more at each step of a scan
 )
 
-// prefetch asks for memory up to the headers of the timeline before the end-th.
+// prefetch prefetches the headers of timelines up to the end-th, excluded, and the rows of
+// those some places before.
 func (q *Query) prefetch(end int) {
 	for ; q.prefetched < end; q.prefetched++ {
 		if i := q.prefetched; i < len(q.asked) {
@@ -288,8 +299,8 @@ func (q *Query) prefetch(end int) {
 	}
 }
 
-// gatherWindow gathers the rows of a part that are in the window, if there are
-// any.
+// gatherWindow makes a segment of the rows of a part that are in the window, if there are
+// any, and gathers them.
 func (q *Query) gatherWindow(ctx context.Context, s segment) (err error) {
 	if s.lo, s.hi = q.window(s.rows, s.from); s.lo == s.hi {
 		return nil
@@ -301,20 +312,20 @@ func (q *Query) gatherWindow(ctx context.Context, s segment) (err error) {
 	return q.gather(ctx, int32(len(q.places)-1), &s)
 }
 
-// window returns the rows [lo, hi) with from <= time < To, of which the times
-// ascend. Most windows hold a timeline whole, and nothing but its header is
-// looked at to know it.
+// window returns the rows [lo, hi) with from <= time < To. The times of rows ascend. Most
+// windows hold all rows, which the header of the part tells alone.
 func (q *Query) window(rows column.Packed, from millrace.Time) (lo, hi int32) {
 	hi = int32(rows.FirstAt(int64(q.spec.To)))
 	return min(hi, int32(rows.FirstAt(int64(from)))), hi
 }
 
-// AddObjects adds the features of objects that an entity routes, for a model
-// that reads them: parts in which subjects ascend.
+// AddObjects adds the features of objects that an entity routes, for a model that reads
+// them: see cache.Objects.
 func (q *Query) AddObjects(e millrace.Entity, tl *cache.Timeline) { q.objects[e] = tl }
 
-// Scan filters, scores and ranks what was added. It stops within a few thousand
-// rows of the end of ctx, and within some megabytes of what models and filters read.
+// Scan filters, scores and ranks what was added. When ctx ends, it stops before it has
+// scanned a few thousand rows more, or read some megabytes of texts and lists more. The
+// error is that of ctx, of the watcher, or of binding the filter or a model.
 func (q *Query) Scan(ctx context.Context) error {
 	if err := q.gatherAsked(ctx); err != nil {
 		return err
@@ -337,7 +348,7 @@ func (q *Query) Scan(ctx context.Context) error {
 	return nil
 }
 
-// scanGathered scans what is left in batches.
+// scanGathered scans the rows that are left in the batches of all plans.
 func (q *Query) scanGathered(ctx context.Context) error {
 	for _, p := range q.plans {
 		for _, b := range []*batch{&p.full, &p.folded, &p.passed} {
@@ -349,8 +360,8 @@ func (q *Query) scanGathered(ctx context.Context) error {
 	return nil
 }
 
-// scanAgain scans all segments once more, to keep more of the best. Nothing is
-// counted twice.
+// scanAgain scans all segments once more with a top that keeps more candidates. It counts
+// nothing again in the stages.
 func (q *Query) scanAgain(ctx context.Context) error {
 	counted := q.stages
 	q.again = true
@@ -366,7 +377,8 @@ func (q *Query) scanAgain(ctx context.Context) error {
 	return err
 }
 
-// countFiltered counts what the filters dropped so far.
+// countFiltered adds what the filters of all plans dropped to the stages, and with Explain
+// to the counts of each clause.
 func (q *Query) countFiltered() {
 	f := &q.stages.Filtered
 	if q.spec.Filter != nil && q.spec.Explain {
@@ -382,6 +394,6 @@ func (q *Query) countFiltered() {
 	}
 }
 
-// Clauses returns what each clause of the filter dropped, in the order of its
-// sources, for a question that asks to explain.
+// Clauses returns what each clause of the filter dropped, in the order in which the filter
+// has them. It is nil without a filter or without Spec.Explain.
 func (q *Query) Clauses() []filter.Counts { return q.clauses }

@@ -8,23 +8,25 @@ import (
 	"github.com/millrace/millrace/indexnode/cache"
 )
 
-// spares are queries that are not in use. They are not in a sync.Pool, which
-// every collection empties: the queries beside and after it would make their
-// memory and bind their filters and models anew.
+// spares is the free list of queries. It is not a sync.Pool, since garbage collections
+// empty that: the next queries would have to allocate their memory and bind their filters
+// and models anew.
 //
-// The last released is the first used, so that one that nobody needed for a
-// while is at the bottom; see spareFor.
+// The query that was released last is used first, so that those that are not needed stay
+// at the bottom; see spareFor.
 type spares struct {
 	mu    sync.Mutex
 	free  []*Query
-	least int // of free, since began: so many nobody needed
-	began time.Time
+	least int       // the least length of free since began: so many were not needed
+	began time.Time // of the current period
 }
 
-// spareFor is after how long a query that nobody needed is let go, with the
-// models that its plans keep: between one and two of it.
+// spareFor is the length of a period. When a query is released after the end of a period,
+// the queries that were not needed in it are dropped, with the models that their plans
+// hold.
 const spareFor = 10 * time.Second
 
+// spare is the free list of the process.
 var spare spares
 
 // get returns a query that is not in use, or a new one.
@@ -42,7 +44,7 @@ func (s *spares) get() *Query {
 	return q
 }
 
-// put takes a query back.
+// put takes a query back. At the end of a period it drops the queries that were not needed.
 func (s *spares) put(q *Query, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7,8 +7,8 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// candidate is a row that passed the filter, with what decides most
-// comparisons beside it.
+// candidate is a row that passed the filter, with the score and time that decide nearly all
+// comparisons.
 type candidate struct {
 	score   float64
 	time    millrace.Time
@@ -16,24 +16,26 @@ type candidate struct {
 	row     int32
 }
 
-// top keeps the best candidates and forgets the rest.
+// top keeps the best candidates and drops the rest.
 //
-// Without cap, deduplication and exclusion the best Limit are the answer. With
-// them nobody knows beforehand how many are looked at: as many more are kept as
-// questions of late looked at, since each one more lets more candidates in; and
-// in the rare case that they do not suffice all is scanned again, to keep
-// [moreTimes] as many.
+// Without cap, deduplication and exclusion, the best Limit candidates are the answer. With
+// them, how many candidates an answer takes is known only afterwards. So top keeps about
+// as many more as recent questions took, and not far more, since a larger top lets in more
+// candidates. In the rare case that it kept too few, all segments are scanned again with a
+// top [moreTimes] as large.
 type top struct {
 	best    []candidate // a heap, the worst at the root
-	size    int         // of best at most
-	reserve int         // more than Limit that questions of late looked at
-	// floor is the score of the worst of the best once there are size of
-	// them: what scores less is not among them. -Inf until then.
+	size    int         // the most that best may have
+	reserve int         // how many more than Limit recent questions took
+	// floor is the score of the worst candidate of best once best is full: a candidate
+	// that scores less does not get in. It is -Inf until then.
 	floor float64
 }
 
+// moreTimes is by how much top grows when it kept too few candidates.
 const moreTimes = 16
 
+// reset empties the top, and sets its size for a question.
 func (t *top) reset(s *Spec) {
 	size := s.Limit
 	if s.Cap > 0 || s.DistinctObjects || len(s.Exclude) > 0 {
@@ -42,17 +44,18 @@ func (t *top) reset(s *Spec) {
 	t.keep(size)
 }
 
-// learn is told how many were looked at. The reserve forgets slowly: a scan
-// more costs as much as much reserve does.
+// learn sets the reserve by how many candidates the answer of a question took. The reserve
+// shrinks slowly, since a second scan costs more than some reserve.
 func (t *top) learn(s *Spec, looked int) {
 	used := looked - s.Limit - len(s.Exclude)
 	t.reserve = max(used, t.reserve-(t.reserve+15)/16)
 }
 
-// keep empties the top, and makes it one of size.
+// keep empties the top, and sets its size.
 func (t *top) keep(size int) { t.best, t.size, t.floor = t.best[:0], size, math.Inf(-1) }
 
-// take ranks the scores of the selected rows of a batch.
+// take offers the selected rows of a batch to the top. scores[i] is the score of row sel[i];
+// times is the column of times of the batch.
 func (q *Query) take(spans []span, sel []int32, times []uint64, scores []float64) {
 	q.finite = q.finite || slices.ContainsFunc(scores, finite)
 	t := &q.top
@@ -60,7 +63,7 @@ func (q *Query) take(spans []span, sel []int32, times []uint64, scores []float64
 	at := 0
 	sel = sel[:len(scores)]
 	for i, s := range scores {
-		if s < floor { // false for NaN, of either side
+		if s < floor { // false if either is NaN
 			continue
 		}
 		row := sel[i]
@@ -74,7 +77,7 @@ func (q *Query) take(spans []span, sel []int32, times []uint64, scores []float64
 
 func finite(x float64) bool { return x-x == 0 }
 
-// offer puts a candidate among the best if it belongs there.
+// offer puts a candidate into the top if it is among the best so far.
 func (q *Query) offer(c candidate) {
 	t := &q.top
 	if len(t.best) < t.size {
@@ -89,7 +92,7 @@ func (q *Query) offer(c candidate) {
 	}
 }
 
-// sorted turns the heap of the best into a list, best first.
+// sorted turns the heap of the best into a list, best first. No more may be offered then.
 func (q *Query) sorted() []candidate {
 	h := q.top.best
 	for n := len(h) - 1; n > 0; n-- {
@@ -99,8 +102,9 @@ func (q *Query) sorted() []candidate {
 	return h
 }
 
-// up and down restore a heap, the worst at its root. They are typed by hand:
-// container/heap's interface calls cost more than the comparisons.
+// up restores the heap h, the worst at its root, after h[i] was added at the end. up and
+// down are written by hand, since the interface calls of container/heap cost more than the
+// comparisons.
 func (q *Query) up(h []candidate, i int) {
 	c := h[i]
 	for i > 0 {
@@ -114,6 +118,7 @@ func (q *Query) up(h []candidate, i int) {
 	h[i] = c
 }
 
+// down restores the heap h after h[i] was replaced.
 func (q *Query) down(h []candidate, i int) {
 	c := h[i]
 	for {

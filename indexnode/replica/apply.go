@@ -17,39 +17,40 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// backlog is what was fetched of a stream and is not applied. It belongs to
-// the ingest goroutine.
+// backlog is what was fetched of one stream of a partition and is not applied yet. It
+// belongs to the ingest goroutine.
 type backlog struct {
 	fetched []streams.Fetched
-	reading uint64 // Replica.reading when it was fetched
-	held    *Held  // why the first of fetched was not applied whole
-	again   time.Time
-	letters map[millrace.Offset]*letter
+	reading uint64                      // Replica.reading when it was fetched
+	held    *Held                       // why the first of fetched could not be applied whole; nil: it can, as far as is known
+	again   time.Time                   // when that is tried again
+	letters map[millrace.Offset]*letter // refused records since the last commit, by offset
 }
 
-// letter is a refused record on its way to the dead letters. The offset of the
-// log does not pass it before it is there.
+// letter is a refused record on its way to the topic of dead letters. The applied offset
+// does not pass the record before the topic has it.
 type letter struct{ state atomic.Int32 }
 
-// maxLetterBytes bounds what is on its way to the dead letters, so that handing
-// one over never waits for room.
+// maxLetterBytes bounds the refused records that are on their way to the dead letters, so
+// that handing one to the producer never waits for room.
 const maxLetterBytes = 16 << 20
 
+// The states of a letter.
 const (
-	letterSent int32 = iota
-	letterKept
-	letterFailed
+	letterSent   int32 = iota // handed to the producer, which has not answered
+	letterKept                // the topic has it
+	letterFailed              // to be sent again
 )
 
-// apply brings a replica forward by the first of a backlog, as far as that can
-// be done now, in one commit or, where it passes marks, in several. A *Held says
-// what is in the way of the rest.
+// apply applies the first fetch of a backlog to a replica, as far as that can be done
+// now. It commits at every mark (see trail.go), and at the end. An error that is a *Held
+// says what holds the rest back; errGap and errDetach say that the log must be read anew.
 func (in *ingest) apply(ctx context.Context, r *Replica, b *backlog) error {
 	f := &b.fetched[0]
 	for {
 		applied := r.applied[f.Stream].Load()
 		if int64(f.Next) <= applied {
-			return nil // or it was moved back and read again
+			return nil // it is applied already; reading may have gone back
 		}
 		if int64(f.From) > applied {
 			return fmt.Errorf("%w: %s was fetched from %d on, and is applied up to %d", errGap, f.TopicPartition, f.From, applied)
@@ -77,15 +78,16 @@ func (in *ingest) apply(ctx context.Context, r *Replica, b *backlog) error {
 	}
 }
 
-// errStands says that a replica is not to go on.
+// errStands says that a replica stands still for now.
 var errStands = errors.New("the replica is compared with another, for some seconds")
 
 // errGap says that a fetch does not continue what is applied.
 var errGap = errors.New("replica: a gap between fetches")
 
-// gather puts the records of a fetch from an offset on into the batch, up to
-// where the commit has to end or the first that is held back, and returns the
-// offset after the last of them. What is refused for its bytes is in in.refused.
+// gather puts the records of a fetch into the batch, from the offset applied up to before
+// the offset end. It stops earlier at a record that is held back, and then returns why.
+// next is the offset after the last record gathered. Records that are refused for their
+// bytes go to in.refused.
 func (in *ingest) gather(ctx context.Context, f *streams.Fetched, applied, end millrace.Offset) (next millrace.Offset, stop *Held) {
 	in.batch.Reset()
 	in.routes, in.refused, in.gathered = in.routes[:0], in.refused[:0], 0
@@ -116,8 +118,7 @@ type refusal struct {
 	why    *schemas.Error
 }
 
-// refusedFor returns the refusal that an error of put is. Everything else that
-// can go wrong there is a Held.
+// refusedFor returns an error of put that is no Held as a refusal.
 func refusedFor(err error) *schemas.Error {
 	var bad *schemas.Error
 	if !errors.As(err, &bad) {
@@ -126,8 +127,9 @@ func refusedFor(err error) *schemas.Error {
 	return bad
 }
 
-// put adds one record of the log to the batch. A *schemas.Error refuses the
-// record; a *Held says that nothing is known of it yet.
+// put adds one record of the log to the batch. An error that is a *schemas.Error refuses
+// the record for what its bytes say; one that is a *Held says that it cannot be judged
+// yet.
 func (in *ingest) put(ctx context.Context, tp kafka.TopicPartition, r *streams.Record) error {
 	if at := partition.OfBytes(r.Key); at != tp.Partition {
 		return &schemas.Error{Reason: "wrong-partition", Detail: fmt.Sprintf("key %.200q belongs to partition %d", r.Key, at)}
@@ -171,10 +173,11 @@ func (in *ingest) put(ctx context.Context, tp kafka.TopicPartition, r *streams.R
 	return nil
 }
 
-// writer returns the schema that a value was written under. Partitioners
-// publish a schema before any record of it, so one that is not known is on its
-// way, or its record was never partitioner's: which of the two only the
-// schemas topic can say, and no clock.
+// writer returns the schema that a value was written with. Partitioners publish a schema
+// before any record of it. So a schema that is not known is either still on its way, or
+// no partitioner wrote the record. Only the schemas topic can tell which of the two, and
+// not how long it takes: the record is held back until the schema comes or an operator
+// has it refused.
 func (in *ingest) writer(ctx context.Context, f schemas.Framed) (*schemas.Schema, error) {
 	s, err := in.cfg.Schemas.Writer(ctx, f)
 	var bad *schemas.Error
@@ -190,9 +193,9 @@ func (in *ingest) writer(ctx context.Context, f schemas.Framed) (*schemas.Schema
 		"publish it there, or let all replicas refuse its records: millrace schema refuse %[1]s", f.Fingerprint))
 }
 
-// lettersKept hands what was refused to the dead letters, byte for byte, and
-// reports what of it is not there yet. Each replica does so; a restart may do
-// so again.
+// lettersKept sends the refused records to the topic of dead letters, byte for byte. It
+// returns a *Held while some of them are not there yet. Every replica of the partition
+// sends them, and a restart may send them again.
 func (in *ingest) lettersKept(ctx context.Context, tp kafka.TopicPartition, b *backlog) error {
 	waiting := 0
 	for _, x := range in.refused {
@@ -215,7 +218,7 @@ func (in *ingest) lettersKept(ctx context.Context, tp kafka.TopicPartition, b *b
 		waiting++
 		size := int64(len(x.record.Key) + len(x.record.Value))
 		if sent := in.letterBytes.Load(); sent > 0 && sent+size > maxLetterBytes {
-			l.state.Store(letterFailed) // the next time
+			l.state.Store(letterFailed) // it is sent at the next call
 			continue
 		}
 		in.letterBytes.Add(size)
@@ -246,8 +249,9 @@ func (in *ingest) newDeadLetter(tp kafka.TopicPartition, x refusal) kafka.Outgoi
 	}}
 }
 
-// commit applies the batch, and the offset that it reaches, to the store, and
-// writes the caches through while no reader is in the partition.
+// commit applies the batch, and next, the offset that it reaches, to the store. While no
+// reader holds the partition, it also updates the caches. A *Held says why the store took
+// nothing; errDetach says that the log must be read anew.
 func (in *ingest) commit(r *Replica, b *backlog, next millrace.Offset) error {
 	f := &b.fetched[0]
 	in.batch.SetApplied(f.Partition, streamOf(f.Stream), next)
@@ -257,13 +261,13 @@ func (in *ingest) commit(r *Replica, b *backlog, next millrace.Offset) error {
 	r.mu.Lock()
 	if r.reading.Load() != b.reading {
 		r.mu.Unlock()
-		return errDetach // somebody has ended reading meanwhile
+		return errDetach // reading was ended meanwhile
 	}
 	if st := r.stop.Load(); st != nil && next > st.at[f.Stream] {
 		r.mu.Unlock()
-		return held(Compared, errStands) // since it was gathered
+		return held(Compared, errStands) // the stop came after the batch was gathered
 	}
-	origin := r.origin() // which the reconciler changes under the lock, too
+	origin := r.origin() // the reconciler changes it only under r.mu, too
 	moved := f.Epoch >= 0 && origin.Epochs[f.Stream] != f.Epoch
 	if moved {
 		origin.Epochs[f.Stream] = f.Epoch
@@ -294,7 +298,8 @@ func (in *ingest) commit(r *Replica, b *backlog, next millrace.Offset) error {
 	return nil
 }
 
-// failed turns what the store says into what becomes of the replica.
+// failed handles an error of a commit: it condemns the replica, empties the caches or
+// holds the stream back. It returns a *Held or errDetach.
 func (in *ingest) failed(r *Replica, err error) error {
 	switch {
 	case errors.Is(err, store.ErrDiskFull):

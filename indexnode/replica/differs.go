@@ -10,27 +10,28 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 )
 
-// agreement is up to where a replica that differs was equal to the others, in
+// agreement is the offset up to which a replica that differs was equal to the others, in
 // the stream in which it differs.
 type agreement struct {
 	stream kafka.Stream
 	offset millrace.Offset // -1: not known
 }
 
-// Verdict says that a replica differs from what its log makes of one.
+// Verdict says that a replica was compared with others, and has another content than its
+// log gives.
 type Verdict struct {
 	Stream   kafka.Stream
-	At       Pass   // the replica's own
-	Expected uint64 // the digest that it should have there
-	Agreed   millrace.Offset
-	Peer     millrace.NodeID // one that is right
+	At       Pass            // an offset, and the digest that the replica had there
+	Expected uint64          // the digest that it should have had there
+	Agreed   millrace.Offset // up to where it was equal to the others; -1: not known
+	Peer     millrace.NodeID // a node whose replica is right
 }
 
-// differsText begins the cause of a quarantine of a replica that differs, by
-// which it is known again after a restart.
+// differsText begins the cause that the store keeps of a quarantine of a replica that
+// differs. By it the reason is known after a restart.
 const differsText = "it differs from other replicas"
 
-// whyQuarantined says why the store has a partition in quarantine.
+// whyQuarantined returns the reason of a quarantine from the cause that the store keeps.
 func whyQuarantined(err error) Why {
 	switch {
 	case strings.Contains(err.Error(), operatorText):
@@ -41,8 +42,8 @@ func whyQuarantined(err error) Why {
 	return Why{Corrupt, err.Error()}
 }
 
-// Fits reports why a verdict is not about the replica as it is now, or nil: it
-// may have been renewed since, or never have been what the verdict says.
+// Fits returns nil if a verdict is about the replica as it is now, and else an error that
+// says why not: the replica may have been renewed since, or never have had that digest.
 func (r *Replica) Fits(v *Verdict) error {
 	switch trail := r.Trail()[v.Stream]; {
 	case !r.State().Answers():
@@ -59,9 +60,9 @@ func refuse(detail string, args ...any) error {
 	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "partition", Detail: fmt.Sprintf(detail, args...), WayOut: "compare the replicas again"}
 }
 
-// CondemnDiffering takes a replica out of service, durably, that a verdict
-// fits. It is renewed from the log's beginning or, where that is gone, from a
-// backup that is not of this replica, or of when it was still right.
+// CondemnDiffering takes a replica out of service if a verdict fits it; the store keeps
+// that. The reconciler then renews it from the log's beginning. If the log has lost that,
+// it uses a backup of another node's replica, or of this one when it was still right.
 func (all *Replicas) CondemnDiffering(p millrace.Partition, v *Verdict) error {
 	r := &all.replicas[p]
 	if err := r.Fits(v); err != nil {
@@ -74,15 +75,15 @@ func (all *Replicas) CondemnDiffering(p millrace.Partition, v *Verdict) error {
 	r.life.Lock()
 	r.life.good = agreement{v.Stream, v.Agreed}
 	r.life.Unlock()
-	if !all.Condemn(p, Why{Differs, why}) { // as it has become meanwhile
+	if !all.Condemn(p, Why{Differs, why}) { // its state has changed meanwhile
 		return refuse("the replica of partition %d is %s, and answers nobody", p, r.State())
 	}
-	r.Barrier() // nobody reads it any more, nor writes
+	r.Barrier() // from here on nobody reads or writes it
 	return all.cfg.Store.Quarantine(p, errors.New(why))
 }
 
-// trusts reports whether a backup is of a replica that was right: of another
-// node's, or of this one's when it was still equal to the others.
+// trusts reports whether a backup is of a replica that was right: one of another node, or
+// this one when it was still equal to the others. self is this node.
 func (r *Replica) trusts(b *Backup, self millrace.NodeID) bool {
 	r.life.Lock()
 	defer r.life.Unlock()

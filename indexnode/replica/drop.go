@@ -9,13 +9,13 @@ import (
 	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
-// dropAgain is the pause after a deletion that failed, as it does where the
-// disk is full to the last.
+// dropAgain is the pause after a deletion that failed, for example because the disk is
+// full.
 const dropAgain = 5 * time.Second
 
-// drop begins to delete the next partition that this node is ordered to delete,
-// unless it deletes one already. A replica that is assigned again meanwhile
-// waits, as for any renewal, and begins from nothing.
+// drop begins to delete the next partition that this node is ordered to delete, unless
+// one is being deleted. A deletion counts as a renewal: a replica that is assigned again
+// meanwhile waits until it ends, and begins from nothing.
 func (all *Replicas) drop(ctx context.Context, now time.Time) {
 	if now.Before(all.dropAfter) || all.dropping != nil {
 		return
@@ -46,9 +46,10 @@ func (all *Replicas) drop(ctx context.Context, now time.Time) {
 	}
 }
 
-// keptByOperator reports whether an operator has quarantined what is here of a
-// partition, and has not released it. Somebody wants to look into it, so that it stays,
-// wherever the partition is assigned. The store hears of a quarantine after memory.
+// keptByOperator reports whether an operator has quarantined what this node has of a
+// partition, and has not released it. The operator wants to look into it, so it stays on
+// the disk even if the partition is assigned elsewhere. Memory is asked first: the store
+// learns of a quarantine later.
 func (all *Replicas) keptByOperator(r *Replica) bool {
 	if r.condemnedFor().Reason == ByOperator {
 		return true
@@ -57,10 +58,10 @@ func (all *Replicas) keptByOperator(r *Replica) bool {
 	return err != nil && whyQuarantined(err).Reason == ByOperator
 }
 
-// delete removes everything of a partition from the caches and the disk. Of
-// what the caches know, that which is not in the store is of empty timelines.
+// delete removes everything of a partition from the caches and the disk. The caches may
+// then still know timelines of it that are empty; see Replica.dropped.
 func (all *Replicas) delete(r *Replica) error {
-	r.Barrier() // whoever read what is there is out
+	r.Barrier() // readers of what is there have ended
 	if all.has(r.partition) {
 		began := time.Now()
 		all.uncache(r)
@@ -77,12 +78,12 @@ func (all *Replicas) delete(r *Replica) error {
 
 // uncache removes from the caches what the store has of a partition.
 func (all *Replicas) uncache(r *Replica) {
-	if err := all.cfg.Host.ForgetPartition(r.partition); err != nil { // it cannot be read
+	if err := all.cfg.Host.ForgetPartition(r.partition); err != nil { // the store cannot be read: empty the caches whole
 		all.cfg.Host.Forget()
 	}
 }
 
-// finishDrop takes over what a deletion has done.
+// finishDrop notes the outcome of a deletion. It runs in the reconciler.
 func (all *Replicas) finishDrop(r *Replica, w *renewal) {
 	all.dropping = nil
 	if w.err != nil {
@@ -90,7 +91,7 @@ func (all *Replicas) finishDrop(r *Replica, w *renewal) {
 		all.cfg.Log.Warn("a partition that is assigned elsewhere could not be deleted; trying again", "partition", r.partition, "err", w.err)
 		return
 	}
-	if r.State() != Quarantined { // or it was condemned meanwhile, and is renewed for that
+	if r.State() != Quarantined { // if it was condemned meanwhile, the cause is still needed
 		r.setCause(Why{})
 	}
 	r.gone, r.dropped, r.sought = true, true, false
@@ -100,8 +101,8 @@ func (all *Replicas) finishDrop(r *Replica, w *renewal) {
 	poke(all.moved)
 }
 
-// Held returns the partitions of which the disk has something although this
-// node does not host them.
+// Held returns the partitions that this node does not host, but has something of on its
+// disk.
 func (all *Replicas) Held() (held topology.Set) {
 	for p := range all.replicas {
 		if r := &all.replicas[p]; r.State() == Absent && all.has(r.partition) {

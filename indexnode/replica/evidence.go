@@ -8,36 +8,37 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 )
 
-// Origin is what the store of a partition says of the log that it was read
-// from, beside the applied offsets and in the same write: an offset means
-// nothing in another log.
+// Origin identifies the log that a partition was read from. The store keeps it beside the
+// applied offsets, and writes both together: an offset means nothing in another log.
 type Origin struct {
-	Cluster string                       `json:"cluster"` // Kafka's id of itself
+	Cluster string                       `json:"cluster"` // the id that the Kafka cluster gave itself
 	Topics  [kafka.Streams]kafka.TopicID `json:"topics"`
-	Epochs  [kafka.Streams]int32         `json:"epochs"` // of the leader that wrote the last record applied; -1 unknown
-	// Whole says that the end of the log was reached once: what is here is
-	// all that the log held up to the applied offsets.
+	Epochs  [kafka.Streams]int32         `json:"epochs"` // of the leader that wrote the last record applied; -1: not known
+	// Whole says that the end of the log was reached once: the store has all that
+	// the log held up to the applied offsets.
 	Whole bool `json:"whole"`
-	// Past says that what is here includes what was before the log, as where the
-	// log was created anew: its beginning does not bring that back.
+	// Past says that the store also has records from before the log, which was created
+	// anew. Reading the log from its beginning does not bring these back.
 	Past bool `json:"past,omitempty"`
 }
 
-// OriginOf returns the origin of a partition that has all of a log up to its
-// offsets and, with past, what was before that log, as a store keeps it.
+// OriginOf returns, in the form that a store keeps, the origin of a partition that has
+// all of a log up to its applied offsets and, if past is set, records from before that
+// log.
 func OriginOf(log kafka.LogID, past bool) []byte {
 	o := Origin{Cluster: log.Cluster, Topics: log.Topics, Epochs: [kafka.Streams]int32{-1, -1}, Whole: true, Past: past}
 	return o.encode()
 }
 
-// HasPast reports whether an origin is of a partition that has more than its log.
+// HasPast reports whether a stored origin has Past set. It is false if the origin cannot
+// be read.
 func HasPast(origin []byte) bool {
 	o, _, err := decodeOrigin(origin)
 	return err == nil && o.Past
 }
 
-// LogOf returns which log an origin is of, in a form to compare: Kafka's id of
-// itself and the topics'; empty where the origin does not say.
+// LogOf returns which log a stored origin is of, as text to compare: the ids of the Kafka
+// cluster and of the topics. It is empty if the origin is missing or cannot be read.
 func LogOf(origin []byte) string {
 	o, known, err := decodeOrigin(origin)
 	if err != nil || !known {
@@ -46,7 +47,7 @@ func LogOf(origin []byte) string {
 	return kafka.LogID{Cluster: o.Cluster, Topics: o.Topics}.String()
 }
 
-// maxOriginBytes bounds what is read of a row.
+// maxOriginBytes bounds a stored origin.
 const maxOriginBytes = 1 << 10
 
 func (o *Origin) encode() []byte {
@@ -57,7 +58,7 @@ func (o *Origin) encode() []byte {
 	return b
 }
 
-// decodeOrigin reads what encode wrote; nothing is no origin.
+// decodeOrigin reads what encode wrote. ok is false if b is empty: there is no origin.
 func decodeOrigin(b []byte) (o Origin, ok bool, err error) {
 	if len(b) == 0 {
 		return Origin{Epochs: [kafka.Streams]int32{-1, -1}}, false, nil
@@ -71,18 +72,19 @@ func decodeOrigin(b []byte) (o Origin, ok bool, err error) {
 	return o, true, nil
 }
 
-// ends are where the two streams of a partition begin and end in the log.
+// ends says where the two streams of a partition begin and end in the log.
 type ends struct {
 	begin [kafka.Streams]millrace.Offset // the oldest that the log still has
 	end   [kafka.Streams]millrace.Offset // after the newest, committed or not
 }
 
-// judge says why a store cannot go on with a log: applied are its offsets, -1
-// where nothing was ever applied, and origin is where they come from, if that
-// is known. It returns the offsets to go on at, and no reason, when it can.
+// judge decides whether a store can go on with a log. applied are the store's offsets, -1
+// for a stream of which nothing was ever applied; origin is the log that they come from,
+// nil if that is not known. If the store can go on, judge returns the offsets to go on
+// at, and no reason; else the reason.
 //
-// Every hole is found here: a record is missing exactly when the log begins
-// behind what comes next.
+// It finds every hole: a record is missing exactly when the log begins after the next
+// offset.
 func judge(applied [kafka.Streams]millrace.Offset, origin *Origin, log kafka.LogID, e ends) (next [kafka.Streams]millrace.Offset, why Why) {
 	for s := range next {
 		stream := kafka.Stream(s)

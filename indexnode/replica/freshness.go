@@ -6,19 +6,19 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// moment is a time of this process by two clocks. The one that tells the time of
-// day may be set back, and the one that nobody sets stands still while the machine
-// is suspended.
+// moment is a time by two clocks: the time of day, which may be set back, and the
+// monotonic clock, which stands still while the machine is suspended.
 type moment struct {
 	unixMilli int64
 	ran       time.Duration // since the process began
 }
 
+// began is when the process began.
 var began = time.Now()
 
 func momentOf(t time.Time) *moment { return &moment{t.UnixMilli(), t.Sub(began)} }
 
-// age is how long ago a moment was, by the clock by which that is longer;
+// age returns how long ago a moment was, by the clock that says the longer time;
 // UnknownAge for nil.
 func (m *moment) age(now time.Time) time.Duration {
 	if m == nil {
@@ -27,13 +27,15 @@ func (m *moment) age(now time.Time) time.Duration {
 	return max(0, now.Sub(began)-m.ran, time.Duration(now.UnixMilli()-m.unixMilli)*time.Millisecond)
 }
 
-// whole is up to when a replica has all that came in.
+// whole says up to when a replica has all that came in from outside: partitioners bring
+// that to the log, and the replica applies the log.
 type whole struct {
 	fresh   *moment // all that was in the log then is applied; nil: not known
-	through int64   // Unix ms: what came in before was in the log then; 0: not known
+	through int64   // Unix ms: all that came in before it was in the log by then; 0: not known
 }
 
-// age is how long ago that was. What came in is known by the clocks of others.
+// age returns how old the content of the replica may be: the longer of the ages of fresh
+// and through, and UnknownAge at most. through is by the partitioners' clocks.
 func (w whole) age(now time.Time) time.Duration {
 	if w.through == 0 {
 		return UnknownAge
@@ -41,16 +43,17 @@ func (w whole) age(now time.Time) time.Duration {
 	return min(max(w.fresh.age(now), time.Duration(max(0, now.UnixMilli()-w.through))*time.Millisecond), UnknownAge)
 }
 
-// mark is where a stream ended at some time: who has applied up to there has
-// all that was in the log then, and so all that partitioners had said, by then,
-// to have brought to it.
+// mark is where a stream ended at some time. A replica that has applied the stream up to
+// there has all that was in the log at that time. So it also has all that partitioners
+// had, by then, reported to have brought to the log.
 type mark struct {
 	end     millrace.Offset
 	at      time.Time
-	through int64 // Unix ms: what came in before is in the log, as was known at that time; 0: not known
+	through int64 // Unix ms: partitioners had reported that all that came in before it is in the log; 0: not known
 }
 
-// earlier returns what holds by both of two marks.
+// earlier returns m with the earlier time, and the earlier through, of two marks: what
+// holds for both of their streams. Its end is without meaning.
 func (m mark) earlier(o mark) mark {
 	if o.at.Before(m.at) {
 		m.at = o.at
@@ -59,27 +62,27 @@ func (m mark) earlier(o mark) mark {
 	return m
 }
 
-// grain is how exact an age is: marks stand apart by this part of the age of
-// the oldest, so that a long backlog needs no more of them.
+// grain is how exact an age is. A new mark is kept only if it comes at least a 32nd of
+// the oldest mark's age after the last one. So the number of marks stays small while a
+// long backlog is applied.
 const grain = 32
 
-// marks are the ends of a stream that were seen and not reached yet, oldest
-// first. They turn ends that are confirmed into positive evidence: without a
-// new one nothing gets fresher.
+// marks are the ends of a stream that were seen. A replica's age follows from them alone:
+// if no new end is seen, nothing gets fresher.
 type marks struct {
-	ahead   []mark
-	reached mark // the newest
+	ahead   []mark // those that are not reached yet, oldest first
+	reached mark   // the newest that is; zero: none
 }
 
-// confirm notes where the stream ends.
+// confirm notes where the stream ended, unless the last mark is too near; see grain.
 func (m *marks) confirm(end mark) {
 	if len(m.ahead) == 0 || end.at.Sub(m.ahead[len(m.ahead)-1].at) >= end.at.Sub(m.ahead[0].at)/grain {
 		m.ahead = append(m.ahead, end)
 	}
 }
 
-// reach notes how far the stream is applied, and returns the newest mark that it
-// has reached; zero when there is none.
+// reach notes how far the stream is applied, and returns the newest mark reached so far;
+// zero if there is none.
 func (m *marks) reach(applied millrace.Offset) mark {
 	n := 0
 	for n < len(m.ahead) && m.ahead[n].end <= applied {
@@ -90,5 +93,5 @@ func (m *marks) reach(applied millrace.Offset) mark {
 	return m.reached
 }
 
-// forget drops all evidence, as when another log may be read.
+// forget drops all marks. It is called before a log is read anew, which may be another one.
 func (m *marks) forget() { *m = marks{} }

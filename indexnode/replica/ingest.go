@@ -13,41 +13,40 @@ import (
 	"github.com/millrace/millrace/internal/kafka/streams"
 )
 
-// maxPoll is how many records one poll brings at most.
+// maxPoll is how many records one poll of Kafka returns at most.
 const maxPoll = 20_000
 
-// ingest applies what the log brings. One goroutine does it for all replicas,
-// and waits for none of them: what cannot be applied now stays in the backlog
-// of its stream, whose partition is not fetched meanwhile, and is tried again.
+// ingest applies the records of the log. One goroutine does that for all replicas, and
+// waits for none of them: what cannot be applied now stays in the backlog of its stream,
+// and is tried again. Kafka is not asked for more of that stream meanwhile.
 type ingest struct {
 	all *Replicas
 	cfg *Config
 
-	// Of the goroutine alone.
-	batch   store.Batch
-	changes []store.Change
-	routes  []millrace.Entity // whose features the batch changes
-	refused []refusal
-	// gathered is how many records the batch is of.
-	gathered int
-	held     map[*backlog]heldStream
+	// These belong to the goroutine alone.
+	batch    store.Batch
+	changes  []store.Change
+	routes   []millrace.Entity // the entities whose features the batch changes
+	refused  []refusal
+	gathered int                     // how many records the batch was made of, refused ones included
+	held     map[*backlog]heldStream // the streams that are held back
 
-	letterBytes atomic.Int64 // on their way to the dead letters
+	letterBytes atomic.Int64 // of refused records on their way to the dead letters
 
 	mu struct {
 		sync.Mutex
-		woken  bool
-		cancel context.CancelFunc // of the poll under way
+		woken  bool               // wake was called since the last poll
+		cancel context.CancelFunc // ends the poll under way; nil: none is
 	}
 }
 
-// heldStream is whose a backlog is.
+// heldStream says which replica and stream a backlog belongs to.
 type heldStream struct {
 	replica *Replica
 	stream  kafka.Stream
 }
 
-// wake has the goroutine look at what is held back.
+// wake ends the poll under way, and has the goroutine try all that is held back.
 func (in *ingest) wake() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -57,7 +56,8 @@ func (in *ingest) wake() {
 	}
 }
 
-// run applies until ctx is done. Nothing that Kafka or the store does ends it.
+// run reads and applies the log until ctx ends. No failure of Kafka or of the store ends
+// it.
 func (in *ingest) run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		fetched, woken := in.poll(ctx)
@@ -82,8 +82,8 @@ func (in *ingest) wakeForSchemas(ctx context.Context) error {
 	}
 }
 
-// poll waits for the log, but no longer than until something held back is due.
-// woken says that somebody asked to look at all that is held.
+// poll waits for records, until some come, something that is held back is due, or wake is
+// called. woken says that wake was called.
 func (in *ingest) poll(ctx context.Context) (fetched []streams.Fetched, woken bool) {
 	var cancel context.CancelFunc
 	if due, ok := in.due(); ok {
@@ -100,7 +100,7 @@ func (in *ingest) poll(ctx context.Context) (fetched []streams.Fetched, woken bo
 	in.mu.Unlock()
 	fetched, err := in.cfg.Consumer.Poll(ctx, maxPoll)
 	if errors.Is(err, kafka.ErrClosed) {
-		<-ctx.Done() // the node is closing
+		<-ctx.Done() // the node is closing: do not poll in a tight loop
 	}
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -108,7 +108,8 @@ func (in *ingest) poll(ctx context.Context) (fetched []streams.Fetched, woken bo
 	return fetched, woken
 }
 
-// due is when something that is held back is tried again; !ok for none.
+// due returns when the next stream that is held back is to be tried again; false if there
+// is none.
 func (in *ingest) due() (at time.Time, ok bool) {
 	for b := range in.held {
 		if !ok || b.again.Before(at) {
@@ -118,7 +119,8 @@ func (in *ingest) due() (at time.Time, ok bool) {
 	return at, ok
 }
 
-// take takes over what one poll brought of one partition.
+// take adds one fetch to the backlog of its stream, and applies the backlog unless it is
+// held back.
 func (in *ingest) take(ctx context.Context, f *streams.Fetched) {
 	r := &in.all.replicas[f.Partition]
 	b := &r.backlogs[f.Stream]
@@ -139,7 +141,8 @@ func (in *ingest) take(ctx context.Context, f *streams.Fetched) {
 	}
 }
 
-// goesOn reports whether a partition that could not be read is read on.
+// goesOn handles the error of a fetch, and reports whether the consumer goes on reading the
+// partition by itself.
 func (in *ingest) goesOn(r *Replica, f *streams.Fetched) bool {
 	if errors.Is(f.Err, kafka.ErrLostPosition) {
 		in.all.lost(r, f.Err)
@@ -174,11 +177,11 @@ func (in *ingest) advance(ctx context.Context, r *Replica, s kafka.Stream) {
 	b.fetched = nil
 	in.release(r, s)
 	if r.State() != Ready {
-		poke(in.all.changed) // it may have reached the end
+		poke(in.all.changed) // it may have reached the log's end
 	}
 }
 
-// hold keeps a stream's backlog for later, and what comes after it in Kafka.
+// hold keeps a stream's backlog until it is tried again, and pauses fetching the stream.
 func (in *ingest) hold(r *Replica, s kafka.Stream, why *Held) {
 	b := &r.backlogs[s]
 	if b.held == nil {
@@ -189,7 +192,7 @@ func (in *ingest) hold(r *Replica, s kafka.Stream, why *Held) {
 	r.setHeld(s, why)
 }
 
-// release reads a stream on that was held back.
+// release goes on with fetching a stream that was held back. It does nothing for any other.
 func (in *ingest) release(r *Replica, s kafka.Stream) {
 	b := &r.backlogs[s]
 	if b.held == nil {
@@ -201,13 +204,14 @@ func (in *ingest) release(r *Replica, s kafka.Stream) {
 	in.cfg.Consumer.Resume(kafka.TopicPartition{Stream: s, Partition: r.partition})
 }
 
-// drop forgets a stream's backlog: it is fetched again.
+// drop forgets a stream's backlog, which will be fetched again.
 func (in *ingest) drop(r *Replica, s kafka.Stream) {
 	in.release(r, s)
 	r.backlogs[s] = backlog{}
 }
 
-// retry tries again what is held back and due, or all of it.
+// retry tries again the streams that are held back and due, or, with all, every one held
+// back.
 func (in *ingest) retry(ctx context.Context, all bool) {
 	now := time.Now()
 	for b, of := range in.held {

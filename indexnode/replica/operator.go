@@ -8,14 +8,14 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 )
 
-// operatorText begins the cause of an operator's quarantine, by which it is
-// known again after a restart.
+// operatorText begins the cause that the store keeps of a quarantine by an operator. By
+// it the reason is known after a restart.
 const operatorText = "an operator has quarantined it"
 
-// releaseText ends it: no other quarantine ends so.
+// releaseText ends that cause: only a quarantine by an operator ends by release.
 const releaseText = "; millrace partition release has it made anew"
 
-// MayQuarantine reports why an operator cannot take a replica out, or nil.
+// MayQuarantine returns why an operator cannot quarantine the replica; nil: it can.
 func (r *Replica) MayQuarantine() error {
 	if s := r.State(); s.Answers() || s == CatchingUp {
 		return nil
@@ -29,8 +29,10 @@ func (r *Replica) notToQuarantine() error {
 	}
 }
 
-// Quarantine takes a replica out of service for an operator, durably: it is not
-// made anew before it is released.
+// Quarantine takes a replica out of service for an operator; why is the operator's
+// reason. The replica is not made anew before Release. If the error is ReasonUnavailable,
+// the replica is out of service, but the store has not written that yet, and a restart
+// would forget it.
 func (all *Replicas) Quarantine(p millrace.Partition, why string) error {
 	r := &all.replicas[p]
 	if err := r.MayQuarantine(); err != nil {
@@ -38,9 +40,9 @@ func (all *Replicas) Quarantine(p millrace.Partition, why string) error {
 	}
 	cause := operatorText + ": " + why + releaseText
 	if !all.Condemn(p, Why{ByOperator, cause}) {
-		return r.notToQuarantine() // as it has become meanwhile
+		return r.notToQuarantine() // its state has changed meanwhile
 	}
-	r.Barrier() // nobody reads it any more, nor writes
+	r.Barrier() // from here on nobody reads or writes it
 	if err := all.cfg.Store.Quarantine(p, errors.New(cause)); err != nil {
 		return &millrace.Error{
 			Reason: millrace.ReasonUnavailable, Field: "partition", Detail: fmt.Sprintf("partition %d is quarantined from now on, and that is not on the disk yet: %v", p, err),
@@ -50,8 +52,9 @@ func (all *Replicas) Quarantine(p millrace.Partition, why string) error {
 	return nil
 }
 
-// MayRelease reports why there is nothing for an operator to release, or nil. What is
-// assigned elsewhere by now may be released: it is deleted then, if that was ordered.
+// MayRelease returns why an operator cannot release the replica; nil: it can. What this
+// node still has of a partition that is assigned elsewhere by now can be released, too.
+// It is then deleted, if that was ordered.
 func (all *Replicas) MayRelease(p millrace.Partition) error {
 	r := &all.replicas[p]
 	why := r.condemnedFor()
@@ -71,16 +74,16 @@ func (all *Replicas) MayRelease(p millrace.Partition) error {
 	return nil
 }
 
-// Release has a replica made anew that an operator has quarantined, as one that
-// differs: from the log's beginning, or from a backup that is not of it. It is
-// released durably.
+// Release has a replica that an operator has quarantined made anew, like one that
+// differs: from the log's beginning, or from a backup of another node's replica. The
+// store keeps that it is released.
 func (all *Replicas) Release(p millrace.Partition) error {
 	r := &all.replicas[p]
 	if err := all.MayRelease(p); err != nil {
 		return err
 	}
 	why := Why{Differs, differsText + ": an operator has released it, and it is made anew"}
-	if err := all.cfg.Store.Requarantine(p, errors.New(why.Detail)); err != nil { // first: what is made anew must not be hit
+	if err := all.cfg.Store.Requarantine(p, errors.New(why.Detail)); err != nil { // before the reconciler hears of it: the store must not quarantine what is made anew
 		return err
 	}
 	r.life.Lock()

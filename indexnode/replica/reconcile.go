@@ -17,20 +17,23 @@ import (
 )
 
 const (
-	// drainFor is how long a partition that is assigned elsewhere still
-	// answers: brokers hear of an assignment within a second.
+	// drainFor is how long a partition that is assigned elsewhere still answers.
+	// Brokers hear of a new assignment within a second.
 	drainFor = 5 * time.Second
 	// callTimeout bounds one question to Kafka.
 	callTimeout = 5 * time.Second
-	// shorterFor is how long a log may end before what was read of it, as one
-	// does for moments while its leader starts, before it counts as another.
+	// shorterFor is how long a log may end before the offset up to which it was read.
+	// While its leader in Kafka starts, a log does so for moments; after this it
+	// counts as shorter.
 	shorterFor = 10 * time.Second
 )
 
-// reconcile brings what is into line with what is wanted, and judges by
-// evidence what may answer, until ctx is done.
+// reconcile is the reconciler: until ctx ends, it begins and ends replicas as Want says,
+// has their logs read, has them renewed, and moves them by what is known of their age. It
+// looks at all replicas every fifth of Config.Limit, and at once when something has
+// changed.
 func (all *Replicas) reconcile(ctx context.Context) error {
-	defer all.renewals.Wait() // they write into the store
+	defer all.renewals.Wait() // they write to the store, which is closed after this
 	every := all.cfg.Limit / 5
 	var confirmed time.Time
 	for {
@@ -46,7 +49,7 @@ func (all *Replicas) reconcile(ctx context.Context) error {
 			all.lookBack(ctx)
 			all.confirm(ctx, all.read())
 			confirmed = now
-		} else if len(attached) > 0 { // the others have their time
+		} else if len(attached) > 0 { // the others are asked at their usual time
 			all.confirm(ctx, attached)
 		}
 		all.judge(time.Now())
@@ -72,7 +75,8 @@ func (all *Replicas) reconcile(ctx context.Context) error {
 	}
 }
 
-// settle is the pause that gathers changes.
+// settle is how long the reconciler waits after a change, so that it looks once for
+// several.
 const settle = 10 * time.Millisecond
 
 // host begins and ends replicas so that exactly the wanted ones are there.
@@ -82,7 +86,7 @@ func (all *Replicas) host(now time.Time) {
 		r := &all.replicas[p]
 		switch state := r.State(); {
 		case wanted.Has(r.partition) && (state == Absent || state == Draining):
-			if r.renewal == nil { // or it waits until nothing writes into it
+			if r.renewal == nil { // else it begins when the renewal has ended, which may write to it
 				all.begin(r)
 			}
 		case !wanted.Has(r.partition) && state != Absent && state != Draining:
@@ -91,7 +95,7 @@ func (all *Replicas) host(now time.Time) {
 				continue
 			}
 			all.stopReading(r)
-			if r.renewal.stop(); r.renewal == nil { // or what it leaves goes at its end
+			if r.renewal.stop(); r.renewal == nil { // else finish removes what the renewal leaves
 				all.forgetParts(r)
 			}
 		case state == Draining && !now.Before(r.drained):
@@ -101,14 +105,14 @@ func (all *Replicas) host(now time.Time) {
 	}
 }
 
-// begin takes over what the store has of a partition, which needs no log: it
-// answers with it, flagged as stale, if it is whole up to some time.
+// begin makes a wanted replica from what the store has of the partition. It needs no log:
+// if the store has all of the log up to some time, the replica answers at once, as Stale.
 func (all *Replicas) begin(r *Replica) {
 	if r.State() == Draining {
 		all.step(r, Resumed, Why{Behind, "assigned again"})
 		return
 	}
-	if all.isRewound(r) { // while it was not here, and what it had then may be cached
+	if all.isRewound(r) { // it was so while it was absent, and the caches may have what is lost
 		all.cfg.Host.Forget()
 	}
 	all.load(r)
@@ -132,14 +136,15 @@ func (all *Replicas) begin(r *Replica) {
 	}
 	if r.origin().Whole {
 		all.step(r, Resumed, Why{KafkaAway, "the end of the log is not confirmed since the start"})
-		all.warm(r) // Kafka may be away for long
+		all.warm(r) // at once, and not after the first look at Kafka, which may be away for long
 	} else {
 		all.step(r, Assigned, Why{Behind, "the log is not read yet"})
 	}
 }
 
-// loadOrigin takes over what the store says of the log that it was read from. It
-// may say less than it did, where it lost what was not flushed.
+// loadOrigin sets the replica's origin to what the store has. That may be less than
+// before, if the store lost what was not flushed. An error is the store's, or says that
+// the origin is malformed.
 func (all *Replicas) loadOrigin(r *Replica) error {
 	row, err := all.cfg.Store.Origin(r.partition)
 	if err != nil {
@@ -155,8 +160,8 @@ func (all *Replicas) loadOrigin(r *Replica) error {
 	return nil
 }
 
-// recallOrigin takes over what is known of the log that a quarantined partition
-// was read from: what takes its place must have as much.
+// recallOrigin sets the origin of a quarantined replica to the last one that the store
+// knew. What takes the place of its content must have as much, also from before the log.
 func (all *Replicas) recallOrigin(r *Replica) {
 	origin, known, err := decodeOrigin(all.cfg.Store.LastOrigin(r.partition))
 	if err != nil {
@@ -167,8 +172,8 @@ func (all *Replicas) recallOrigin(r *Replica) {
 	r.life.from, r.life.known = origin, known
 }
 
-// unread returns the replicas that should read the log and do not, and those
-// that may be renewed now.
+// unread returns the replicas that should read the log and do not, and the quarantined
+// ones whose renewal may begin now.
 func (all *Replicas) unread() (out []*Replica) {
 	now := time.Now()
 	for p := range all.replicas {
@@ -188,9 +193,9 @@ type logNow struct {
 	begin, end map[kafka.TopicPartition]millrace.Offset
 }
 
-// attach begins to read the log of replicas that do not, as far as it is the
-// log that they were read from and has what comes next. It returns those that
-// began.
+// attach begins to read the log of replicas that do not read it, if it is the log that
+// they were read from and has what comes next. It begins to renew others. It returns
+// those whose log is read now.
 func (all *Replicas) attach(ctx context.Context) (attached []*Replica) {
 	unread := all.unread()
 	if len(unread) == 0 {
@@ -216,7 +221,7 @@ func (all *Replicas) attach(ctx context.Context) (attached []*Replica) {
 	return slices.DeleteFunc(unread, func(r *Replica) bool { return r.reading.Load()%2 == 0 })
 }
 
-// look asks Kafka for the log's identity and where it begins and ends.
+// look asks Kafka for the log's identity, and where it begins and ends for some replicas.
 func (all *Replicas) look(ctx context.Context, of []*Replica) (now logNow, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -234,7 +239,9 @@ func (all *Replicas) look(ctx context.Context, of []*Replica) (now logNow, err e
 	return now, err
 }
 
-// attachOne judges a replica against the log, and adds where it reads on to at.
+// attachOne compares a replica with the log. If it can go on, attachOne adds to at the
+// positions from which its two streams are to be read, and marks it as reading. Else it
+// condemns it, has it renewed, or says what it waits for.
 func (all *Replicas) attachOne(ctx context.Context, r *Replica, now logNow, at map[kafka.TopicPartition]kafka.Position) {
 	var e ends
 	for s := range e.begin {
@@ -252,7 +259,8 @@ func (all *Replicas) attachOne(ctx context.Context, r *Replica, now logNow, at m
 		all.Condemn(r.partition, whyQuarantined(err))
 		return
 	}
-	// No commit hears of that any more. One that was draining ends with it.
+	// Nothing is read, so no commit finds out whether the store lost something. A
+	// replica that was draining becomes Absent if so.
 	if all.checkRewound(r); r.State() == Absent {
 		return
 	}
@@ -303,8 +311,8 @@ func (all *Replicas) attachOne(ctx context.Context, r *Replica, now logNow, at m
 		at[kafka.TopicPartition{Stream: kafka.Stream(s), Partition: r.partition}] = kafka.Position{Next: n, Epoch: origin.Epochs[s]}
 	}
 	r.trail.begin(next, all.cfg.Store.Digest(r.partition))
-	r.reading.Add(1) // last: what was fetched before is compared with the offsets of now
-	// Who took it out meanwhile found it read by nobody.
+	r.reading.Add(1) // last: from here on the ingest compares what it fetches with these offsets
+	// Somebody may have condemned it meanwhile, and found no reading to end.
 	if s := r.State(); s == Absent || s == Quarantined {
 		all.stopReading(r)
 		for _, tp := range both(r.partition) {
@@ -315,7 +323,8 @@ func (all *Replicas) attachOne(ctx context.Context, r *Replica, now logNow, at m
 	r.explain(Why{Behind, "the end of the log is not reached"})
 }
 
-// logKeeps reports why no new replica should be made from the log, or nil.
+// logKeeps returns why no new replica should be made from the log; nil: one may be. It
+// remembers a success for good, and a failure for callTimeout.
 func (all *Replicas) logKeeps() error {
 	if all.cfg.Keeps == nil {
 		return nil
@@ -328,8 +337,9 @@ func (all *Replicas) logKeeps() error {
 	return all.keeps.err
 }
 
-// whyLost returns why a log that has what comes next cannot be read on, as
-// reading has said; none if it may be tried again.
+// whyLost returns why a log cannot be read on although it has what comes next: the error
+// by which reading ended. It is the zero Why if reading may be tried again. It forgets
+// the error.
 func (all *Replicas) whyLost(r *Replica) Why {
 	all.mu.Lock()
 	err := all.mu.lost[r.partition]
@@ -346,7 +356,8 @@ func (all *Replicas) whyLost(r *Replica) Why {
 	return Why{}
 }
 
-// whyFailing says why the store takes nothing in.
+// whyFailing returns the reason of an error of the store: the disk is full, or the store
+// fails.
 func whyFailing(err error) Why {
 	if errors.Is(err, store.ErrDiskFull) || errors.Is(err, syscall.ENOSPC) {
 		return Why{DiskFull, err.Error()}
@@ -354,8 +365,8 @@ func whyFailing(err error) Why {
 	return Why{StoreFailing, err.Error()}
 }
 
-// mayGrow reports whether a log that is shorter than what was read of it may
-// be one whose leader is starting.
+// mayGrow reports whether a log that ends before the offset up to which it was read has
+// done so for less than shorterFor: its leader may be starting.
 func (all *Replicas) mayGrow(r *Replica) bool {
 	if r.shorter.IsZero() {
 		r.shorter = time.Now()
@@ -363,7 +374,7 @@ func (all *Replicas) mayGrow(r *Replica) bool {
 	return time.Since(r.shorter) < shorterFor
 }
 
-// writeOrigin keeps which log a partition is read from, and from where.
+// writeOrigin writes to the store which log a partition is read from, and the next offsets.
 func (all *Replicas) writeOrigin(r *Replica, o Origin, next [kafka.Streams]millrace.Offset) error {
 	var b store.Batch
 	b.SetOrigin(r.partition, o.encode())
@@ -379,9 +390,9 @@ func (all *Replicas) writeOrigin(r *Replica, o Origin, next [kafka.Streams]millr
 	return err
 }
 
-// condemnDamaged takes out the replicas whose partitions the store has
-// quarantined by itself, as for a file that a compaction found damaged. No record
-// may come that would find that, and questions may be answered from the cache.
+// condemnDamaged condemns the replicas whose partitions the store has quarantined by
+// itself, for example because a compaction found a damaged file. Otherwise that might not
+// be noticed: no record may come, and requests may be answered from the caches.
 func (all *Replicas) condemnDamaged() {
 	for p := range all.replicas {
 		if r := &all.replicas[p]; r.State().Answers() || r.reading.Load()%2 == 1 {
@@ -390,9 +401,9 @@ func (all *Replicas) condemnDamaged() {
 	}
 }
 
-// takeOutRewound takes out the replicas of which the store has less than memory. A
-// flush, a sweep or a checkpoint may have lost what was not flushed, and no record
-// may come whose commit would hear of that.
+// takeOutRewound rewinds every replica if the store has less of it than memory. A flush, a
+// sweep or a checkpoint that failed may have lost what was not flushed. A commit would
+// find that out, but no record may come.
 func (all *Replicas) takeOutRewound() {
 	for p := range all.replicas {
 		if r := &all.replicas[p]; r.State().Answers() || r.reading.Load()%2 == 1 {
@@ -401,13 +412,14 @@ func (all *Replicas) takeOutRewound() {
 	}
 }
 
-// checkRewound takes a replica out if the store has less of it than memory.
+// checkRewound rewinds a replica if the store has less of it than memory, and empties the
+// caches.
 func (all *Replicas) checkRewound(r *Replica) {
 	if !all.isRewound(r) {
 		return
 	}
 	r.mu.Lock()
-	found := all.isRewound(r) // or a commit has heard of it meanwhile
+	found := all.isRewound(r) // a commit may have found it, and rewound the replica, meanwhile
 	if found {
 		all.rewind(r, Why{StoreFailing, "the store has less than was applied"})
 	}
@@ -419,27 +431,27 @@ func (all *Replicas) checkRewound(r *Replica) {
 	}
 }
 
-// isRewound reports whether the store has less of a replica than memory. A commit
-// moves the store first, and memory is read first here, so that one under way is not
-// taken for that.
+// isRewound reports whether the store has less of a replica than memory. It reads memory
+// first, and a commit moves the store first, so that a commit under way does not look
+// like that.
 func (all *Replicas) isRewound(r *Replica) bool {
 	has := r.Applied()
 	at := all.cfg.Store.Applied(r.partition)
 	return max(0, at.Content) < has[kafka.Timeline] || max(0, at.Features) < has[kafka.Features]
 }
 
-// rewind takes a replica out of which the store has less than memory. It answers no
-// more, and is read again from where the store is; the caller empties the caches then.
-// r.mu is held.
+// rewind takes a replica out of service, since the store has less of it than memory. Its
+// log is read again from the store's offsets. The caller holds r.mu, and empties the
+// caches afterwards.
 func (all *Replicas) rewind(r *Replica, why Why) {
-	all.stopReading(r) // before the state: what was confirmed is not so any more
+	all.stopReading(r) // before the state, so that no older confirmation makes it ready
 	all.step(r, Rewound, why)
 	at := all.cfg.Store.Applied(r.partition)
 	r.applied[kafka.Timeline].Store(max(0, int64(at.Content)))
 	r.applied[kafka.Features].Store(max(0, int64(at.Features)))
 }
 
-// judge moves replicas by what is confirmed and applied.
+// judge updates the age of all replicas, and moves them by it.
 func (all *Replicas) judge(now time.Time) {
 	for p := range all.replicas {
 		if r := &all.replicas[p]; r.State() != Absent {
@@ -449,7 +461,7 @@ func (all *Replicas) judge(now time.Time) {
 	}
 }
 
-// judgeFresh takes over up to when the log is known to be applied.
+// judgeFresh sets fresh and through to the newest marks that both streams have reached.
 func (r *Replica) judgeFresh() {
 	if r.reading.Load()%2 == 0 {
 		return
@@ -464,19 +476,21 @@ func (r *Replica) judgeFresh() {
 	}
 }
 
+// judgeInput takes over what partitioners have reported; see Replicas.through.
 func (all *Replicas) judgeInput() {
 	if all.cfg.Input == nil {
 		return
 	}
 	if through, known := all.cfg.Input.Through(); known {
-		all.through.Store(max(1, through.UnixMilli())) // a group that has proven nothing yet is one
+		all.through.Store(max(1, through.UnixMilli())) // at least 1: there are partitioners, even if they have proven nothing yet
 	} else {
 		all.through.Store(0)
 	}
 }
 
-// awaitProof is closed by what partitioners say next, while they have proven
-// nothing: who waits for that need not wait for the next look at the log too.
+// awaitProof returns a channel that is closed at the next report of a partitioner, as
+// long as they have proven nothing; else nil. So the first proof need not wait for the
+// next look at the log.
 func (all *Replicas) awaitProof() <-chan struct{} {
 	if all.cfg.Input == nil || all.through.Load() > 1 {
 		return nil
@@ -484,8 +498,8 @@ func (all *Replicas) awaitProof() <-chan struct{} {
 	return all.cfg.Input.Moved()
 }
 
-// firstProof reports whether partitioners have proven something since nothing
-// was.
+// firstProof reports whether partitioners have proven something for the first time, which
+// judgeInput has not taken over yet.
 func (all *Replicas) firstProof() bool {
 	if all.cfg.Input == nil || all.through.Load() > 1 {
 		return false
@@ -504,7 +518,9 @@ func (all *Replicas) read() (out []*Replica) {
 	return out
 }
 
-// confirm notes where the streams of replicas end, unless Kafka does not say.
+// confirm asks Kafka where the streams of some replicas end, and notes that as marks. A
+// replica whose log is another one by now is detached. If Kafka does not answer, nothing
+// is noted.
 func (all *Replicas) confirm(ctx context.Context, of []*Replica) {
 	if len(of) == 0 {
 		return
@@ -515,12 +531,13 @@ func (all *Replicas) confirm(ctx context.Context, of []*Replica) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	asked, through := time.Now(), all.through.Load() // what was in the log then is before the ends
+	asked, through := time.Now(), all.through.Load() // before the ends are asked for: what was in the log at that time is before them
 	id, err := all.cfg.Consumer.LogID(ctx)
 	var ends map[kafka.TopicPartition]millrace.Offset
 	if err == nil {
-		// Of all that is there, committed or not: behind a transaction that
-		// does not end there may be records that were committed long ago.
+		// The ends of everything, committed or not: after the beginning of a
+		// transaction that stays open there may be records that were committed
+		// long ago.
 		ends, err = all.cfg.Consumer.HighWatermarks(ctx, tps...)
 	}
 	if err != nil {
@@ -530,7 +547,7 @@ func (all *Replicas) confirm(ctx context.Context, of []*Replica) {
 	all.told.kafkaAway(nil)
 	for _, r := range of {
 		if o := r.origin(); o.Cluster != id.Cluster || o.Topics != id.Topics {
-			all.detach(r) // to be judged against the other log
+			all.detach(r) // attach compares it with the other log
 			continue
 		}
 		for s := range r.marks {
@@ -539,8 +556,8 @@ func (all *Replicas) confirm(ctx context.Context, of []*Replica) {
 	}
 }
 
-// lookBack notes where the log begins, now and then. What is before is in the
-// replicas alone.
+// lookBack asks Kafka where the log begins, once every Config.Limit. Records from before
+// that are only in the replicas.
 func (all *Replicas) lookBack(ctx context.Context) {
 	read := all.read()
 	if len(read) == 0 || time.Since(all.begun) < all.cfg.Limit {
@@ -554,7 +571,7 @@ func (all *Replicas) lookBack(ctx context.Context) {
 	defer cancel()
 	begins, err := all.cfg.Consumer.StartOffsets(ctx, tps...)
 	if err != nil {
-		return // confirm tells
+		return // confirm reports that Kafka does not answer
 	}
 	all.begun = time.Now()
 	for _, r := range read {
@@ -564,7 +581,7 @@ func (all *Replicas) lookBack(ctx context.Context) {
 	}
 }
 
-// judgeOne moves one replica by what is known of its freshness.
+// judgeOne moves one replica by its age.
 func (all *Replicas) judgeOne(r *Replica, now time.Time) {
 	own, age := r.age(now), all.Age(r.partition, now)
 	switch r.State() {
@@ -573,7 +590,7 @@ func (all *Replicas) judgeOne(r *Replica, now time.Time) {
 		if reading%2 == 0 || own > all.cfg.Limit || !all.rememberWhole(r, reading) || !all.warm(r) {
 			return
 		}
-		r.mu.Lock() // which who rewinds it holds until it is not read any more
+		r.mu.Lock() // rewind holds it, too, until reading has ended
 		if r.reading.Load() == reading {
 			all.step(r, CaughtUp, Why{})
 		}
@@ -594,7 +611,7 @@ func (all *Replicas) judgeOne(r *Replica, now time.Time) {
 	}
 }
 
-// warm reports whether a replica may be announced, as far as the caches go.
+// warm reports whether the caches are ready for a replica to be announced.
 func (all *Replicas) warm(r *Replica) bool {
 	if !r.cold.Load() {
 		return true
@@ -610,7 +627,7 @@ func (all *Replicas) warm(r *Replica) bool {
 	return true
 }
 
-// whyOld says why a replica's answers are old.
+// whyOld returns why a replica's answers are old. own is its age by the log alone.
 func (all *Replicas) whyOld(r *Replica, own time.Duration, now time.Time) Why {
 	if err := all.told.away(); err != nil {
 		return Why{KafkaAway, err.Error()}
@@ -625,9 +642,10 @@ func (all *Replicas) whyOld(r *Replica, own time.Duration, now time.Time) Why {
 	return Why{InputStalled, fmt.Sprintf("what came in since %s ago is not known to be all in the log: see whether Kafka answers, and then to the partitioners", since.Round(time.Second))}
 }
 
-// rememberWhole keeps that a replica has reached the end of its log, so that
-// it answers after a restart even without Kafka; not if reading has ended since
-// that was found, as where the store has lost some of it.
+// rememberWhole writes to the store that a replica has reached the end of its log, so
+// that it answers after a restart even without Kafka. reading is Replica.reading when
+// that was found. It returns false if reading has ended since, for example because the
+// store lost something, or if the store fails.
 func (all *Replicas) rememberWhole(r *Replica, reading uint64) bool {
 	if r.origin().Whole {
 		return true
@@ -653,8 +671,9 @@ func (all *Replicas) rememberWhole(r *Replica, reading uint64) bool {
 	return true
 }
 
-// Answering returns the partitions that answer, are assigned here and are warm,
-// and those of them whose answers are old, with how old the oldest is.
+// Answering returns the partitions to announce as answering: those in the state Ready,
+// and those in the state Stale whose caches are filled. old are those of them whose
+// answers are old, and oldest is the age of the oldest of these, as far as it is known.
 func (all *Replicas) Answering(now time.Time) (answering, old topology.Set, oldest time.Duration) {
 	for p := range all.replicas {
 		r := &all.replicas[p]

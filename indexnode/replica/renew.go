@@ -16,75 +16,74 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 )
 
-// Backup is a backup of a partition, as far as whether it will do depends on
-// it.
+// Backup describes a backup of a partition, as far as it takes to choose one.
 type Backup struct {
 	Name    string // for people, and for Restore
 	Taken   time.Time
 	Bytes   int64
-	Node    millrace.NodeID // whose replica it is of
-	Applied [kafka.Streams]millrace.Offset
-	Origin  []byte // as the store had it
+	Node    millrace.NodeID                // the node whose replica it is of; empty: not known
+	Applied [kafka.Streams]millrace.Offset // the offsets up to which it has the log; -1: nothing
+	Origin  []byte                         // of its content, as the store kept it; see OriginOf
 }
 
 // Backups are the backups of partitions.
 type Backups interface {
-	// Newest returns the backups of a partition, the newest first. It reads each
-	// when it is asked for, and ends with what keeps it from going on.
+	// Newest returns the backups of a partition, the newest first, each read when it is
+	// asked for. If it cannot go on, it ends with an error.
 	Newest(ctx context.Context, p millrace.Partition) iter.Seq2[Backup, error]
-	// Restore replaces everything that the store has of a partition by a
-	// backup, and tells now and then how far it is. Nobody reads or writes
-	// the partition meanwhile.
+	// Restore replaces everything that the store has of a partition by a backup. It
+	// calls tell now and then with how far it is. Nobody reads or writes the partition
+	// meanwhile.
 	Restore(ctx context.Context, p millrace.Partition, b Backup, tell func(progress string)) error
-	// Rest is called after a restore for which nobody waits, with how long it
-	// took, and lets questions go first.
+	// Rest is called after a renewal that is not urgent, with how long that took. It
+	// waits a while, so that requests go first.
 	Rest(ctx context.Context, took time.Duration)
-	// Forget removes what a restore that broke off has left of a partition.
+	// Forget removes what an interrupted restore has left of a partition.
 	Forget(millrace.Partition) error
-	// Healed records that a partition which was found damaged was replaced, by a
-	// backup or, where b is zero, by nothing, to be read from the log's
-	// beginning.
+	// Healed records that a damaged partition was replaced: by the backup b, or, if b
+	// is zero, by nothing, so that it is read from the log's beginning. was says what
+	// the damage was.
 	Healed(ctx context.Context, p millrace.Partition, was Why, b Backup, took time.Duration)
 }
 
 const (
-	// maxRenewing is how many partitions are renewed at a time: small ones
-	// share the store's flushes, and some are read while others are flushed;
-	// large ones share only the disk and the network.
+	// maxRenewing is how many partitions are renewed at a time if that is urgent. Small
+	// ones share the store's flushes, and some are read while others are flushed. Large
+	// ones share only the disk and the network.
 	maxRenewing = 32
-	// maxRereading bounds the replicas of a node without backups that are read
-	// from the log: while so many catch up or are renewed, whatever for, no
-	// further renewal begins.
+	// maxRereading is for a node without backups, which renews replicas from the log:
+	// while so many replicas catch up or are renewed, for any cause, no further
+	// renewal begins.
 	maxRereading = 8
-	// seekBackupFor is how long the place of the backups may stay away before
-	// a log that has its beginning will do.
+	// seekBackupFor is how long the place of the backups may fail to answer before a
+	// replica is read from the log instead, if the log has its beginning.
 	seekBackupFor = time.Minute
 )
 
-// renewal is the replacement of what a replica has, while it is under way.
+// renewal is a replacement, or a deletion, of a replica's content under way.
 type renewal struct {
 	cancel context.CancelFunc
-	done   chan struct{}
-	was    Why   // what the replica was condemned for
-	err    error // once done
+	done   chan struct{} // closed when it has ended
+	was    Why           // what the replica was condemned for; zero: nothing of it was here
+	err    error         // set before done is closed
 }
 
-// stop has a renewal end soon; nil is none.
+// stop has a renewal end soon. w may be nil: there is none.
 func (w *renewal) stop() {
 	if w != nil {
 		w.cancel()
 	}
 }
 
-// errNothing says that nothing is there from which a replica can go on.
+// errNothing says that there is no backup from which a replica can go on.
 var errNothing = errors.New("there is no backup of it that would do")
 
-// errNoOrigin is what a backup lacks that has no origin at all.
+// errNoOrigin says that a backup has no origin at all.
 var errNoOrigin = errors.New("it has no origin")
 
-// curable reports whether a quarantined replica can be renewed without a
-// person's word: another log, or one that is shorter, is for somebody to judge.
-// Where nothing of it is here, a backup of this log may have come since.
+// curable reports whether a quarantined replica may be renewed without an operator.
+// Another log, or one that is shorter, is for an operator to judge, unless the node has
+// nothing of the partition: then a backup of this log may have come since.
 func (all *Replicas) curable(r *Replica) bool {
 	switch r.condemnedFor().Reason {
 	case Corrupt, Differs:
@@ -97,8 +96,9 @@ func (all *Replicas) curable(r *Replica) bool {
 	return false
 }
 
-// renew begins to replace what a replica has by the newest backup that the log
-// can be read on from or, where there is none, by the log's beginning.
+// renew begins to replace a replica's content by the newest backup from which the log can
+// be read on. If there is none, the replica is read from the log's beginning. finish
+// takes over the result.
 func (all *Replicas) renew(ctx context.Context, r *Replica, log kafka.LogID, e ends) {
 	why, since := r.condemnedFor(), r.stateSince()
 	if all.cfg.Backups == nil && all.rereading() >= maxRereading {
@@ -125,7 +125,7 @@ func (all *Replicas) renew(ctx context.Context, r *Replica, log kafka.LogID, e e
 		begun := time.Now()
 		var by *Backup
 		if by, w.err = all.replace(ctx, r, log, e, why, since); w.err == nil {
-			all.forgetParts(r) // of a backup that was damaged, where the log brings all of it
+			all.forgetParts(r) // a damaged backup may have left some, and the log has taken its place
 			if dropped {
 				all.uncache(r)
 			}
@@ -133,14 +133,14 @@ func (all *Replicas) renew(ctx context.Context, r *Replica, log kafka.LogID, e e
 		if by != nil {
 			all.healed(running, r, why, *by, time.Since(begun))
 		}
-		if end(); !waited && all.cfg.Backups != nil { // the next one waits, and not who is whole
+		if end(); !waited && all.cfg.Backups != nil { // after end: the next renewal waits for Rest, this replica does not
 			all.cfg.Backups.Rest(running, time.Since(begun))
 		}
 	})
 }
 
-// forgetParts removes what restores that broke off have left of a replica, for
-// which there is no next try.
+// forgetParts removes what interrupted restores have left of a replica. It is called when
+// they will not be tried again.
 func (all *Replicas) forgetParts(r *Replica) {
 	if all.cfg.Backups == nil {
 		return
@@ -150,22 +150,22 @@ func (all *Replicas) forgetParts(r *Replica) {
 	}
 }
 
-// turn waits until a partition may be renewed. As long as others serve it, that
-// is one after the other, and else beside many. The caller receives from the
-// channel in the end.
+// turn waits until a partition may be renewed. waited says whether that is urgent
+// (Config.Waited). Urgent renewals run up to maxRenewing at a time, others one after the
+// other. The caller must receive from lane when the renewal has ended.
 func (all *Replicas) turn(ctx context.Context, r *Replica) (lane chan struct{}, waited bool, err error) {
 	for {
 		lane, waited = all.unhurried, all.cfg.Waited == nil || all.cfg.Waited(r.partition)
 		if waited {
 			lane = all.renewing
 		}
-		look := time.NewTimer(time.Second) // others may be gone by then
+		look := time.NewTimer(time.Second) // it may have become urgent by then
 		select {
 		case lane <- struct{}{}:
 		case <-ctx.Done():
 			err = ctx.Err()
 		case <-look.C:
-			if why, _ := r.Why(); why.Reason != BackupAway { // which it learnt in an earlier turn
+			if why, _ := r.Why(); why.Reason != BackupAway { // keep that reason, of an earlier try
 				r.explain(Why{Restores, "others are restored before it"})
 			}
 			continue
@@ -175,14 +175,18 @@ func (all *Replicas) turn(ctx context.Context, r *Replica) (lane chan struct{}, 
 	}
 }
 
-// replace replaces what a replica has, and returns the backup that did, which is
-// empty where it is the log's beginning; nil where nothing was replaced. It
-// returns errNothing, and has changed nothing, when there is neither.
+// replace replaces a replica's content, and returns by which backup. The backup is zero
+// if the replica is to be read from the log's beginning, and nil if there was no content
+// to replace, or the replica was released or quarantined by an operator meanwhile. If
+// there is neither a backup nor the log's beginning, the error wraps errNothing or says
+// what is wrong with each, and no log is read.
+//
+// why and since are what the replica was condemned for, and when.
 func (all *Replicas) replace(ctx context.Context, r *Replica, log kafka.LogID, e ends, why Why, since time.Time) (by *Backup, err error) {
 	begins := e.begin == [kafka.Streams]millrace.Offset{}
 	sought := search{log: log, ends: e, past: r.origin().Past}
 	err = errNothing
-	if all.cfg.Backups != nil && begins && !sought.past && why.Reason == Differs { // no backup is as good as the log itself, if that has all
+	if all.cfg.Backups != nil && begins && !sought.past && why.Reason == Differs { // the log itself is better than any backup, if it has everything
 		var bad error
 		if sought.past, bad = all.hasPast(ctx, r, log, all.patience(since)); bad != nil {
 			err = bad
@@ -211,7 +215,7 @@ func (all *Replicas) replace(ctx context.Context, r *Replica, log kafka.LogID, e
 	case away != nil && time.Since(since) < all.seekFor:
 		return nil, err
 	case all.cfg.Store.Applied(r.partition).Content < 0 && all.cfg.Store.Quarantined(r.partition) == nil:
-		return nil, nil // nothing is there that would have to go
+		return nil, nil // there is no content that would have to go
 	}
 	if !all.step(r, Replaced, why) && r.State() != Restoring {
 		return nil, nil // released meanwhile, or quarantined by an operator
@@ -224,9 +228,9 @@ func (all *Replicas) replace(ctx context.Context, r *Replica, log kafka.LogID, e
 	return new(Backup), nil
 }
 
-// patience is how long a replica that needs a backup since some time searches for
-// one, if the log will do. It is short once the backups have not answered anybody
-// for long: hundreds of partitions may wait for their turn to ask.
+// patience returns how long to search for a backup if the log would do, too. since is
+// when the replica began to need one. It is short if the place of the backups has not
+// answered anybody for long: hundreds of partitions may wait for their turn to ask.
 func (all *Replicas) patience(since time.Time) time.Duration {
 	if last := all.answered.Load(); last != nil && last.After(since) {
 		since = *last
@@ -234,23 +238,24 @@ func (all *Replicas) patience(since time.Time) time.Duration {
 	return max(all.seekFor/12, all.seekFor-time.Since(since))
 }
 
-// healed has it recorded that a replica was replaced, if it was damaged. The
-// replica does not wait for that: the bucket may not answer.
+// healed has Backups record, in the background, that a replica was replaced, if it was
+// damaged. The replica does not wait for that: the place of the backups may not answer.
 func (all *Replicas) healed(ctx context.Context, r *Replica, was Why, by Backup, took time.Duration) {
 	if all.cfg.Backups != nil && was.Reason == Corrupt {
 		all.renewals.Go(func() { all.cfg.Backups.Healed(ctx, r.partition, was, by, took) })
 	}
 }
 
-// Whole reports whether what is here of a partition is all that the log held
-// up to some offsets, so that a backup of it is one.
+// Whole reports whether this node has all that the log held of a partition up to some
+// offsets, so that a backup may be made of it.
 func (all *Replicas) Whole(p millrace.Partition) bool {
 	r := &all.replicas[p]
 	s := r.State()
 	return (s == Ready || s == Stale) && r.origin().Whole
 }
 
-// beginning says where a log that was cut begins.
+// beginning says where a log begins that no longer has all, or else that the log lacks
+// what was before it.
 func (e *ends) beginning(p millrace.Partition) string {
 	for s, at := range e.begin {
 		if at > 0 {
@@ -260,14 +265,15 @@ func (e *ends) beginning(p millrace.Partition) string {
 	return "what was before the log, it will not bring"
 }
 
-// pastError says that a backup has what the log will not bring: a replica that is
-// read from the log's beginning would lack it.
+// pastError says that a backup has records that the log does not have. A replica that is
+// read from the log's beginning would lack them.
 type pastError struct{ why Why }
 
 func (e *pastError) Error() string { return e.why.Detail }
 
-// pastOf returns a *pastError if a backup has what the log will not bring: why is
-// the reason for which the log cannot be read on from there, if any.
+// pastOf returns a *pastError if a backup has records that the log does not have, and
+// else nil. o is the backup's origin, and why the reason for which the log cannot be read
+// on from the backup; zero: it can.
 func pastOf(b *Backup, o *Origin, why Why) error {
 	const out = "; restore this node by millrace backup restore with --log new or, to give up what the backups have, begin anew with another place for backups"
 	name := fmt.Sprintf("backup %s of %s", b.Name, b.Taken.UTC().Format(time.DateTime))
@@ -282,7 +288,7 @@ func pastOf(b *Backup, o *Origin, why Why) error {
 	return nil
 }
 
-// errSilent is why a search for a backup was given up.
+// errSilent is the cause if a search for a backup takes longer than its patience.
 var errSilent = errors.New("the place of the backups does not answer in time")
 
 // awayError is a failure to ask for backups.
@@ -291,8 +297,9 @@ type awayError struct{ err error }
 func (e *awayError) Error() string { return e.err.Error() }
 func (e *awayError) Unwrap() error { return e.err }
 
-// hasPast reports whether a backup of the log has what was before it: a replica
-// that was made anew since may not know. The search is given up after patience.
+// hasPast reports whether any backup of this log also has records from before it. The
+// replica's own origin may not say, if the replica was made anew since. The search is
+// given up after patience.
 func (all *Replicas) hasPast(ctx context.Context, r *Replica, log kafka.LogID, patience time.Duration) (bool, error) {
 	searching, giveUp := context.WithTimeoutCause(ctx, patience, errSilent)
 	defer giveUp()
@@ -309,8 +316,8 @@ func (all *Replicas) hasPast(ctx context.Context, r *Replica, log kafka.LogID, p
 	return false, nil
 }
 
-// othersHavePast reports whether another replica of this node has what was before
-// the log, so that this one is likely to lack it.
+// othersHavePast reports whether another replica of this node has records from before the
+// log. Then this one, read from the log's beginning, would probably lack some.
 func (all *Replicas) othersHavePast(r *Replica, log kafka.LogID) bool {
 	for p := range all.replicas {
 		o := all.replicas[p].origin()
@@ -321,7 +328,7 @@ func (all *Replicas) othersHavePast(r *Replica, log kafka.LogID) bool {
 	return false
 }
 
-// backupsAnswered notes that the backups answer.
+// backupsAnswered notes that the place of the backups answers now.
 func (all *Replicas) backupsAnswered() {
 	now := time.Now()
 	all.answered.Store(&now)
@@ -333,9 +340,9 @@ type hereError struct{ err error }
 func (e *hereError) Error() string { return e.err.Error() }
 func (e *hereError) Unwrap() error { return e.err }
 
-// failedHere reports whether a restore failed for this node's own disk, as the store
-// says or who downloads: an older backup would fail as well, and the same one may not,
-// later. What else the store fails for may lie in the backup.
+// failedHere reports whether a restore failed because of this node's own disk. An older
+// backup would fail as well then, and the same one may succeed later. Any other failure
+// may lie in the backup.
 func failedHere(err error) bool {
 	var system syscall.Errno
 	switch {
@@ -354,13 +361,14 @@ func failedHere(err error) bool {
 type search struct {
 	log      kafka.LogID   // that goes on from it
 	ends     ends          // of that log
-	past     bool          // it has what was before that log
-	patience time.Duration // after which the search, but not the restore, is given up; 0 is no bound
+	past     bool          // the backup must have what was before that log
+	patience time.Duration // after which the search, but not the restore, is given up; 0: no bound
 }
 
-// restore brings back the newest backup that will do; one that is damaged gives
-// way to the next. It returns which it was; none if the replica was released
-// meanwhile, or quarantined by an operator.
+// restore restores the newest backup that fits what is sought. If a backup is damaged, it
+// tries the next older one. It returns the backup, which is zero if the replica was
+// released or quarantined by an operator meanwhile. The error may be an *awayError, a
+// *hereError or a *pastError, and errNothing if there is no backup.
 func (all *Replicas) restore(ctx context.Context, r *Replica, sought search) (from Backup, err error) {
 	searching, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
@@ -382,7 +390,7 @@ func (all *Replicas) restore(ctx context.Context, r *Replica, sought search) (fr
 			continue
 		}
 		_, why := judge(b.Applied, &origin, sought.log, sought.ends)
-		if sought.ends.begin == [kafka.Streams]millrace.Offset{} { // or the log itself says what it lacks
+		if sought.ends.begin == [kafka.Streams]millrace.Offset{} { // a log without its beginning is not taken for whole anyway
 			past = cmp.Or(past, pastOf(&b, &origin, why))
 		}
 		if why.Reason != "" {
@@ -404,7 +412,7 @@ func (all *Replicas) restore(ctx context.Context, r *Replica, sought search) (fr
 		if !all.step(r, Replaced, Why{Restores, "backup " + b.Name}) && r.State() != Restoring {
 			return from, nil
 		}
-		r.Barrier() // whoever read what was there is out
+		r.Barrier() // readers of the old content have ended
 		if timer != nil {
 			timer.Stop()
 		}
@@ -428,7 +436,7 @@ func (all *Replicas) restore(ctx context.Context, r *Replica, sought search) (fr
 	return from, cmp.Or(past, err)
 }
 
-// finish takes over what renewals have done.
+// finish takes over the results of the renewals and the deletion that have ended.
 func (all *Replicas) finish() {
 	for p := range all.replicas {
 		r := &all.replicas[p]
@@ -457,8 +465,11 @@ func (all *Replicas) finish() {
 	}
 }
 
+// finishOne takes over the result of a renewal: the replica catches up, or is quarantined
+// again with the reason why it could not be renewed. It is tried again after 20 times
+// Config.Limit.
 func (all *Replicas) finishOne(r *Replica, w *renewal) {
-	if r.byOperator() { // meanwhile
+	if r.byOperator() { // it was quarantined meanwhile
 		return
 	}
 	all.load(r)
@@ -469,7 +480,7 @@ func (all *Replicas) finishOne(r *Replica, w *renewal) {
 	r.sought = err == nil
 	if err == nil {
 		r.dropped = false
-		if r.State() == Quarantined { // nothing was here that had to give way
+		if r.State() == Quarantined { // there was no content to replace
 			all.step(r, Replaced, w.was)
 		}
 		r.setCause(Why{})
@@ -484,7 +495,7 @@ func (all *Replicas) finishOne(r *Replica, w *renewal) {
 	if past := (*pastError)(nil); errors.As(err, &past) && (w.was.Reason == "" || w.was.Reason == past.why.Reason) {
 		why = Why{past.why.Reason, "nothing of it is here, and " + past.why.Detail}
 	}
-	cause := why // that it is known by, and mended for
+	cause := why // it decides how the replica is renewed; the reason that is shown may be another
 	if here := (*hereError)(nil); errors.As(err, &here) {
 		why.Reason = whyFailing(err).Reason
 	}
@@ -492,7 +503,7 @@ func (all *Replicas) finishOne(r *Replica, w *renewal) {
 		why.Reason = BackupAway
 		if r.State() == CatchingUp {
 			r.explain(why)
-			return // the next round asks again
+			return // attach renews it again
 		}
 	}
 	if !all.step(r, Failed, why) && !all.step(r, Condemned, why) {
@@ -502,8 +513,8 @@ func (all *Replicas) finishOne(r *Replica, w *renewal) {
 	}
 }
 
-// rereading counts the replicas that catch up or are renewed, whatever for: those
-// that are new or have just started too.
+// rereading returns how many replicas catch up or are renewed, for any cause: also those
+// that are new, or catch up after a start.
 func (all *Replicas) rereading() (n int) {
 	for p := range all.replicas {
 		r := &all.replicas[p]

@@ -1,11 +1,14 @@
-// Package replica is a partition as an index node has it: its life, its
-// ingest, and the evidence by which it may answer. A node's replicas are one
-// [Replicas], which brings what is into line with what the cluster wants.
+// Package replica is a partition as an index node has it: its state, its ingest from the
+// log, and the evidence by which it may answer. A node's replicas are one [Replicas]. Its
+// reconciler, one goroutine, begins, renews and ends replicas until the node has those
+// that the cluster wants.
 //
-// Applying is a function of the log alone: what a record's bytes say decides
-// what becomes of it, on every replica alike. What is missing here, such as a
-// schema that has not come or room on the disk, holds the partition back until
-// it is there, and is told; no clock drops anything. See DESIGN.md.
+// The log of a partition has two streams in Kafka: the timeline, which are records, and
+// the features of entities. What a record's bytes say decides alone what becomes of it,
+// so that every replica of a partition comes to the same content. If something is missing
+// on this node, such as a schema that has not come or room on the disk, the partition is
+// held back until it is there, and the node says so. Nothing is dropped because time has
+// passed. See DESIGN.md.
 package replica
 
 import (
@@ -20,8 +23,8 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 )
 
-// Replica is one partition on this node. Readers use Look, RLock and Lag; the
-// rest belongs to [Replicas].
+// Replica is one partition on this node. Readers use its exported methods; all else
+// belongs to [Replicas].
 type Replica struct {
 	partition millrace.Partition
 	log       *slog.Logger
@@ -29,71 +32,69 @@ type Replica struct {
 	// mu orders readers and the writer: while it is held for reading, the
 	// store and the cache of the partition agree and do not change.
 	mu      sync.RWMutex
-	state   atomic.Int32
-	applied [kafka.Streams]atomic.Int64
-	clock   atomic.Int64 // the store's, where some type is kept by age
-	// commits counts twice what the writer committed, and is odd while it
-	// commits: who reads the same even number before and after has seen one
-	// state. It changes under mu.
+	state   atomic.Int32                // a State
+	applied [kafka.Streams]atomic.Int64 // the offset of each stream that is to be applied next
+	clock   atomic.Int64                // the store's clock of the partition, by which records age; kept only with Config.Aged
+	// commits is twice the number of commits, and odd during one. A reader that finds
+	// the same even number before and after has seen one state. It changes under mu.
 	commits atomic.Uint64
-	// fresh is the time up to which everything that was in the log is known to
-	// be applied; nil is none.
+	// fresh is the time up to which everything that was in the log is known to be
+	// applied; nil: not known.
 	fresh atomic.Pointer[moment]
-	// through is the time, in Unix milliseconds, up to which what came in is
-	// known to be applied: what partitioners had said before the end of the log
-	// was asked for that has been reached; 0 is not known.
+	// through is the time, in Unix milliseconds, up to which everything that came in
+	// from outside is known to be applied; 0: not known. See whole.
 	through atomic.Int64
-	// reading counts the times that reading the log began and ended anew; it
-	// is odd while the log is read. What was fetched under another count is
-	// dropped.
+	// reading counts how often reading the log began and ended. It is odd while the
+	// log is read. What was fetched under another count is dropped.
 	reading atomic.Uint64
-	// cold says that the replica is not announced, since the caches are not
-	// filled for it yet.
+	// cold says that the replica is not announced, since the caches are not filled
+	// for it yet.
 	cold  atomic.Bool
 	trail trail
 	stop  atomic.Pointer[stop] // where it is to stand still; nil: nowhere
-	// begins is where the log of each stream begins.
+	// begins is the offset at which the log of each stream begins.
 	begins [kafka.Streams]atomic.Int64
 	// again is when a renewal that failed is tried again, in Unix milliseconds.
 	again atomic.Int64
 
 	life struct {
 		sync.Mutex
-		why   Why
-		cause Why                  // what it was condemned for last
-		good  agreement            // of one that differs
-		since time.Time            // of the state
-		held  [kafka.Streams]*Held // what holds the streams back
-		// heldSince is when that first did for the same reason.
-		heldSince [kafka.Streams]time.Time
-		from      Origin // of what the store has
-		known     bool   // that origin
+		why       Why                      // why it is in its state
+		cause     Why                      // why it was condemned last; zero once that is mended
+		good      agreement                // up to where one that differs was right
+		since     time.Time                // since when it is in its state
+		held      [kafka.Streams]*Held     // what holds each stream back; nil: nothing
+		heldSince [kafka.Streams]time.Time // since when held has had the same reason
+		from      Origin                   // the log that the store's content was read from
+		known     bool                     // from is known
 	}
 
 	backlogs [kafka.Streams]backlog // of the ingest goroutine alone
-	marks    [kafka.Streams]marks   // of the reconciler alone
-	drained  time.Time              // when Draining ends; likewise
-	shorter  time.Time              // since when the log ends before what was applied; likewise
-	renewal  *renewal               // under way; likewise
-	sought   bool                   // a backup was, and there is none; likewise
-	gone     bool                   // the order to delete it was carried out; likewise
-	spared   bool                   // it was told that the order is not carried out; likewise
-	dropped  bool                   // the caches know it as empty, as it was then; likewise
+
+	// These belong to the reconciler alone.
+	marks   [kafka.Streams]marks
+	drained time.Time // when Draining ends
+	shorter time.Time // since when the log ends before what was applied; zero: it does not
+	renewal *renewal  // under way; nil: none
+	sought  bool      // a renewal has looked for a backup, and did not fail: do not look again
+	gone    bool      // the order to delete the partition was carried out
+	spared  bool      // the log says that the order to delete is not carried out
+	dropped bool      // the caches may still know timelines of it as empty, from after it was deleted
 }
 
-// Look is a replica at one moment, as a reader has it without a lock: it holds
-// if Commits is even and a later look has the same.
+// Look is a replica at one moment, as a reader sees it without a lock. What the reader
+// reads between two Looks is of one state if both have the same even Commits.
 type Look struct {
 	Commits uint64
-	Applied [kafka.Streams]int64
+	Applied [kafka.Streams]int64 // the offsets that are to be applied next
 	Clock   millrace.Time
 	State   State
 	whole   whole
 }
 
-// Look returns a replica as it is now. What is known of its age is read
-// first, for what is learned later may be of what is applied later; then the
-// commits.
+// Look returns a replica as it is now. It reads the age first: what becomes known of the
+// age later may be about records that are applied later. Then it reads the commits,
+// before all else.
 func (all *Replicas) Look(p millrace.Partition) Look {
 	r := &all.replicas[p]
 	whole := all.whole(r)
@@ -103,17 +104,17 @@ func (all *Replicas) Look(p millrace.Partition) Look {
 	}
 }
 
-// Unmoved reports whether nothing was committed since a look, nor the state
-// changed.
+// Unmoved reports whether since a look nothing was committed and the state has not changed.
 func (r *Replica) Unmoved(l *Look) bool { return r.commits.Load() == l.Commits && r.State() == l.State }
 
-// RLock holds the writer up until RUnlock: the store and the cache agree.
+// RLock holds the writer up until RUnlock. Until then the store and the caches agree on the
+// partition.
 func (r *Replica) RLock() { r.mu.RLock() }
 
 // RUnlock ends RLock.
 func (r *Replica) RUnlock() { r.mu.RUnlock() }
 
-// Barrier returns when whoever held the replica at its call has let go of it.
+// Barrier waits until every reader and writer that holds the lock now has released it.
 func (r *Replica) Barrier() {
 	r.mu.Lock()
 	r.mu.Unlock() //lint:ignore SA2001 a barrier
@@ -122,27 +123,27 @@ func (r *Replica) Barrier() {
 // State returns where the replica is in its life.
 func (r *Replica) State() State { return State(r.state.Load()) }
 
-// Holds reports whether what the store has of the replica is what it answers
-// with, or will once the log's end is reached. The caller holds the lock.
+// Holds reports whether the store's content is what the replica answers with now, or will
+// build on once it has reached the log's end. The caller holds the lock.
 func (r *Replica) Holds() bool {
 	s := r.State()
 	return s.Answers() || s == CatchingUp && r.reading.Load()%2 == 1
 }
 
-// Applied returns the next offsets of the two streams that answers do not
-// include yet.
+// Applied returns, for each stream, the first offset that answers do not include yet.
 func (r *Replica) Applied() [kafka.Streams]millrace.Offset {
 	return [kafka.Streams]millrace.Offset{millrace.Offset(r.applied[0].Load()), millrace.Offset(r.applied[1].Load())}
 }
 
-// Why returns why the replica is in its state, since when, and what holds its
-// ingest back, if anything does.
+// Why returns why the replica is in its state, and since when. If something holds its
+// ingest back, it returns that instead, unless the replica is quarantined or only being
+// compared.
 func (r *Replica) Why() (why Why, since time.Time) {
 	r.life.Lock()
 	defer r.life.Unlock()
 	if r.State() != Quarantined {
 		for s, h := range r.life.held {
-			if h != nil && h.Reason != Compared { // that is no fault
+			if h != nil && h.Reason != Compared { // to be compared is no fault
 				return Why{h.Reason, h.Err.Error()}, r.life.heldSince[s]
 			}
 		}
@@ -150,8 +151,8 @@ func (r *Replica) Why() (why Why, since time.Time) {
 	return r.life.why, r.life.since
 }
 
-// Irreplaceable says why a replica of this partition that is lost cannot be
-// made whole again from the log; none if it can, as far as is known.
+// Irreplaceable returns why a lost replica of this partition could not be made whole
+// again from the log; the zero Why if it could, as far as is known.
 func (r *Replica) Irreplaceable() Why {
 	for s := range r.begins {
 		if begin := r.begins[s].Load(); begin > 0 && r.State().Answers() {
@@ -161,8 +162,8 @@ func (r *Replica) Irreplaceable() Why {
 	return Why{}
 }
 
-// step moves the replica by an event, and reports whether that changed its
-// state. What an operator has quarantined is not replaced before it is released.
+// step moves the replica by an event, and reports whether that changed its state. A
+// replica that an operator has quarantined ignores Replaced.
 func (r *Replica) step(e Event, why Why) bool {
 	r.life.Lock()
 	defer r.life.Unlock()
@@ -171,7 +172,7 @@ func (r *Replica) step(e Event, why Why) bool {
 	if !moved || e == Replaced && r.life.why.Reason == ByOperator {
 		return false
 	}
-	if now == Absent || after == CatchingUp { // nothing of it is cached
+	if now == Absent || after == CatchingUp { // the caches have nothing of it
 		r.cold.Store(true)
 	}
 	r.state.Store(int32(after))
@@ -184,8 +185,8 @@ func (r *Replica) step(e Event, why Why) bool {
 	return true
 }
 
-// condemnedFor returns what the replica was condemned for last, for as long as
-// that is not mended.
+// condemnedFor returns what the replica was condemned for last; the zero Why if that is
+// mended.
 func (r *Replica) condemnedFor() Why {
 	r.life.Lock()
 	defer r.life.Unlock()
@@ -204,7 +205,7 @@ func (r *Replica) stateSince() time.Time {
 	return r.life.since
 }
 
-// explain changes the reason of the present state, unless that is an operator's.
+// explain changes the reason of the present state, unless it is an operator's quarantine.
 func (r *Replica) explain(why Why) {
 	r.life.Lock()
 	defer r.life.Unlock()
@@ -220,7 +221,7 @@ func (r *Replica) byOperator() bool {
 	return r.State() == Quarantined && r.life.why.Reason == ByOperator
 }
 
-// origin returns which log the store's part was read from.
+// origin returns which log the store's content was read from.
 func (r *Replica) origin() Origin {
 	r.life.Lock()
 	defer r.life.Unlock()
@@ -248,10 +249,9 @@ func (r *Replica) setHeld(s kafka.Stream, h *Held) {
 	r.life.held[s] = h
 }
 
-// UnknownAge is the age of a replica of which nothing has been confirmed yet,
-// as after a start without Kafka: longer than any that is known.
+// UnknownAge is the age of a replica of which nothing is confirmed yet, for example after
+// a start without Kafka. It is longer than any known age.
 const UnknownAge = 365 * 24 * time.Hour
 
-// age is how old an answer may be: the time since all that was in the log is
-// known to have been applied.
+// age returns the time since when all that was in the log is known to have been applied.
 func (r *Replica) age(now time.Time) time.Duration { return r.fresh.Load().age(now) }

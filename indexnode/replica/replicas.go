@@ -25,34 +25,39 @@ import (
 
 // Host is the node that replicas belong to.
 type Host interface {
-	// Written keeps the caches equal to the store after a commit: what records
-	// did, and whose features changed. The caller holds the partition's lock
+	// Written updates the caches after a commit: changes are what the records did, and
+	// routes the entities whose features changed. The caller holds the partition's lock
 	// for writing.
 	Written(s kafka.Stream, changes []store.Change, routes []millrace.Entity)
-	// Forget empties the caches: the store has less than they, or other.
+	// Forget empties the caches of all partitions. It is called when they may have
+	// something that the store does not have.
 	Forget()
 	// ForgetPartition removes from the caches all timelines that the store has
 	// of a partition. Nobody reads or writes the partition meanwhile.
 	ForgetPartition(millrace.Partition) error
-	// HasFeatures says that some entity has features.
+	// HasFeatures is called when the store is known to have features of some entity.
 	HasFeatures()
-	// Applied and Refused count.
+	// Applied counts the changes of a commit, and the records that it was made of.
 	Applied(s kafka.Stream, changes []store.Change, records int)
+	// Refused counts a record that is refused.
 	Refused(reason schemas.Reason)
 }
 
-// Letters keeps what is refused; see kafka.Producer.
+// Letters sends refused records to the topic of dead letters; see kafka.Producer.
 type Letters interface {
 	ProduceThen(ctx context.Context, o kafka.Outgoing, then func(error))
 }
 
-// SchemaLog tells of schemas that come; see schemalog.Log.
+// SchemaLog says which schemas have come or are refused; see schemalog.Log. The channel
+// of Moved is closed when something new comes.
 type SchemaLog interface {
 	Moved() <-chan struct{}
 	Refused(millrace.Fingerprint) bool
 }
 
-// Input tells up to when what came in is in the log; see progress.Log.
+// Input says up to when everything that came in from outside is in the log, as
+// partitioners report it; see progress.Log. known is false if no partitioner has ever
+// reported. The channel of Moved is closed at the next report.
 type Input interface {
 	Through() (through time.Time, known bool)
 	Moved() <-chan struct{}
@@ -60,40 +65,40 @@ type Input interface {
 
 // Warmer fills the caches for a replica before it is announced, within a bound.
 type Warmer interface {
-	// Warm reports whether a partition need not be waited for, and else how far
-	// it is. The first call of a replica's life begins the warming; what ends
-	// it calls [Replicas.Wake].
+	// Warm reports whether the caches are filled for a partition, or its time for
+	// that is over. If not, progress says how far it is. The first call for a replica
+	// begins the warming, which calls [Replicas.Wake] when it ends.
 	Warm(p millrace.Partition) (warm bool, progress string)
 	// Cool says that the partition is no longer hosted.
 	Cool(p millrace.Partition)
 }
 
-// Config is what replicas work with. All of it is required, but for Input,
-// Keeps, Backups, Waited and Warmer.
+// Config is what replicas work with. Run needs all of it but Input, Keeps, Backups,
+// Waited and Warmer. Without Run, for [Replicas.Serve] and [Replicas.Bring], there is no
+// Consumer either.
 type Config struct {
 	Store     *store.Store
 	Consumer  *streams.Consumer
 	Topics    kafka.Topics
-	Node      millrace.NodeID // who has the replicas; only with Backups
+	Node      millrace.NodeID // this node; needed with Backups
 	Schemas   *registry.Registry
 	SchemaLog SchemaLog
 	Letters   Letters
 	Input     Input // nil: nothing is known of what comes in
 	Host      Host
-	Aged      bool // some type is kept by age
+	Aged      bool // the retention of some content type goes by age
 	// Limit is how old an answer may be without being flagged.
 	Limit time.Duration
-	// Keeps reports why the log does not keep all that a new replica needs, or
-	// cannot be asked; nil: it is believed to.
+	// Keeps returns why the log does not keep all that a new replica needs, or cannot
+	// be asked. Nil: the log is taken to keep it.
 	Keeps func(context.Context) error
-	// Backups are where partitions come from that have nothing, or nothing that
-	// can be trusted or continued; nil: there are none.
+	// Backups are the source of a partition of which this node has nothing, or nothing
+	// that can be trusted or continued. Nil: there are none.
 	Backups Backups
-	// Waited reports whether a partition has fewer ready replicas than it
-	// should, so that somebody waits for it to be renewed; nil: always.
+	// Waited reports whether a partition has fewer ready replicas than wanted, so that
+	// its renewal is urgent. Nil: every renewal is.
 	Waited func(millrace.Partition) bool
-	// Warmer is waited for before a replica is announced whose timelines are
-	// not cached yet; nil: nothing is.
+	// Warmer fills the caches before a replica is announced. Nil: nothing does.
 	Warmer Warmer
 	Log    *slog.Logger
 }
@@ -104,29 +109,33 @@ type Replicas struct {
 	replicas [partition.Count]Replica
 	ingest   ingest
 	told     teller
-	keeps    struct { // of the reconciler: what Config.Keeps said
+	keeps    struct { // of the reconciler: what Config.Keeps said last, and when
 		at  time.Time
 		err error
 	}
-	renewals  sync.WaitGroup            // all that are under way, and records of them
-	renewing  chan struct{}             // holds a token for each renewal that works and is waited for
-	unhurried chan struct{}             // holds one for the one that is not
-	dropping  *Replica                  // of the reconciler: which is being deleted
-	dropAfter time.Time                 // likewise: when a deletion that failed is tried again
-	begun     time.Time                 // of the reconciler: when it was asked where the log begins
+	renewals  sync.WaitGroup            // all renewals under way, and the records that are written of them
+	renewing  chan struct{}             // holds a token for each urgent renewal at work
+	unhurried chan struct{}             // holds a token for the one other renewal at work
+	dropping  *Replica                  // of the reconciler: the replica that is being deleted; nil: none
+	dropAfter time.Time                 // of the reconciler: when a deletion that failed is tried again
+	begun     time.Time                 // of the reconciler: when Kafka was last asked where the log begins
 	changed   chan struct{}             // holds one token when the reconciler should look
-	moved     chan struct{}             // holds one token when states changed
-	drainFor  time.Duration             // see drainFor
-	seekFor   time.Duration             // see seekBackupFor
+	moved     chan struct{}             // see Moved
+	drainFor  time.Duration             // the constant drainFor, but in tests
+	seekFor   time.Duration             // the constant seekBackupFor, but in tests
 	answered  atomic.Pointer[time.Time] // when the backups last answered; nil: never
-	paused    atomic.Int64              // until when nothing is applied, Unix ms; 0: it is
-	through   atomic.Int64              // up to when input is in the log, Unix ms; 0: not known
+	paused    atomic.Int64              // until when nothing is applied, Unix ms; 0: there is no pause
+
+	// through is the time up to which everything that came in from outside is in the
+	// log, as partitioners report it, in Unix ms. 0: no partitioner has ever
+	// reported; 1: some have, and have proven nothing yet.
+	through atomic.Int64
 
 	mu struct {
 		sync.Mutex
-		wanted topology.Set
-		drop   topology.Set
-		lost   map[millrace.Partition]error // see lost
+		wanted topology.Set                 // what Want said last
+		drop   topology.Set                 // what Drop said last
+		lost   map[millrace.Partition]error // see the method lost
 	}
 }
 
@@ -143,7 +152,7 @@ func New(cfg Config) *Replicas {
 	return all
 }
 
-// Configure gives replicas what they work with, before Run.
+// Configure replaces the configuration. Call it before Run.
 func (all *Replicas) Configure(cfg Config) {
 	all.cfg = cfg
 	all.ingest.cfg = &all.cfg
@@ -156,8 +165,8 @@ func (all *Replicas) Configure(cfg Config) {
 // Of returns the replica of a partition.
 func (all *Replicas) Of(p millrace.Partition) *Replica { return &all.replicas[p] }
 
-// Run reads the log and brings what is into line with what is wanted, until
-// ctx is done: no outage and no damage ends it.
+// Run reads the log and reconciles the replicas with what Want says, until ctx ends. No
+// outage and no damage ends it. It returns ctx's error.
 func (all *Replicas) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return all.ingest.run(ctx) })
@@ -166,8 +175,8 @@ func (all *Replicas) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// Want says which partitions this node is to host. What is no longer hosted
-// stays on disk until Drop names it: a mistaken map must not delete anything.
+// Want sets the partitions that this node is to host. Any other partition stays on the
+// disk until Drop names it: a mistaken map of the cluster must not delete anything.
 func (all *Replicas) Want(set topology.Set) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -175,8 +184,8 @@ func (all *Replicas) Want(set topology.Set) {
 	poke(all.changed)
 }
 
-// Drop says which partitions this node is to delete from its disk, unless it is
-// to host them.
+// Drop sets the partitions that this node is to delete from its disk. Those that it is to
+// host are not deleted.
 func (all *Replicas) Drop(set topology.Set) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -184,15 +193,15 @@ func (all *Replicas) Drop(set topology.Set) {
 	poke(all.changed)
 }
 
-// orders returns what is to be hosted, and what to be deleted.
+// orders returns what Want and Drop said last.
 func (all *Replicas) orders() (wanted, drop topology.Set) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	return all.mu.wanted, all.mu.drop
 }
 
-// Moved has a token when a replica changed its state, or a pause began or ended,
-// since it was last taken.
+// Moved returns a channel that holds a token if a replica has changed its state, or a
+// pause has begun or ended, since the last token was taken.
 func (all *Replicas) Moved() <-chan struct{} { return all.moved }
 
 func poke(c chan struct{}) {
@@ -202,7 +211,8 @@ func poke(c chan struct{}) {
 	}
 }
 
-// step moves a replica and says so.
+// step moves a replica by an event, and reports whether that changed its state. A change is
+// announced on Moved.
 func (all *Replicas) step(r *Replica, e Event, why Why) bool {
 	if !r.step(e, why) {
 		return false
@@ -214,8 +224,8 @@ func (all *Replicas) step(r *Replica, e Event, why Why) bool {
 	return true
 }
 
-// Pause has nothing applied until a time, whatever the log brings; the zero time
-// ends a pause. It goes on by itself then, a moment later, and after a restart.
+// Pause has ingest apply nothing until a time. Ingest then goes on by itself, within half
+// a second. The zero time ends a pause at once, and so does a restart.
 func (all *Replicas) Pause(until time.Time) {
 	ms := int64(0)
 	if !until.IsZero() {
@@ -223,10 +233,10 @@ func (all *Replicas) Pause(until time.Time) {
 	}
 	all.paused.Store(ms)
 	all.ingest.wake()
-	poke(all.moved) // it is told, whether a record waits or not
+	poke(all.moved) // the node announces it, even if no record waits
 }
 
-// Paused returns until when nothing is applied; the zero time if it is.
+// Paused returns until when nothing is applied; the zero time if there is no pause.
 func (all *Replicas) Paused(now time.Time) time.Time {
 	if until := all.paused.Load(); until > now.UnixMilli() {
 		return time.UnixMilli(until)
@@ -234,12 +244,12 @@ func (all *Replicas) Paused(now time.Time) time.Time {
 	return time.Time{}
 }
 
-// Wake has the reconciler look soon.
+// Wake has the reconciler look at all replicas soon.
 func (all *Replicas) Wake() { poke(all.changed) }
 
-// Condemn takes a partition out of service: what it has cannot be trusted or
-// continued. It reports whether that changed anything: what is being replaced
-// already is not known yet, and cannot be condemned.
+// Condemn takes a partition out of service because its content cannot be trusted or
+// continued. It reports whether that changed the state. A replica whose content is being
+// replaced cannot be condemned: what was found is about the old content.
 func (all *Replicas) Condemn(p millrace.Partition, why Why) bool {
 	r := &all.replicas[p]
 	if !all.step(r, Condemned, why) {
@@ -251,16 +261,16 @@ func (all *Replicas) Condemn(p millrace.Partition, why Why) bool {
 	return true
 }
 
-// CondemnDamaged takes a partition out of service if the store has it in
-// quarantine now, and reports whether that changed anything. What somebody found
-// of it may be of what was replaced since.
+// CondemnDamaged takes a partition out of service if the store has quarantined it, and
+// reports whether that changed the state. It asks the store anew: damage that the caller
+// found may be in content that was replaced since.
 func (all *Replicas) CondemnDamaged(p millrace.Partition) bool {
 	err := all.cfg.Store.Quarantined(p)
 	return errors.Is(err, store.ErrCorrupt) && all.Condemn(p, whyQuarantined(err))
 }
 
-// lost notes what reading a log said that does not have what comes next. The
-// reconciler asks Kafka for the rest.
+// lost notes the error by which reading ended since the log does not have what comes
+// next. It ends reading; the reconciler then asks Kafka for the state of the log.
 func (all *Replicas) lost(r *Replica, err error) {
 	all.mu.Lock()
 	all.mu.lost[r.partition] = err
@@ -278,32 +288,32 @@ func (all *Replicas) stopReading(r *Replica) {
 	if n := r.reading.Load(); n%2 == 0 || !r.reading.CompareAndSwap(n, n+1) {
 		return
 	}
-	if all.cfg.Consumer != nil { // or it is served without a log
+	if all.cfg.Consumer != nil { // it is nil for what Serve serves
 		all.cfg.Consumer.Remove(both(r.partition)...)
 	}
 }
 
-// both returns the timeline and the features partition.
+// both returns the two streams of a partition.
 func both(p millrace.Partition) []kafka.TopicPartition {
 	return []kafka.TopicPartition{{Stream: kafka.Timeline, Partition: p}, {Stream: kafka.Features, Partition: p}}
 }
 
-// TrueAge is how old an answer by a replica may be.
+// TrueAge returns how old an answer by a replica may be; UnknownAge if that is not known.
 func (all *Replicas) TrueAge(p millrace.Partition, now time.Time) time.Duration {
 	return all.whole(&all.replicas[p]).age(now)
 }
 
-// whole returns up to when a replica has all that came in.
+// whole returns up to when a replica has all that came in from outside.
 func (all *Replicas) whole(r *Replica) whole {
 	through, fresh := all.through.Load(), r.fresh.Load()
-	if through == 0 { // no partitioner ever wrote: the log is all that there is
+	if through == 0 { // no partitioner has ever reported: what is in the log is all there is
 		return whole{fresh, math.MaxInt64}
 	}
 	return whole{fresh, min(through, r.through.Load())}
 }
 
-// Proven reports whether partitioners have proven that what came in up to some
-// time is in the log, and every replica has reached such a time.
+// Proven reports whether partitioners have proven that everything that came in up to some
+// time is in the log, and the age of every replica is known.
 func (all *Replicas) Proven(now time.Time) bool {
 	for p := range all.replicas {
 		if r := &all.replicas[p]; r.State() != Absent && all.TrueAge(r.partition, now) == UnknownAge {
@@ -313,12 +323,12 @@ func (all *Replicas) Proven(now time.Time) bool {
 	return all.through.Load() > 1
 }
 
-// Age is the same where it is longer than the limit, and 0 otherwise.
+// Age returns the TrueAge of a replica if it is longer than Config.Limit, and else 0.
 func (all *Replicas) Age(p millrace.Partition, now time.Time) time.Duration {
 	return all.beyond(all.TrueAge(p, now))
 }
 
-// AgeOf is the Age of what was looked at.
+// AgeOf returns the Age of a replica as it was at a look.
 func (all *Replicas) AgeOf(l *Look, now time.Time) time.Duration {
 	return all.beyond(l.whole.age(now))
 }
@@ -330,8 +340,9 @@ func (all *Replicas) beyond(age time.Duration) time.Duration {
 	return 0
 }
 
-// Serve makes a partition ready as it is in the store, up to a time, for who
-// applies by Bring and has no log.
+// Serve makes a partition ready with the content that the store has. fresh is the time up
+// to which that content counts as confirmed. It is for callers that have no log, do not
+// call Run, and apply records by Bring.
 func (all *Replicas) Serve(p millrace.Partition, fresh time.Time) {
 	r := &all.replicas[p]
 	all.load(r)
@@ -340,8 +351,9 @@ func (all *Replicas) Serve(p millrace.Partition, fresh time.Time) {
 	r.state.Store(int32(Ready))
 }
 
-// load takes over what the store has of a partition. What reading the log said
-// was about what was there before.
+// load sets the replica's offsets, clock and trail to what the store has of the
+// partition. An error of reading that was noted is forgotten: it was about the content
+// before.
 func (all *Replicas) load(r *Replica) {
 	all.mu.Lock()
 	delete(all.mu.lost, r.partition)
@@ -356,10 +368,11 @@ func (all *Replicas) load(r *Replica) {
 	}
 }
 
-// ErrHeld is what Bring returns for what is held back.
+// ErrHeld is the error of Bring if a record could not be applied.
 var ErrHeld = errors.New("replica: held back")
 
-// Bring applies what one poll of the log would bring, at once; see Serve.
+// Bring applies a fetch at once, in place of a poll of the log; see Serve. It waits for
+// dead letters until ctx ends, and for nothing else.
 func (all *Replicas) Bring(ctx context.Context, f streams.Fetched) error {
 	r := &all.replicas[f.Partition]
 	f.From, f.Epoch = millrace.Offset(r.applied[f.Stream].Load()), -1
@@ -371,7 +384,7 @@ func (all *Replicas) Bring(ctx context.Context, f streams.Fetched) error {
 		case err == nil:
 			return nil
 		case errors.As(err, &h) && h.Reason == DeadLetters && wait.For(ctx, time.Millisecond) == nil:
-			continue // they are on their way
+			continue // the dead letters are on their way
 		}
 		return fmt.Errorf("%w: %w", ErrHeld, err)
 	}

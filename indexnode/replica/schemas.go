@@ -9,14 +9,13 @@ import (
 	"github.com/millrace/millrace/schemas/registry"
 )
 
-// StoredSchemas keeps a registry in a node's store.
+// StoredSchemas returns a node's store as the store of a registry of schemas.
 func StoredSchemas(s *store.Store) registry.Store { return storedSchemas{s} }
 
 type storedSchemas struct{ s *store.Store }
 
-// SchemaRow is a schema as the store has it: the place in the order of
-// admission, as uvarint, and the JSON; of a retired one a zero goes before
-// that.
+// SchemaRow returns a schema as the store keeps it: its place in the order of admission,
+// as a uvarint that is not 0, and its JSON. A retired one has a zero byte before these.
 func SchemaRow(x registry.StoredSchema) []byte {
 	var row []byte
 	if x.Retired {

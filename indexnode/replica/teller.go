@@ -7,40 +7,40 @@ import (
 )
 
 const (
-	// tellAfter is how long something is wrong before it is said: what passes
-	// by itself, as at a start, is none of anybody's business.
+	// tellAfter is how long something must be wrong before it is logged: what passes by
+	// itself, as at a start, needs nobody.
 	tellAfter = 3 * time.Second
-	// tellEvery is how often what goes on being wrong is said again.
+	// tellEvery is how often something that stays wrong is logged again.
 	tellEvery = time.Minute
 )
 
-// teller says what holds replicas back: when it has lasted a little, once a
-// minute, and when it ends, for all of them together.
+// teller logs what holds replicas back, a line for each reason and not for each replica:
+// once it has lasted for tellAfter, then every tellEvery, and when it ends.
 type teller struct {
 	log *slog.Logger
 	mu  struct {
 		sync.Mutex
-		away  error
-		since map[Reason]time.Time
-		said  map[Reason]time.Time
+		away  error                // see kafkaAway
+		since map[Reason]time.Time // when each reason came up
+		said  map[Reason]time.Time // when it was last logged
 	}
 }
 
-// kafkaAway notes whether Kafka says where the log ends.
+// kafkaAway notes why Kafka does not say where the log ends; nil: it does.
 func (t *teller) kafkaAway(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.mu.away = err
 }
 
-// away returns why Kafka did not say where the log ends, or nil.
+// away returns what kafkaAway noted last.
 func (t *teller) away() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.mu.away
 }
 
-// tell logs what is wrong by reason.
+// tell logs what is wrong with replicas now, by reason, if its time has come.
 func (t *teller) tell(all *Replicas) {
 	type fault struct {
 		partitions int
@@ -53,7 +53,7 @@ func (t *teller) tell(all *Replicas) {
 			continue
 		}
 		why, _ := r.Why()
-		if why.Reason == Warming { // which is bounded, and as it should be
+		if why.Reason == Warming { // it is normal, and ends after a bounded time
 			continue
 		}
 		f := faults[why.Reason]

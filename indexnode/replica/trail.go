@@ -12,48 +12,46 @@ import (
 	"github.com/millrace/millrace/internal/wait"
 )
 
-// Replicas of a partition can be compared where they have been at equal
-// offsets. That they have is arranged so:
+// Replicas of a partition are compared by the digests that they had at equal offsets.
+// These are the rules that give them equal offsets:
 //
-// The store's digest is two, one of each stream, and each is a function of its
-// own stream's log up to its own offset: nothing that is applied of one stream
-// looks at the other. So the streams are compared apart, and it does not matter
-// at which offset the other one stood.
+// The store keeps one digest for each stream of a partition. It is a function of that
+// stream's log up to the stream's own offset, and of nothing in the other stream. So each
+// stream is compared by itself, at whatever offset the other one stands.
 //
-// A commit ends at every offset that is a multiple of markEvery. Where else it
-// ends depends on what one fetch brought, which is another thing on every
-// replica. So all replicas of a busy partition pass the same marks, and each
-// keeps its digests at the last marks. Replicas of a partition that is not busy
-// stand at the same offset, or end their commits at the same few records: so
-// each keeps the last commits, too.
+// A mark is an offset that is a multiple of markEvery. A commit ends at every mark. Where
+// else commits end depends on what each fetch returned, and differs between replicas. So
+// all replicas of a busy partition pass the same marks, and each keeps its digests at the
+// last of them. Replicas of a partition that is not busy stand at the same offset, or end
+// their commits at the same few records. So each also keeps its digests at the last
+// commits.
 //
-// A mark needs no record of its own: where the offset belongs to a
-// transaction's end, the commit ends there all the same, and holds every record
-// before it.
+// No record need have the offset of a mark. If the end of a transaction has it, the
+// commit ends there all the same, and holds every record before it.
 
 const (
-	// markEvery is the distance of marks. A commit costs some microseconds
-	// beside its records, and they take more than that each.
+	// markEvery is the distance of marks, in offsets. A commit costs some
+	// microseconds more than its records, and each of these costs more than that.
 	markEvery = 1024
-	// keptPasses is how many marks a replica keeps of a stream, and how many
-	// other commits. It bounds how far one replica may be behind another and
-	// still be compared with it: 32,000 records.
+	// keptPasses is how many marks, and how many commits, a replica keeps of each
+	// stream. So a replica that is up to about 32,000 records behind another can be
+	// compared with it.
 	keptPasses = 32
 )
 
-// Pass is the digest of a stream at an offset that a replica passed.
+// Pass is an offset of a stream that a replica has passed, and the stream's digest there.
 type Pass struct {
 	At     millrace.Offset
 	Digest uint64
 }
 
-// trail is where a replica has been since it last began to read the log.
+// trail has the passes of a replica since it last began to read the log.
 type trail struct {
 	sync.Mutex
-	marks, commits [kafka.Streams][]Pass // ascending
+	marks, commits [kafka.Streams][]Pass // ascending, at most keptPasses each
 }
 
-// begin forgets what was: the replica starts anew at some state.
+// begin forgets all passes but the one at which the replica begins.
 func (t *trail) begin(at [kafka.Streams]millrace.Offset, d store.Digest) {
 	t.Lock()
 	defer t.Unlock()
@@ -62,7 +60,7 @@ func (t *trail) begin(at [kafka.Streams]millrace.Offset, d store.Digest) {
 	}
 }
 
-// pass notes the digest after a commit.
+// pass notes the digest of a stream after a commit that ended at an offset.
 func (t *trail) pass(s kafka.Stream, at millrace.Offset, d store.Digest) {
 	p := Pass{at, d.Content}
 	if s == kafka.Features {
@@ -76,7 +74,7 @@ func (t *trail) pass(s kafka.Stream, at millrace.Offset, d store.Digest) {
 	t.commits[s] = push(t.commits[s], p)
 }
 
-// push appends, and forgets the oldest beyond keptPasses.
+// push appends a pass, and drops the oldest if there are more than keptPasses.
 func push(to []Pass, p Pass) []Pass {
 	if len(to) == keptPasses {
 		copy(to, to[1:])
@@ -85,9 +83,8 @@ func push(to []Pass, p Pass) []Pass {
 	return append(to, p)
 }
 
-// Trail returns the digests of a replica at offsets that it has passed, of each
-// stream, ascending; the last of them is where it is. Those before are of marks
-// and commits.
+// Trail returns, for each stream, the passes of a replica that it keeps, ascending. The
+// last is where it is now.
 func (r *Replica) Trail() (all [kafka.Streams][]Pass) {
 	r.trail.Lock()
 	defer r.trail.Unlock()
@@ -103,8 +100,8 @@ func (r *Replica) Trail() (all [kafka.Streams][]Pass) {
 	return all
 }
 
-// Log returns which log the replica's offsets are of, in a form to compare;
-// empty if it is not known.
+// Log returns which log the replica's offsets are of, as text to compare (see LogOf);
+// empty if that is not known.
 func (r *Replica) Log() string {
 	r.life.Lock()
 	defer r.life.Unlock()
@@ -114,14 +111,14 @@ func (r *Replica) Log() string {
 	return kafka.LogID{Cluster: r.life.from.Cluster, Topics: r.life.from.Topics}.String()
 }
 
-// HasPast reports whether the replica has what was before its log.
+// HasPast reports whether the replica has records from before its log; see Origin.
 func (r *Replica) HasPast() bool { return r.origin().Past }
 
-// maxStop bounds how long a replica stands still to be compared: less than what
-// makes its answers old.
+// maxStop is how long a replica stands still at most to be compared. It is half of the
+// default age from which answers are flagged as old.
 const maxStop = 4 * time.Second
 
-// stop is where a replica is to stand still.
+// stop says at which offsets a replica is to stand still.
 type stop struct {
 	at [kafka.Streams]millrace.Offset
 }
@@ -134,8 +131,9 @@ type Stop struct {
 	done context.CancelFunc
 }
 
-// Stop has a replica stand still where it is. It goes on by itself after some
-// seconds, or when the Stop is let go of.
+// Stop has a replica stand still at its offsets, so that it can be compared. It goes on
+// after maxStop, when ctx ends, or at [Stop.Release]. A replica that does not answer,
+// does not read its log or stands still already is an error.
 func (all *Replicas) Stop(ctx context.Context, p millrace.Partition) (*Stop, error) {
 	r := &all.replicas[p]
 	st := &Stop{all: all, r: r}
@@ -159,7 +157,7 @@ func (all *Replicas) Stop(ctx context.Context, p millrace.Partition) (*Stop, err
 	return st, nil
 }
 
-// At returns where the replica is.
+// At returns the offsets at which the replica is.
 func (st *Stop) At() [kafka.Streams]millrace.Offset { return st.r.Applied() }
 
 // Move lets the replica go on up to some offsets, and waits until it is there.
@@ -190,7 +188,8 @@ func (st *Stop) Move(to [kafka.Streams]millrace.Offset) error {
 	return nil
 }
 
-// Contents fixes what the replica holds, while it stands still.
+// Contents returns a snapshot of what the replica holds. It fails if the replica has gone
+// on.
 func (st *Stop) Contents() (*store.Contents, error) {
 	c, err := st.all.cfg.Store.Contents(st.r.partition)
 	if err == nil && st.ctx.Err() != nil {
@@ -203,8 +202,9 @@ func (st *Stop) Contents() (*store.Contents, error) {
 // Release lets the replica go on.
 func (st *Stop) Release() { st.done() }
 
-// bound returns where a commit of a stream has to end that begins at an offset:
-// at the next mark, or where the replica is to stand still.
+// bound returns the offset at which a commit has to end that begins at the offset
+// applied: the next mark, or where the replica is to stand still. stops says that it is
+// the latter.
 func (r *Replica) bound(s kafka.Stream, applied millrace.Offset) (end millrace.Offset, stops bool) {
 	end = (applied/markEvery + 1) * markEvery
 	if st := r.stop.Load(); st != nil && st.at[s] <= end {

@@ -11,10 +11,10 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// Stream is one of the two topics a partition consumes.
+// Stream is one of the two topics that a partition is read from.
 type Stream uint8
 
-// The streams.
+// The streams: records of timelines, and features.
 const (
 	Content Stream = iota
 	FeatureStream
@@ -29,11 +29,12 @@ type Batch struct {
 	schemas []schemaRow
 }
 
+// ops is what a batch does to one partition.
 type ops struct {
 	list    []op
-	applied [2]millrace.Offset
-	set     [2]bool
-	origin  []byte // nil leaves it as it is
+	applied [2]millrace.Offset // by Stream, the next offset to read
+	set     [2]bool            // by Stream, whether applied says something
+	origin  []byte             // nil leaves it as it is
 }
 
 type op struct {
@@ -84,29 +85,27 @@ func (b *Batch) PutFeatures(p millrace.Partition, e millrace.Entity, f Features)
 	o.list = append(o.list, op{kind: opFeatures, timeline: millrace.Timeline{Entity: e}, features: f})
 }
 
-// SetClock tells the log's own time, the timestamp of the Kafka record that
-// the next Put came from. Retention by age counts from it, so that it needs to
-// be called only where there is any. A clock that goes back is ignored.
+// SetClock sets the partition's clock, the log's own time: the timestamp of the Kafka record
+// that the next Put came from. Retention by age counts from it, so that it need not be called
+// where there is no such retention. A time before the present clock is ignored.
 func (b *Batch) SetClock(p millrace.Partition, at millrace.Time) {
 	o := b.of(p)
 	o.list = append(o.list, op{kind: opClock, record: millrace.Record{Time: at}})
 }
 
-// SetApplied tells the next offset to read of a partition's stream once the
-// batch is applied.
+// SetApplied sets the next offset to read of a partition's stream once the batch is applied.
 func (b *Batch) SetApplied(p millrace.Partition, s Stream, next millrace.Offset) {
 	o := b.of(p)
 	o.applied[s], o.set[s] = next, true
 }
 
-// MaxOriginBytes bounds what [Batch.SetOrigin] keeps.
+// MaxOriginBytes bounds the length of an origin; see [Batch.SetOrigin].
 const MaxOriginBytes = 1 << 10
 
-// SetOrigin replaces a partition's origin: what the caller wants to know of the
-// log that the partition was read from. It reaches the disk together with the
-// offsets, goes with Checkpoint and Restore, is gone after DropPartition, and is not
-// part of the digest. The store does not read it. Apply refuses one of more
-// than MaxOriginBytes.
+// SetOrigin replaces a partition's origin: what the caller wants to know of the log that
+// the partition was read from. It reaches the disk together with the offsets, is part of a
+// Checkpoint and taken over by Restore, is gone after DropPartition, and is not part of the
+// digest. The store does not interpret it. Apply refuses one of more than MaxOriginBytes.
 func (b *Batch) SetOrigin(p millrace.Partition, origin []byte) {
 	b.of(p).origin = append(make([]byte, 0, len(origin)), origin...)
 }
@@ -133,7 +132,7 @@ type ChangeKind uint8
 
 // The kinds of change.
 const (
-	Ignored  ChangeKind = iota // what was there wins, or retention excludes it
+	Ignored  ChangeKind = iota // the version that was there wins, or retention excludes the record
 	Inserted                   // a new id
 	Replaced                   // a newer version of a known id, perhaps at another time
 	Deleted                    // a tombstone that wins; its record, if there was one, is gone
@@ -143,7 +142,7 @@ func (k ChangeKind) String() string {
 	return [...]string{"ignored", "inserted", "replaced", "deleted"}[k]
 }
 
-// Change is what one Put did, for the caches to be written through.
+// Change is what one Put did, so that callers can do the same to their caches.
 type Change struct {
 	Partition millrace.Partition
 	Timeline  millrace.Timeline
@@ -152,20 +151,19 @@ type Change struct {
 	// Newest says that the record is newer than every other of the timeline,
 	// live or not: a cache may append it.
 	Newest bool
-	// Old is the version that was there, without its body: its Time may be
-	// another. Valid when HadOld.
+	// Old is the version that was there, without its body. Its Time may differ from the
+	// record's. It is valid only if HadOld.
 	Old    millrace.Record
 	HadOld bool
 }
 
 // Apply applies a batch and appends what each Put did to changes, which may be
-// nil. From its return on, reads see the batch; the disk has it after the next
-// flush, and the log replays it if the process ends before. Partitions fail
-// alone: the error joins those of the partitions that failed, each of which is
-// at what Applied says, while the others have applied their part. Changes of a
-// partition that failed are not reported.
+// nil. From its return on, reads see the batch. The disk has it after the next
+// flush, and the log replays it if the process ends before. Each partition fails by itself:
+// the error joins those of the partitions that failed. A partition that failed is at what
+// Applied says, and its changes are not reported; the others have applied their part.
 //
-// [ErrDiskFull] refuses the whole batch, unchanged.
+// With [ErrDiskFull], nothing of the batch is applied, and it may be applied later.
 func (s *Store) Apply(b *Batch, changes []Change) ([]Change, error) {
 	if s.closed.Load() {
 		return changes, ErrClosed
@@ -203,7 +201,7 @@ func (s *Store) applyTo(n millrace.Partition, o *ops, changes []Change) ([]Chang
 		err = p.rewound
 	}
 	if err != nil {
-		p.rewound = nil // its writer hears of it
+		p.rewound = nil // this call tells its writer
 		return changes, err
 	}
 	before := p.bytes
@@ -217,9 +215,11 @@ func (s *Store) applyTo(n millrace.Partition, o *ops, changes []Change) ([]Chang
 	return changes, err
 }
 
-// rewind undoes everything applied since the last flush, because part of a
-// batch failed: in between would be a state that no offset describes. The next writer
-// hears of it, whoever else is told: it would go on behind a hole. p.mu is held.
+// rewind undoes everything applied since the last flush, because part of a batch failed: a
+// partition with only some of a batch has a state that no offset describes. It returns an
+// [ErrRewound], or an [ErrCorrupt] if the partition is quarantined instead. It also keeps the
+// error in p.rewound for the next writer, who would otherwise go on behind the gap. p.mu is
+// held.
 func (s *Store) rewind(p *part, cause error) error {
 	if isCorrupt(cause) {
 		_ = s.quarantineLocked(p, cause)
@@ -233,7 +233,7 @@ func (s *Store) rewind(p *part, cause error) error {
 	return p.rewound
 }
 
-// validate refuses what no batch may have.
+// validate returns an error if the batch has an origin that is too long.
 func (b *Batch) validate() error {
 	for p, o := range b.parts {
 		if len(o.origin) > MaxOriginBytes {
@@ -243,7 +243,8 @@ func (b *Batch) validate() error {
 	return nil
 }
 
-// Applied returns the offsets that reads of the partition see.
+// Applied returns the offsets up to which reads see the partition. It returns -1 for both if
+// the store is closed.
 func (s *Store) Applied(p millrace.Partition) Offsets {
 	q, err := s.part(p)
 	if err != nil {
@@ -254,10 +255,10 @@ func (s *Store) Applied(p millrace.Partition) Offsets {
 	return q.row.applied
 }
 
-// Origin returns what [Batch.SetOrigin] set last, as reads of the partition see
-// it, or nil. The caller must not change it. What of a partition could not be read
-// is read again, as for a writer (ErrRewound). Who asks goes on from [Store.Applied]
-// and hears of nothing that rewound it before.
+// Origin returns what [Batch.SetOrigin] set last, as reads of the partition see it, or nil.
+// The caller must not change it. If the partition could not be read before, Origin tries to
+// read it again and returns an [ErrRewound]. The caller must go on from [Store.Applied]:
+// after a call without an error, Apply does not tell of a rewind that came before it.
 func (s *Store) Origin(p millrace.Partition) ([]byte, error) {
 	q, err := s.part(p)
 	if err != nil {
@@ -272,8 +273,8 @@ func (s *Store) Origin(p millrace.Partition) ([]byte, error) {
 	return q.origin, nil
 }
 
-// LastOrigin returns what is known of a partition's origin, of one that is
-// quarantined too, or nil. It reads nothing.
+// LastOrigin returns the partition's origin as far as it is in memory, or nil. It works for a
+// quarantined partition too, and reads nothing from the disk.
 func (s *Store) LastOrigin(p millrace.Partition) []byte {
 	q, err := s.part(p)
 	if err != nil {
@@ -284,7 +285,7 @@ func (s *Store) LastOrigin(p millrace.Partition) []byte {
 	return q.origin
 }
 
-// Clock returns the log's own time as a partition has it; see [Batch.SetClock].
+// Clock returns a partition's clock, the log's own time; see [Batch.SetClock].
 func (s *Store) Clock(p millrace.Partition) millrace.Time {
 	q, err := s.part(p)
 	if err != nil {
@@ -307,9 +308,9 @@ func (s *Store) Digest(p millrace.Partition) Digest {
 	return q.row.digest
 }
 
-// Admit waits until [Store.Apply] need not wait for the disk, or says why it
-// would refuse to take more in. Who holds a lock over Apply that readers need
-// asks it first.
+// Admit waits until [Store.Apply] need not wait for the disk, or returns why Apply would
+// refuse to take more in. A caller that calls Apply with a lock held that readers need calls
+// Admit before it takes the lock.
 func (s *Store) Admit() error {
 	if s.closed.Load() {
 		return ErrClosed
@@ -318,8 +319,8 @@ func (s *Store) Admit() error {
 }
 
 // admit refuses to take more in while the disk is short of space, and waits
-// while too much is unflushed. Ingest stops while there is room to flush what is
-// in memory, and resumes as soon as there is space again.
+// while too much is unflushed. It refuses so early that there is still room to flush
+// what is in memory. Ingest goes on as soon as there is space again.
 func (s *Store) admit() error {
 	if err := s.disk.Stuck(); err != nil {
 		return here(err)
@@ -333,14 +334,14 @@ func (s *Store) admit() error {
 		return nil
 	}
 	failed, err := s.flushParts(s.ctx.Done())
-	if failed != nil { // which their own writers hear
+	if failed != nil { // of single partitions, whose writers are told by Apply
 		s.log.Error("store: flush failed", "err", failed)
 	}
 	return here(err)
 }
 
-// tellFull logs when the disk is full, each minute of it, and when it no longer
-// is. Then the ballast is taken up again.
+// tellFull logs at most once a minute that the disk is full, and once that it is not full any
+// more. It then writes the ballast again.
 func (s *Store) tellFull(err error) {
 	switch {
 	case errors.Is(err, ErrDiskFull):
@@ -353,7 +354,7 @@ func (s *Store) tellFull(err error) {
 	}
 }
 
-// room reports whether the disk has at least as much free space.
+// room returns an [ErrDiskFull] if the disk has fewer than least bytes free.
 func (s *Store) room(least int64) error { return here(s.disk.Room(least)) }
 
 // stagger sets the size of the next flush: somewhere in the upper quarter below

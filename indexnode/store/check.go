@@ -15,18 +15,19 @@ import (
 
 // Report counts what Check saw.
 type Report struct {
+	// Records include tombstones, Live do not. Features are rows, one for each subject.
 	Timelines, Blobs, Records, Live, Features int
-	// StaleRows are id rows of records that are no longer where they say;
-	// a sweep removes those that retention left.
+	// StaleRows is how many id rows say that a record is where it is not; a sweep removes
+	// those that retention left.
 	StaleRows int
-	// Miscounted are content types whose counts were wrong, and are right now.
+	// Miscounted is how many content types had wrong counts, which Check has corrected.
 	Miscounted int
 }
 
-// Check walks a partition as it is when called, and verifies every row: the
-// chains, the order of records across blobs, metadata, counts, filters, id
-// rows, orphans, and that the digests follow from what is there. A fault is an
-// [ErrCorrupt] and quarantines the partition. It makes the counts right.
+// Check walks a partition as it is when called, and verifies every row: the chains, the
+// order of records across blobs, metadata, counts, filters, id rows, orphans, and that the
+// digests follow from what is there. A fault is an [ErrCorrupt] and quarantines the
+// partition. Check corrects wrong counts, which are no fault.
 func (s *Store) Check(ctx context.Context, n millrace.Partition) (Report, error) {
 	snap, err := s.snapshot(n)
 	if err != nil {
@@ -34,7 +35,7 @@ func (s *Store) Check(ctx context.Context, n millrace.Partition) (Report, error)
 	}
 	defer snap.Close()
 	c := newChecker(ctx, n)
-	for name := range snap.counted.at { // those have their names already
+	for name := range snap.counted.at { // these types are counted by name, so they are here too
 		c.counts[name] = &tally.Counts{}
 	}
 	if err = snap.failed(c.run(snap)); err == nil {
@@ -43,8 +44,9 @@ func (s *Store) Check(ctx context.Context, n millrace.Partition) (Report, error)
 	return c.report, err
 }
 
-// recount makes counts right by what a scan found at the moment that was is of,
-// and reports of how many types they were wrong.
+// recount corrects the counts of a partition by what a scan found. Was is the counts at the
+// moment of the scan; what was applied since is added. It returns of how many types they were
+// wrong, and does nothing if the partition was replaced or rewound since.
 func (s *Store) recount(p *part, was counted, found map[millrace.ContentType]*tally.Counts) (wrong int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -67,9 +69,9 @@ type checker struct {
 
 	row    partRow
 	origin []byte
-	sum    Digest                                 // of what is there
-	counts map[millrace.ContentType]*tally.Counts // of what is there
-	here   *tally.Counts                          // of the type of the timeline at hand
+	sum    Digest                                 // of the rows so far
+	counts map[millrace.ContentType]*tally.Counts // of the rows so far
+	here   *tally.Counts                          // counts of the type of the present timeline
 
 	timelines timeline.Checker
 }
@@ -138,7 +140,8 @@ func (c *checker) features(k, v []byte) error {
 	return nil
 }
 
-// countsOf is [tally.Tally.Of] of what is there.
+// countsOf returns the counts of a type, as [tally.Tally.Of] does. Types beyond MaxTypes are
+// counted together, as type "".
 func (c *checker) countsOf(t millrace.ContentType) *tally.Counts {
 	if c.counts[t] == nil && len(c.counts) >= MaxTypes {
 		t = ""

@@ -23,10 +23,11 @@ type Checkpoint struct {
 	Digest    Digest
 	Clock     millrace.Time // of the log; see [Batch.SetClock]
 	Origin    []byte        // see [Batch.SetOrigin]
-	// Files hold the partition's rows and nothing else. Where two files have a
-	// row, the one that is named first is newer. Those of the bottom come last.
+	// Files hold the partition's rows and nothing else. If two files have the same row, that
+	// of the file that comes first in the list is newer. Files of the bottom come last.
 	Files []File
-	// Schemas is the node's registry: every schema the records may be of.
+	// Schemas is the node's registry, JSON by fingerprint: every schema that the records may
+	// be of.
 	Schemas map[millrace.Fingerprint][]byte
 	// Types are the node's content types, [Store.Types]: every type that the
 	// records may be of.
@@ -37,20 +38,21 @@ type Checkpoint struct {
 type File struct {
 	Name string // within the directory of the checkpoint
 	Size int64  // bytes
-	// Bottom says that no file has older rows, and that a store can take this
-	// one as it is. Others are merged.
+	// Bottom says that no file has older versions of its rows, and that Restore can take the
+	// file as it is. Restore merges the other files.
 	Bottom bool
-	// Data is the file's bytes. A [Store.Restore] of a file that is not Bottom takes
-	// them, if they are there, and needs no file in the directory.
+	// Data is the file's bytes, or nil. If a file that is not Bottom has them,
+	// [Store.Restore] needs no file in the directory.
 	Data []byte
 }
 
-// Checkpoint writes partitions, each as it is at one moment, into dir, which
-// must not exist. What Pebble has on disk is linked and not copied, so that a
-// file which did not change since the last checkpoint is the same file. Reads
-// and ingest go on; a flush waits until the files are linked. The checkpoint is
-// opened and its rows are looked at before this returns. Then dir has the files that are
-// named, and nothing else.
+// Checkpoint writes partitions, each as it is at one moment, into dir, which must not
+// exist. What Pebble has on disk is linked and not copied, so that a file which did not
+// change since the last checkpoint is the same file. Only rows in tables that a partition
+// shares with others are copied. Reads and ingest go on; a flush waits until the files are
+// linked. Before it returns, Checkpoint opens the result and compares the offsets and
+// digest of each partition with what it wrote. Then dir has the files that the checkpoints
+// name, and nothing else.
 //
 // Each partition fails by itself: those that did are missing from what is returned, which
 // is in the order of partitions, and the error joins their errors. If all failed, dir does
@@ -109,8 +111,8 @@ func (s *Store) checkpoint(parts []*part, dir string) (whole []Checkpoint, errs 
 	return whole, append(errs, failed...), err
 }
 
-// link writes partitions to disk and links their files. A checkpoint of Pebble's may be
-// bad if something is written at the same time, so nothing is. The files are of one version
+// link writes partitions to disk and links their files. It lets nothing be written at the
+// same time, since a checkpoint of Pebble's may then be bad. The files are of one version
 // of Pebble's state: they have all batches up to some moment, and none after it.
 func (s *Store) link(parts []*part, dir string) (linked []writtenPart, errs []error, err error) {
 	s.flushing.Lock()
@@ -140,8 +142,8 @@ func (s *Store) link(parts []*part, dir string) (linked []writtenPart, errs []er
 	return linked, errs, s.db.Checkpoint(dir, pebble.WithRestrictToSpans(spansOf(linked)))
 }
 
-// spansOf returns the ranges of partitions that are in order; neighbours share
-// one.
+// spansOf returns the key ranges of partitions, which come in order. Neighbours share a
+// range.
 func spansOf(parts []writtenPart) (spans []pebble.CheckpointSpan) {
 	for _, p := range parts {
 		start, end := partitionSpan(p.p)
@@ -210,8 +212,9 @@ func (v *opened) describe(parts []writtenPart) (whole []Checkpoint, errs []error
 	return whole, errs, nil
 }
 
-// rows reads what a partition says of itself, and checks that it is not older than what
-// link wrote.
+// rows reads the partition's own rows into c: offsets, digest, clock and origin. It returns
+// an error if they are older than what link wrote, or if the digest differs at equal
+// offsets.
 func (v *opened) rows(p writtenPart, c *Checkpoint) error {
 	row, origin, err := loadRows(v.db, p.p)
 	if err != nil {
@@ -231,8 +234,8 @@ type levelTable struct {
 	lowest bool // it is in the lowest level
 }
 
-// tables returns the tables of each partition, newest first, and the partitions
-// that have rows in a table which is not theirs alone.
+// tables returns two things: the tables that have rows of one partition alone, by partition,
+// newest first; and the partitions that may have rows in another table.
 func (v *opened) tables() (own map[millrace.Partition][]levelTable, mixed map[millrace.Partition]bool, err error) {
 	levels, err := v.db.SSTables()
 	if err != nil {
@@ -276,8 +279,9 @@ func (v *opened) files(of []levelTable) (files []File, err error) {
 }
 
 // takenAsItIs reports whether a store can ingest a table of the lowest level as it is. It
-// can if all sequence numbers in it are zero: a compaction makes them zero, and they are in a
-// table that was itself ingested, though Pebble then counts all of it as of a later number.
+// can if all sequence numbers (Pebble's numbers of writes) in it are zero. A compaction
+// into the lowest level makes them zero. They are also zero in a table that was itself
+// ingested, although Pebble then gives all of the table one later number.
 func (v *opened) takenAsItIs(name string, smallest, largest pebble.SeqNum) (bool, error) {
 	if largest == 0 {
 		return true, nil

@@ -16,9 +16,9 @@ import (
 	"github.com/millrace/millrace/indexnode/store/timeline"
 )
 
-// Contents is all that a partition holds, as it was when [Store.Contents]
-// returned it. Writes go on beside it. Close it soon: it keeps the space of
-// what is replaced meanwhile.
+// Contents is all that a partition holds, as it was when [Store.Contents] returned it. Writes
+// go on, and do not change it. The caller closes it soon, since the disk space of what is
+// replaced meanwhile is not freed until then.
 type Contents struct {
 	snap *snapshot
 	row  partRow
@@ -26,20 +26,20 @@ type Contents struct {
 
 // Row is a record of a timeline, a tombstone too, or features of a subject.
 type Row struct {
-	Key      []byte // of the timeline or the features; rows come in the order of keys
-	Timeline millrace.Timeline
-	ID       millrace.RecordID // of features the subject
+	Key      []byte            // of the timeline or the features, without the partition
+	Timeline millrace.Timeline // of features, only the entity that routes them
+	ID       millrace.RecordID // of features, the subject
 	Time     millrace.Time
 	Version  int64
 	Deleted  bool
 	Schema   millrace.Fingerprint
-	Sum      uint64 // of all there is of it: what it adds to the digest
+	Sum      uint64 // a hash of all of the row: what it adds to the digest
 }
 
-// Features reports whether the row is features and no record.
+// Features reports whether the row is features, not a record.
 func (r *Row) Features() bool { return len(r.Key) > 0 && r.Key[0] == kindFeatures }
 
-// Contents fixes what a partition holds.
+// Contents returns what a partition holds now; see [Contents].
 func (s *Store) Contents(n millrace.Partition) (*Contents, error) {
 	snap, err := s.snapshot(n)
 	if err != nil {
@@ -56,7 +56,7 @@ func (s *Store) Contents(n millrace.Partition) (*Contents, error) {
 	return c, nil
 }
 
-// Close lets go of the contents.
+// Close releases the contents.
 func (c *Contents) Close() error { return here(c.snap.Close()) }
 
 // Applied returns the offsets that the contents are of.
@@ -65,10 +65,10 @@ func (c *Contents) Applied() Offsets { return c.row.applied }
 // Digest returns the digests at these offsets.
 func (c *Contents) Digest() Digest { return c.row.digest }
 
-// Rows ranges over what retention keeps: the features by key, then the
-// timelines by key, and of each the records from the newest to the oldest, by
-// id where they are of one time. So two replicas at equal offsets have equal
-// rows in the same order, whatever their blobs.
+// Rows ranges over what retention keeps: the features by key, then the timelines by key. The
+// records of a timeline come from the newest to the oldest, those of one time by id. So two
+// replicas at equal offsets have equal rows in the same order, however their records are
+// divided into blobs. A row with an error is the last.
 func (c *Contents) Rows() iter.Seq2[Row, error] {
 	return func(yield func(Row, error) bool) {
 		give := func(r Row) error {
@@ -87,7 +87,7 @@ func (c *Contents) Rows() iter.Seq2[Row, error] {
 	}
 }
 
-// errEnough ends a range whose caller wants no more.
+// errEnough ends a range early, when its caller wants no more rows.
 var errEnough = errors.New("enough")
 
 func (c *Contents) features(give func(Row) error) error {
@@ -144,7 +144,7 @@ func (c *Contents) timeline(name millrace.Timeline, give func(Row) error) error 
 		for j := range slices.Backward(recs) {
 			r := &recs[j]
 			if n++; k.Count > 0 && n > k.Count || r.Time < k.Horizon || older.Floor.Under(r.Time, r.ID) {
-				return nil // nor is anything behind it kept
+				return nil // everything behind it is dropped too
 			}
 			if err := give(Row{
 				Key: prefix[2:], Timeline: name, ID: r.ID, Time: r.Time, Version: r.Version,
@@ -230,7 +230,8 @@ type snapshot struct {
 // failed is [Store.failed] for what was read from the snapshot.
 func (v *snapshot) failed(err error) error { return v.s.failed(v.p, v.epoch, err) }
 
-// snapshot fixes a partition, with everything applied in it.
+// snapshot returns a partition as it is now. It first hands what is applied and not yet
+// written to Pebble.
 func (s *Store) snapshot(n millrace.Partition) (*snapshot, error) {
 	p, err := s.part(n)
 	if err != nil {
@@ -316,7 +317,7 @@ func scan(r pebble.Reader, prefix []byte, visit func(k, v []byte) error) (err er
 	return nil
 }
 
-// after is the first key behind those that begin with prefix.
+// after returns the first key behind all keys that begin with prefix; nil if there is none.
 func after(prefix []byte) []byte {
 	end := slices.Clone(prefix)
 	for i := len(end) - 1; i >= 0; i-- {
@@ -330,14 +331,13 @@ func after(prefix []byte) []byte {
 // Counted is how much a partition has at some offsets.
 type Counted struct {
 	Applied Offsets
-	// Known is false while nobody has counted: [Store.Check] does.
+	// Known is false if the partition has to be counted, which [Store.Check] does.
 	Known bool
-	// Types is nil unless it is known. Those beyond MaxTypes are together, as
-	// type "".
+	// Types is nil unless Known. Types beyond MaxTypes are counted together, as type "".
 	Types map[millrace.ContentType]tally.Counts
 }
 
-// Counts returns how much a partition has of each content type.
+// Counts returns how much a partition has of each content type. Beside an error, Types is nil.
 func (s *Store) Counts(n millrace.Partition) (Counted, error) {
 	p, err := s.part(n)
 	if err != nil {
@@ -355,10 +355,10 @@ func (s *Store) Counts(n millrace.Partition) (Counted, error) {
 
 // counted is a tally at one moment.
 type counted struct {
-	of *tally.Tally // which goes on, until its partition is replaced or rewound
+	of *tally.Tally // it goes on counting, until its partition is replaced or rewound
 	at map[millrace.ContentType]tally.Counts
 }
 
-// Flows returns what became of records, by type; of those beyond MaxTypes
-// together, as type "".
+// Flows returns what became of records since the store was opened, by content type. Types
+// beyond MaxTypes are counted together, as type "".
 func (s *Store) Flows() map[millrace.ContentType]tally.Flow { return s.flows.Now() }

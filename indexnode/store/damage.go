@@ -27,24 +27,24 @@ import (
 type Damage struct {
 	// File is its path.
 	File string
-	// Partitions are those it held rows of; they are quarantined. There are
-	// none when the file held nothing of a partition.
+	// Partitions are those that it held rows of. They are quarantined, unless Pebble had
+	// replaced the file by then. There are none if the file held only rows of the node.
 	Partitions []millrace.Partition
-	// Aside is where the whole store was moved, for it could not be opened.
-	// A new one was begun: every partition is at no offset.
+	// Aside is where the whole store was moved because it could not be opened; "" otherwise.
+	// The store then began anew, and nothing is applied in any partition.
 	Aside string
 	// Cause says what is wrong.
 	Cause error
 }
 
-// damage is what was found, and what is yet to be looked at.
+// damage is what was found damaged, and what the flusher has yet to look at.
 type damage struct {
 	sync.Mutex
 	found    []Damage
-	suspects []Damage // said to be corrupt while the store is open
+	suspects []Damage // files that Pebble said are corrupt while the store was open
 }
 
-// Damage returns what was found damaged since Open began, in that order.
+// Damage returns what was found damaged since Open began, in the order in which it was found.
 func (s *Store) Damage() []Damage {
 	s.damage.Lock()
 	defer s.damage.Unlock()
@@ -66,14 +66,15 @@ func (s *Store) found(d Damage) {
 
 var (
 	errLost = errors.New("rows of the node are lost")
-	// What Pebble says of files that its manifest names, without a type.
+	// Pebble has no type for its errors about missing or short files that its manifest names,
+	// so they are known by their text.
 	absentFile = regexp.MustCompile(`file (\d+) \(type \w+\) unknown`)
 	wrongSize  = "object size mismatch"
 )
 
-// open opens the store, and goes past damage: what a damaged file held is cut
-// out, and a store that does not open at all is moved aside for a new one. An
-// error that is no damage changes nothing.
+// open opens the store in spite of damage: it removes the rows of a damaged file's
+// partitions, and moves a store that does not open at all aside, to begin a new one. An
+// error that does not come from damage changes nothing.
 func (s *Store) open() error {
 	for {
 		err := s.attempt()
@@ -87,14 +88,14 @@ func (s *Store) open() error {
 	}
 }
 
-// isAside reports whether a store was moved aside already.
+// isAside reports whether the store was moved aside since Open began.
 func (s *Store) isAside() bool {
 	return slices.ContainsFunc(s.Damage(), func(d Damage) bool { return d.Aside != "" })
 }
 
-// mend does what makes the next attempt come further, or returns the cause if
-// it lies not in the files but in the disk, or in another process that has the
-// store open.
+// mend repairs what made an attempt to open fail, so that the next one comes further. It
+// returns the cause if that is not in the files but in the disk, or in another process that
+// has the store open.
 func (s *Store) mend(cause error) error {
 	msg := cause.Error()
 	switch name := s.badOptions(); {
@@ -143,8 +144,8 @@ func (s *Store) openPebble(o *pebble.Options) (*pebble.DB, error) {
 	return db, nil
 }
 
-// checkManifest refuses what Pebble would take for a new store: files without
-// the manifest that tells which they are, or one that tells nothing.
+// checkManifest returns an error for a store that Pebble would take for a new one: there are
+// tables, but no manifest that lists them, or it cannot be read.
 func (s *Store) checkManifest() error {
 	fs := s.opts.FS
 	names, err := fs.List(s.dir)
@@ -176,8 +177,8 @@ func (s *Store) checkManifest() error {
 	return nil
 }
 
-// badOptions returns the name of the file of Pebble's options if it cannot be
-// read as such. It holds nothing that this program does not know.
+// badOptions returns the name of the newest file of Pebble's options if it does not fit, else
+// "". Such a file may be removed: it holds nothing that this program does not know.
 func (s *Store) badOptions() string {
 	fs := s.opts.FS
 	names, _ := fs.List(s.dir)
@@ -205,7 +206,7 @@ func (s *Store) removeOptions(name string, cause error) error {
 	return s.opts.FS.Remove(path)
 }
 
-// markFormat writes the marker of Pebble's format again: it is always the same.
+// markFormat writes the marker file of Pebble's format again. It always says the same.
 func (s *Store) markFormat(cause error) error {
 	m, _, err := atomicfs.LocateMarker(s.opts.FS, s.dir, "format-version")
 	if err != nil {
@@ -215,8 +216,8 @@ func (s *Store) markFormat(cause error) error {
 	return errors.Join(m.Move(s.dbo.FormatMajorVersion.String()), m.Close())
 }
 
-// cutFiles cuts out the partitions of the files that are missing or of another
-// size than the manifest says.
+// cutFiles removes the partitions that have rows in a file which is missing, or which has
+// another size than the manifest says. It opens Pebble without its check of files for that.
 func (s *Store) cutFiles(cause error) error {
 	if err := s.room(s.opts.MinFreeBytes / 4); err != nil {
 		return err
@@ -235,8 +236,8 @@ func (s *Store) cutFiles(cause error) error {
 	return errors.Join(err, s.db.Close())
 }
 
-// replaceAbsent puts an empty file where one is missing, so that Pebble tells
-// what it held.
+// replaceAbsent creates an empty file in place of a missing one, so that Pebble opens and its
+// manifest tells which keys the file held.
 func (s *Store) replaceAbsent(cause error) error {
 	for _, m := range absentFile.FindAllStringSubmatch(cause.Error(), -1) {
 		f, err := s.opts.FS.Create(s.opts.FS.PathJoin(s.dir, m[1]+".sst"), vfs.WriteCategoryUnspecified)
@@ -255,7 +256,7 @@ func (s *Store) cutWrongSizes() error {
 	if err != nil {
 		return err
 	}
-	causes := make([]error, len(tables)) // all of them first: a cut removes files
+	causes := make([]error, len(tables)) // found before the first cut, which removes files
 	for i, t := range tables {
 		path := s.tablePath(t)
 		info, err := s.opts.FS.Stat(path)
@@ -287,8 +288,9 @@ func (s *Store) tablePath(t pebble.SSTableInfo) string {
 	return s.opts.FS.PathJoin(s.dir, t.BackingSSTNum.String()+".sst")
 }
 
-// cutSpan removes every row of what a damaged file held rows of, and quarantines
-// partitions. It reads nothing.
+// cutSpan removes all rows of each partition that a damaged file held rows of, and
+// quarantines the partition. It also removes a copy of the node's rows if the file held
+// some of it. It reads nothing. First and last are the bounds of the file's keys.
 func (s *Store) cutSpan(path string, first, last []byte, cause error) error {
 	parts, copies := holders(first, last)
 	s.found(Damage{File: path, Partitions: parts, Cause: cause})
@@ -308,8 +310,8 @@ func (s *Store) cutSpan(path string, first, last []byte, cause error) error {
 	return nil
 }
 
-// holders tells which partitions, and which copies of the node's rows, the keys
-// from first to last are of.
+// holders returns the partitions, and the copies of the node's rows, whose key ranges overlap
+// the keys from first to last.
 func holders(first, last []byte) (parts, copies []millrace.Partition) {
 	within := func(start, end []byte) bool {
 		return bytes.Compare(first, end) < 0 && bytes.Compare(last, start) >= 0
@@ -332,7 +334,7 @@ func (s *Store) excise(start, end []byte) error {
 	return s.disk.OrEnd(func() error { return s.db.Excise(context.Background(), pebble.KeyRange{Start: start, End: end}) })
 }
 
-// setAside moves a store that does not open out of the way.
+// setAside renames the directory of a store that does not open.
 func (s *Store) setAside(cause error) error {
 	fs := s.opts.FS
 	aside := fmt.Sprintf("%s.damaged-%s", s.dir, time.Now().UTC().Format("20060102T150405.000"))
@@ -343,8 +345,8 @@ func (s *Store) setAside(cause error) error {
 	return nil
 }
 
-// suspect has a file looked at that Pebble found corrupt, perhaps in the middle
-// of a compaction.
+// suspect notes a file that Pebble found corrupt, and has the flusher look at it. Pebble may
+// call it in the middle of a compaction.
 func (s *Store) suspect(d Damage) {
 	s.found(d)
 	s.damage.Lock()
@@ -353,9 +355,9 @@ func (s *Store) suspect(d Damage) {
 	s.wakeFlusher()
 }
 
-// checkSuspects quarantines what such files held, unless they are replaced by
-// now, and cuts out what is quarantined for a file, or Pebble would try to compact
-// it for ever.
+// checkSuspects quarantines the partitions of suspect files that are still in use. It then
+// removes the rows of all partitions that are quarantined because of a file; otherwise Pebble
+// would try for ever to compact the file.
 func (s *Store) checkSuspects() {
 	s.damage.Lock()
 	suspects := s.damage.suspects
@@ -371,9 +373,10 @@ func (s *Store) checkSuspects() {
 	}
 }
 
-// quarantineLive quarantines the partitions of those files that are in use, and
-// writes the node's rows anew if they were in one. No partition is replaced
-// meanwhile: what takes the place of a damaged file is not to blame.
+// quarantineLive quarantines the partitions of the files that are in use, and repairs the
+// node's rows if one of the files held rows of no partition. It holds s.flushing, so that
+// no partition is replaced meanwhile: a partition that was replaced has nothing of the
+// damaged file.
 func (s *Store) quarantineLive(suspects []Damage) error {
 	if len(suspects) == 0 {
 		return nil
@@ -406,7 +409,7 @@ func (s *Store) quarantineLive(suspects []Damage) error {
 	return err
 }
 
-// cut removes what is left of a partition with a damaged file; it stays
+// cut removes the rows that are left of a partition with a damaged file. The partition stays
 // quarantined.
 func (s *Store) cut(p *part) error {
 	p.mu.RLock()
@@ -429,8 +432,9 @@ func (s *Store) cut(p *part) error {
 	return nil
 }
 
-// quarantineLocked takes a corrupt partition out of use. It is on disk with the
-// next flush, and an error says that it will not be. p.mu is held.
+// quarantineLocked takes a partition out of use, unless it is quarantined already. The
+// quarantine is on disk with the next flush. An error says that it will not be on disk; in
+// memory it holds all the same. p.mu is held.
 func (s *Store) quarantineLocked(p *part, cause error) error {
 	if p.bad != nil {
 		return nil
@@ -448,15 +452,15 @@ func (s *Store) quarantineLocked(p *part, cause error) error {
 	return err
 }
 
-// Quarantine takes a partition out of use for a cause that the store cannot
-// see, until it is replaced. It is on disk when this returns; an error says that
-// it may be forgotten by a restart. What the partition holds stays on disk.
+// Quarantine takes a partition out of use, until it is replaced, for a cause that the store
+// itself cannot find. The quarantine is on disk when Quarantine returns. An error says that a
+// restart may forget it. What the partition holds stays on disk.
 func (s *Store) Quarantine(n millrace.Partition, cause error) error {
 	return s.quarantine(n, func(p *part) error { return s.quarantineLocked(p, cause) })
 }
 
-// Requarantine changes why a partition is quarantined, if it is. That is on disk
-// when this returns.
+// Requarantine changes the cause for which a partition is quarantined. It does nothing to one
+// that is not. The cause is on disk when Requarantine returns without an error.
 func (s *Store) Requarantine(n millrace.Partition, cause error) error {
 	return s.quarantine(n, func(p *part) error {
 		if p.bad == nil {
@@ -466,7 +470,8 @@ func (s *Store) Requarantine(n millrace.Partition, cause error) error {
 	})
 }
 
-// quarantine has a quarantine changed, which is on disk when this returns.
+// quarantine calls change with the partition locked, and then flushes Pebble, so that the
+// change is on disk when it returns without an error.
 func (s *Store) quarantine(n millrace.Partition, change func(*part) error) error {
 	p, err := s.part(n)
 	if err != nil {
@@ -490,9 +495,9 @@ func badKey(p millrace.Partition) string {
 	return nodeRow(nodeBad, string(partitionPrefix(p)))
 }
 
-// failed turns an error met while reading a partition, in the state that epoch
-// names, into the caller's, and quarantines the partition if it is corrupt. No
-// lock is held.
+// failed returns the error for a caller whose read of a partition met cause. If that is
+// corruption, it quarantines the partition, unless all of it was replaced since the read,
+// as a changed epoch tells. No lock is held.
 func (s *Store) failed(p *part, epoch int, cause error) error {
 	if cause == nil || errors.Is(cause, ErrCorrupt) || !isCorrupt(cause) {
 		return here(cause)
@@ -505,7 +510,7 @@ func (s *Store) failed(p *part, epoch int, cause error) error {
 	return corrupt(p.p, cause)
 }
 
-// loadQuarantine reads which partitions were quarantined.
+// loadQuarantine takes over, from the node's rows, which partitions are quarantined.
 func (s *Store) loadQuarantine(node map[string][]byte) error {
 	for row, v := range node {
 		if row[0] != nodeBad {

@@ -25,8 +25,8 @@ func (s *Store) flush(stop <-chan struct{}) error {
 	return errors.Join(failed, err)
 }
 
-// flushParts is flush. It tells the failures of partitions, which were rewound and
-// whose writers are told too, apart from what concerns all.
+// flushParts is flush with two errors: failed joins those of single partitions, which were
+// rewound and whose writers are told too; err concerns all partitions.
 func (s *Store) flushParts(stop <-chan struct{}) (failed, err error) {
 	s.flushing.Lock()
 	defer s.flushing.Unlock()
@@ -52,8 +52,8 @@ type writtenPart struct {
 	row   partRow
 }
 
-// write hands the changes of partitions to Pebble, and returns those that have
-// none left. s.flushing is held.
+// write hands the changes of partitions to Pebble. It returns the partitions that have no
+// changes left, and the errors of the others, which it has rewound. s.flushing is held.
 func (s *Store) write(parts []*part) (written []writtenPart, errs []error) {
 	crowded := s.crowded()
 	for _, p := range parts {
@@ -88,10 +88,10 @@ func (s *Store) settle(written []writtenPart, stop <-chan struct{}) error {
 	return nil
 }
 
-// flushPebble waits until Pebble's memtables are on disk. Pebble tries again for
-// ever when the disk fails, so this gives up when stop is closed, when the disk
-// is full, and at any failure once the store is closing or of an offline one.
-// s.flushing is held.
+// flushPebble waits until Pebble's memtables are on disk. Pebble tries again for ever when
+// the disk fails. So flushPebble gives up when stop is closed, when the store ends, when
+// the disk is full, or when a call waits for the disk. In a store that is closing or
+// offline it gives up at any failure. s.flushing is held.
 func (s *Store) flushPebble(stop <-chan struct{}) error {
 	f := s.watchFailures()
 	defer s.failing.Store(nil)
@@ -113,27 +113,26 @@ func (s *Store) flushPebble(stop <-chan struct{}) error {
 				return f.err
 			}
 			late = true
-			f = s.watchFailures() // there is space by now
+			f = s.watchFailures() // there is space now, so Pebble's next attempt may succeed
 		}
 	}
 }
 
-// watchFailures has the next failure of Pebble's background work told.
+// watchFailures returns a failure that is told of the next error of Pebble's background work.
 func (s *Store) watchFailures() *failure {
 	f := &failure{stop: make(chan struct{}), any: s.closed.Load() || s.opts.Offline}
 	s.failing.Store(f)
 	return f
 }
 
-// failure is a failure of Pebble's background work that a flush gives up for.
+// failure is an error of Pebble's background work at which a flush may give up.
 type failure struct {
-	any  bool          // not only a full disk
+	any  bool          // any error counts, not only a full disk
 	stop chan struct{} // closed with err set
 	err  error
 }
 
-// lastFlush flushes, unless the disk fails meanwhile: then the log has what it
-// could not write.
+// lastFlush flushes before Close. What it cannot write is not lost: the log still has it.
 func (s *Store) lastFlush() error {
 	if err := s.flush(nil); err != nil {
 		return fmt.Errorf("store: close: not everything is flushed, the log will be read again: %w", here(err))
@@ -141,8 +140,8 @@ func (s *Store) lastFlush() error {
 	return nil
 }
 
-// write hands the partition's changes to Pebble in one batch; from then on
-// they are read from there. p.mu is held.
+// write hands the partition's changes to Pebble in one batch, from which they are read from
+// then on. Timelines that were written become hot heads. p.mu is held.
 func (p *part) write(s *Store) error {
 	if s.opts.unwritable != nil {
 		if err := s.opts.unwritable(p.p); err != nil {
@@ -165,8 +164,8 @@ func (p *part) write(s *Store) error {
 	return nil
 }
 
-// fill puts everything that changed into a batch, with the offsets up to which
-// it is applied: torn apart they would lose records or apply them twice.
+// fill puts everything that changed into one batch, together with the offsets up to which
+// it is applied. If a crash kept only one of both, records would be lost or applied twice.
 func (p *part) fill(b *pebble.Batch) error {
 	for _, t := range p.timelines {
 		if err := t.Write(b); err != nil {
@@ -194,8 +193,9 @@ func (p *part) fill(b *pebble.Batch) error {
 	return b.Set(partitionKey(p.p, kindPart), p.row.encode(), nil)
 }
 
-// flushLoop flushes when enough has gathered, or when it is old enough.
-// Replicas apply the same records, so without jitter they would flush at once.
+// flushLoop flushes when enough is unflushed, or when that is old enough. The time has a
+// random part: replicas apply the same records, so that all would otherwise flush at the
+// same time.
 func (s *Store) flushLoop() {
 	defer s.flusher.Done()
 	for {

@@ -21,14 +21,14 @@ import (
 // cannot leave a record without them.
 type registry struct {
 	mu      sync.RWMutex
-	types   map[millrace.ContentType]bool // one beyond MaxTypes when there are more
-	sorted  []millrace.ContentType        // replaced whole
-	schemas map[millrace.Fingerprint][]byte
+	types   map[millrace.ContentType]bool   // MaxTypes+1 of them if there are more than MaxTypes
+	sorted  []millrace.ContentType          // the same; replaced, never changed
+	schemas map[millrace.Fingerprint][]byte // JSON
 }
 
-// MaxTypes is how many content types a node knows by name. Types come with records,
-// so that writers could bring any number; records of further types are kept like all
-// others, and found by requests that name the type.
+// MaxTypes is how many content types a node knows by name. The bound is there because
+// records bring types, and a writer could bring any number. Records of further types are
+// kept like all others, and found by requests that name the type.
 const MaxTypes = 256
 
 // register writes the schemas and the new content types of a batch.
@@ -77,8 +77,8 @@ func (s *Store) putType(t millrace.ContentType) error {
 	return nil
 }
 
-// add makes a type known, up to the bound: a store may have the names of more, from
-// before there was one. The caller holds mu.
+// add makes a type known, unless more than MaxTypes are. A store that an earlier version
+// wrote may have the names of more. The caller holds mu.
 func (r *registry) add(t millrace.ContentType) {
 	if len(r.types) <= MaxTypes {
 		r.types[t] = true
@@ -86,13 +86,14 @@ func (r *registry) add(t millrace.ContentType) {
 	}
 }
 
-// PutSchema adds a schema to the node's registry. One that is there stays.
+// PutSchema adds a schema to the node's registry. If there is one with the fingerprint, it
+// stays as it is.
 func (s *Store) PutSchema(fp millrace.Fingerprint, json []byte) error {
 	return s.putSchema(fp, json, false)
 }
 
-// ReplaceSchema adds a schema to the node's registry, in the place of what is
-// there of it. [ErrDiskFull] refuses it.
+// ReplaceSchema adds a schema to the node's registry, in place of what the registry has under
+// the fingerprint. It returns an [ErrDiskFull] if the disk is short of space.
 func (s *Store) ReplaceSchema(fp millrace.Fingerprint, json []byte) error {
 	if err := s.admit(); err != nil {
 		return err
@@ -159,18 +160,18 @@ func (s *Store) loadTypes(node map[string][]byte) error {
 	return nil
 }
 
-// The node's own rows (the format, schemas, content types, quarantines) are
-// there twice, each time in files of their own, so that a damaged file costs
-// none of them. The counts of the partitions are in the first copy alone, and
-// are counted anew when they are lost.
+// nodeCopies are the partitions of keys under which the node's own rows are kept: format,
+// schemas, content types and quarantines. There are two copies, each in files of its own, so
+// that a damaged file loses none of them. The counts of the partitions are in the first copy
+// alone; if they are lost, the partitions are counted again.
 var nodeCopies = [...]millrace.Partition{nodePartition - 1, nodePartition}
 
-// nodeSpan is the range of all keys of a copy.
+// nodeSpan returns the range of all keys of a copy of the node's rows.
 func nodeSpan(n millrace.Partition) (start, end []byte) {
 	return []byte{byte(n >> 8), byte(n)}, []byte{byte(n >> 8), byte(n), 0xff}
 }
 
-// nodeRow is the key of a row without its copy.
+// nodeRow returns the key of a row of the node, without the two bytes of its copy.
 func nodeRow(kind byte, rest string) string { return string(kind) + rest }
 
 // set writes a row of the node.
@@ -187,7 +188,7 @@ func (s *Store) unset(row string) error {
 	return s.changeNode(func(b *pebble.Batch, key []byte) error { return b.Delete(key, nil) }, row)
 }
 
-// changeNode changes rows in every copy, at once. s.node is held.
+// changeNode changes rows in every copy, in one batch. s.node is held.
 func (s *Store) changeNode(change func(b *pebble.Batch, key []byte) error, rows ...string) error {
 	s.writing.RLock()
 	defer s.writing.RUnlock()
@@ -238,9 +239,9 @@ func (s *Store) writeNode(rows map[string][]byte) error {
 		slices.Sorted(maps.Keys(rows))...)
 }
 
-// nodeRows reads one copy, or none of it. Counts, which the second copy has some of
-// where an earlier version made the copies equal, are read too, to find damage in
-// their files, and left out.
+// nodeRows reads one copy; with an error it returns no rows. It reads counts too, to find
+// damage in their files, but leaves them out. The second copy also may have counts, if an
+// earlier version made the copies equal.
 func (s *Store) nodeRows(c millrace.Partition) (map[string][]byte, error) {
 	rows := make(map[string][]byte)
 	err := scan(s.db, partitionPrefix(c), func(k, v []byte) error {

@@ -29,21 +29,20 @@ type Store struct {
 	flows *tally.Flows
 
 	dirty   atomic.Int64 // bytes held by what the partitions have not flushed
-	hot     atomic.Int64 // bytes held by what they have flushed
+	hot     atomic.Int64 // bytes held by hot heads, which are flushed
 	flushAt atomic.Int64 // dirty bytes that start a flush
 	stalls  atomic.Int64 // times that Pebble had writes wait
-	// The locks are taken in this order: flushing, a partition's or the
-	// registry's, node, writing. Who takes those of several partitions has
-	// flushing.
-	flushing  sync.Mutex   // one flush at a time
-	node      sync.Mutex   // held while the node's rows change, but for counts
-	writing   sync.RWMutex // held against every write to Pebble while a checkpoint is taken
-	wake      chan struct{}
+	// The locks are taken in this order: flushing, a partition's or the registry's, node,
+	// writing. To take the locks of several partitions, flushing must be held.
+	flushing  sync.Mutex    // one flush, checkpoint or replacement at a time
+	node      sync.Mutex    // held while the node's rows change, except for counts
+	writing   sync.RWMutex  // shared by writes to Pebble; a checkpoint holds it against them
+	wake      chan struct{} // wakes the flusher
 	replacing replacements
 	damage    damage
 	disk      *disk.Disk
-	full      repeated        // the disk is
-	failures  repeated        // of Pebble's background work
+	full      repeated        // the disk is full
+	failures  repeated        // errors of Pebble's background work
 	ctx       context.Context // until Close
 	cancel    context.CancelFunc
 	closed    atomic.Bool
@@ -51,10 +50,11 @@ type Store struct {
 	flusher   sync.WaitGroup
 }
 
-// format is the version of everything this package writes.
+// format is the version of all rows of this package. A store of another format is not opened.
 const format = "1"
 
-// Open opens the store in dir, creating it if it does not exist.
+// Open opens the store in dir, and creates it if it does not exist. A damaged store opens
+// too: see [Store.Damage].
 func Open(dir string, o Options) (*Store, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
@@ -115,8 +115,9 @@ func (s *Store) load() error {
 	return s.loadTypes(node)
 }
 
-// beginNode writes the first row of the node. There is one before anything of
-// a partition is.
+// beginNode writes the first row of the node, the format. Since that is written before any
+// row of a partition, partitions without a row of the node mean that the node's rows are
+// lost.
 func (s *Store) beginNode() error {
 	for i := range s.parts {
 		if p := &s.parts[i]; p.row != (partRow{applied: nothingApplied}) {
@@ -139,9 +140,10 @@ func (s *Store) loadParts() error {
 	return nil
 }
 
-// load makes the partition what the disk says. Of one that cannot be read now,
-// what is known to be on disk is where it is: it must be loaded before it is
-// used.
+// load makes the partition what the disk says. If the partition cannot be read now, it
+// stands at the offsets that are known to be on disk, and must be loaded before it is used.
+// A corrupt one has nothing applied; the caller quarantines it. p.mu is held, or nobody
+// else has the store yet.
 func (p *part) load(s *Store) error {
 	p.forget(s)
 	p.rewound = nil
@@ -165,7 +167,8 @@ func (p *part) load(s *Store) error {
 	return err
 }
 
-// loadRows reads a partition's own rows.
+// loadRows reads a partition's own rows. If it has none, nothing is applied, and the origin
+// is nil.
 func loadRows(r pebble.Reader, n millrace.Partition) (row partRow, origin []byte, err error) {
 	row.applied = nothingApplied
 	v, err := get(r, partitionKey(n, kindPart))
@@ -178,8 +181,8 @@ func loadRows(r pebble.Reader, n millrace.Partition) (row partRow, origin []byte
 	return row, origin, err
 }
 
-// countsRow reads a partition's row of counts. A damaged one is none: it costs a
-// recount, and not the partition.
+// countsRow reads a partition's row of counts, or nil. A damaged row counts as none, since
+// the partition can be counted again.
 func (s *Store) countsRow(n millrace.Partition) ([]byte, error) {
 	row, err := s.get(countsKey(n))
 	if isCorrupt(err) {
@@ -188,14 +191,14 @@ func (s *Store) countsRow(n millrace.Partition) ([]byte, error) {
 	return row, err
 }
 
-// forget lets go of all that is in memory. p.mu is held.
+// forget drops all changes and hot heads that are in memory. p.mu is held.
 func (p *part) forget(s *Store) {
 	s.dirty.Add(-p.bytes)
 	p.timelines, p.features, p.changed, p.bytes = nil, nil, false, 0
 	p.hot.clear(s)
 }
 
-// usable says why a partition cannot be used. p.mu is held.
+// usable returns why a partition cannot be used, or nil. p.mu is held.
 func (p *part) usable() error {
 	switch {
 	case p.bad != nil:
@@ -206,8 +209,8 @@ func (p *part) usable() error {
 	return nil
 }
 
-// ready is usable for a writer, who loads a partition that could not be read.
-// p.mu is held.
+// ready is usable for a writer. It loads a partition that could not be read before, and
+// returns an [ErrRewound] for it, also if that succeeds. p.mu is held for writing.
 func (p *part) ready(s *Store) error {
 	if p.bad == nil && p.unread != nil {
 		return s.rewind(p, p.unread)
@@ -215,8 +218,8 @@ func (p *part) ready(s *Store) error {
 	return p.usable()
 }
 
-// get returns a row, or nil; the bytes are the caller's, with room to append a
-// few records to a head.
+// get returns a row, or nil if there is none. The bytes are the caller's; the slice has a
+// quarter more capacity, so that a few records can be appended to a head.
 func (s *Store) get(key []byte) ([]byte, error) { return get(s.db, key) }
 
 func get(r pebble.Reader, key []byte) ([]byte, error) {
@@ -243,10 +246,9 @@ func (s *Store) appendRow(dst, key []byte) ([]byte, error) {
 	return append(dst, v...), closer.Close()
 }
 
-// Close flushes and releases the store. It must be called once, after every
-// other call has returned. While the disk fails, or if the store has ended, it
-// releases nothing: that is for the end of the process, and the log will be read
-// again.
+// Close flushes and releases the store. It must be called once, after every other call has
+// returned. While the disk fails, or if the store has ended, it releases nothing until the
+// process ends, and what is not flushed must be read from the log again.
 func (s *Store) Close() error {
 	if s.closed.Swap(true) {
 		return ErrClosed
@@ -260,7 +262,7 @@ func (s *Store) Close() error {
 	return errors.Join(err, here(s.disk.OrEnd(s.db.Close)))
 }
 
-// part returns a partition that may be used.
+// part returns a partition; an error if the store is closed or has no such partition.
 func (s *Store) part(p millrace.Partition) (*part, error) {
 	if s.closed.Load() {
 		return nil, ErrClosed

@@ -29,15 +29,15 @@ type part struct {
 	origin    []byte                                  // replaced whole
 	changed   bool                                    // row, origin or any of the maps since the last flush
 	bytes     int64                                   // held by the maps
-	bad       error                                   // why it is quarantined
-	damaged   bool                                    // it is bad for a file that is to be cut out
-	unread    error                                   // why it could not be loaded, as it must be before anything else is done with it
-	rewound   error                                   // since its writer was last told: the next one is to hear
+	bad       error                                   // why it is quarantined; nil: it is not
+	damaged   bool                                    // it is quarantined for a damaged file, and its rows are yet to be removed
+	unread    error                                   // why it could not be loaded; it must be before it is used
+	rewound   error                                   // that it was rewound, for its next writer; nil once a writer was told
 	epoch     int                                     // rises when all of it is replaced
-	durable   Offsets
+	durable   Offsets                                 // up to where it is known to be on disk
 }
 
-// timeline returns a timeline, loaded.
+// timeline returns a timeline to be changed. It is among the unflushed ones from then on.
 func (p *part) timeline(s *Store, name millrace.Timeline) (*timeline.Timeline, error) {
 	if t := p.timelines[name]; t != nil {
 		return t, nil
@@ -57,7 +57,8 @@ func (p *part) timeline(s *Store, name millrace.Timeline) (*timeline.Timeline, e
 	return t, nil
 }
 
-// apply applies the operations in order and appends what each Put did.
+// apply applies the operations in order, and appends to changes what each Put did. After an
+// error the partition must be rewound. p.mu is held.
 func (p *part) apply(s *Store, o *ops, changes []Change) ([]Change, error) {
 	p.changed = true
 	for i := range o.list {
@@ -152,9 +153,9 @@ func (p *part) put(s *Store, name millrace.Timeline, r *millrace.Record) (Change
 	return c, err
 }
 
-// wins reports whether r takes the place of old: it is newer, or it deletes a
-// record of its own version. So the order they came in does not matter, and a
-// schema without versions can delete.
+// wins reports whether r takes the place of old: it has a higher version, or it is a
+// tombstone and old a record of the same version. So the order in which the two come does
+// not matter, and a record of a schema without versions can be deleted.
 func wins(r, old *millrace.Record) bool {
 	return r.Version > old.Version || r.Version == old.Version && r.Deleted && !old.Deleted
 }
@@ -224,10 +225,10 @@ func (p *part) oldFeatures(s *Store, e millrace.Entity, subject string) (Feature
 	return f, err == nil, err
 }
 
-// hotHeads are timelines of a partition as they are on disk. A head that was
-// written lately is likely to get the next record soon, and to read it again from
-// the store costs more than all else that a record does. The partition's lock
-// guards them: readers share it, and change nothing.
+// hotHeads is the timelines of a partition that stay in memory after they were written. They
+// are as they are in Pebble. A head that was written lately is likely to get the next record
+// soon, and to read it from Pebble would cost more than all other work for that record. The
+// partition's lock guards them: readers share it, and change nothing.
 type hotHeads struct {
 	timelines map[millrace.Timeline]*timeline.Timeline
 	bytes     int64
@@ -253,8 +254,8 @@ func (h *hotHeads) add(s *Store, bytes int64) {
 	s.hot.Add(bytes)
 }
 
-// shrink drops timelines, whichever come first, of so many bytes: those that are written
-// now are more likely to be asked for than those that were not changed since.
+// shrink drops arbitrary timelines, until they have so many bytes together. It makes room for
+// those that are about to be written, which are more likely to be asked for.
 func (h *hotHeads) shrink(s *Store, bytes int64) {
 	for _, t := range h.timelines {
 		if bytes <= 0 {
@@ -265,7 +266,7 @@ func (h *hotHeads) shrink(s *Store, bytes int64) {
 	}
 }
 
-// keep keeps timelines that were written just now, as far as there is room.
+// keep keeps timelines that were written just now, as far as there is room in MaxHotBytes.
 func (h *hotHeads) keep(s *Store, written map[millrace.Timeline]*timeline.Timeline) {
 	if h.timelines == nil && len(written) > 0 && s.opts.MaxHotBytes > 0 {
 		h.timelines = make(map[millrace.Timeline]*timeline.Timeline, len(written))
@@ -284,8 +285,8 @@ func (h *hotHeads) keep(s *Store, written map[millrace.Timeline]*timeline.Timeli
 	}
 }
 
-// crowded returns which share of the hot heads has to go, up to 1, so that there is
-// room for what is to be flushed.
+// crowded returns which share of the hot heads has to be dropped, up to 1, to make room for
+// what is to be flushed. It is not above 0 if there is room.
 func (s *Store) crowded() float64 {
 	hot := s.hot.Load()
 	return min(1, float64(hot+s.dirty.Load()-s.opts.MaxHotBytes)/float64(max(1, hot)))
@@ -305,7 +306,7 @@ func (p *part) known(name millrace.Timeline) *timeline.Timeline {
 	return p.hot.timelines[name]
 }
 
-// keeper is the retention of a type at a time of the log.
+// keeper returns the retention of a type when the partition's clock is at clock.
 func (s *Store) keeper(t millrace.ContentType, clock millrace.Time) timeline.Keeper {
 	r := s.opts.Retention[t]
 	k := timeline.Keeper{Horizon: math.MinInt64, Count: r.MaxCount}
@@ -315,7 +316,7 @@ func (s *Store) keeper(t millrace.ContentType, clock millrace.Time) timeline.Kee
 	return k
 }
 
-// source is the store as timelines read it.
+// source is the store as package timeline reads it.
 type source Store
 
 // Get returns a row, or nil; the bytes are the caller's.

@@ -16,9 +16,9 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
-// pebbleOptions are Pebble's options. The write-ahead log is off: the log is
-// Kafka, what is not flushed is replayed, and memtables reach the disk whole
-// and in order, so that what survives a crash is a prefix of the batches.
+// pebbleOptions returns Pebble's options. The write-ahead log is off, since Kafka is the log:
+// what is not flushed is read from it again. Memtables reach the disk whole and in order, so
+// that what survives a crash is all batches up to some moment.
 func (s *Store) pebbleOptions() *pebble.Options {
 	o := &pebble.Options{
 		FS:                          s.disk.FS(),
@@ -38,7 +38,8 @@ func (s *Store) pebbleOptions() *pebble.Options {
 		o.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
 		o.Levels[i].Compression = func() *sstable.CompressionProfile { return sstable.SnappyCompression }
 	}
-	// What is flushed is soon merged into what is below, and until then mostly in memory.
+	// Level 0 has what was flushed last. It is not compressed, since it is soon merged into
+	// the levels below, and until then is mostly in memory.
 	o.Levels[0].Compression = func() *sstable.CompressionProfile { return sstable.NoCompression }
 	o.Experimental.SpanPolicyFunc = splitAtPartitions
 	o.EventListener = &pebble.EventListener{
@@ -49,16 +50,16 @@ func (s *Store) pebbleOptions() *pebble.Options {
 	return o
 }
 
-// flushesInL0 is how many flushes of a partition gather before they are merged into
-// what is below: each merge writes that again. A flush is a table for each partition,
-// so that Pebble's bound on their number, meant for stores with few, would merge
-// after every one.
+// flushesInL0 is how many flushes of a partition gather in level 0 before they are merged
+// into the level below, since each merge writes that level's tables again. A flush writes a
+// table for each partition. Pebble's own bound on the number of tables would therefore
+// merge after every flush.
 const flushesInL0 = 4
 
-// splitAtPartitions ends every sstable where its partition ends, so that a
-// partition is files of its own, however small. An excise then drops whole
-// files without reading them; where it must cut a corrupt one, what lies behind
-// the damage is silently lost, of other partitions too.
+// splitAtPartitions ends every sstable where its partition ends, so that a partition has
+// files of its own, however small. An excise, which removes a range of keys, then drops
+// whole files without reading them. If it had to cut a corrupt file in two, all rows behind
+// the damage would be lost without a word, those of other partitions too.
 func splitAtPartitions(start []byte) (pebble.SpanPolicy, []byte, error) {
 	if len(start) < 2 || start[0] == nodePartition>>8 && start[1] == nodePartition&0xff {
 		return pebble.SpanPolicy{}, nil, nil
@@ -76,14 +77,14 @@ func (s *Store) backgroundError(err error) {
 		s.log.Error("store: background work failed", "times", n, "err", err)
 	}
 	if isCorrupt(err) {
-		return // no flush reads what is stored
+		return // a flush does not read stored rows, so it need not give up
 	}
 	if f := s.failing.Load(); f != nil && (f.any || errors.Is(err, ErrDiskFull)) {
 		s.giveUp(f, err)
 	}
 }
 
-// giveUp ends the wait of a flush for Pebble.
+// giveUp ends the wait of a flush for Pebble, unless it has ended.
 func (s *Store) giveUp(f *failure, err error) {
 	if s.failing.CompareAndSwap(f, nil) {
 		f.err = err
@@ -91,8 +92,8 @@ func (s *Store) giveUp(f *failure, err error) {
 	}
 }
 
-// dataCorruption hears of a file that cannot be right, perhaps from a
-// compaction that holds Pebble's locks.
+// dataCorruption is called by Pebble with a file that is corrupt, perhaps by a compaction
+// that holds Pebble's locks. So it only notes the file.
 func (s *Store) dataCorruption(i pebble.DataCorruptionInfo) {
 	if isCorrupt(i.Details) {
 		parts, _ := holders(i.Bounds.Start, i.Bounds.End.Key)
@@ -100,7 +101,8 @@ func (s *Store) dataCorruption(i pebble.DataCorruptionInfo) {
 	}
 }
 
-// pebbleLogger keeps Pebble's chatter out and its last words in.
+// pebbleLogger drops Pebble's informational messages, logs its errors, and ends the store
+// when Pebble cannot go on.
 type pebbleLogger struct{ s *Store }
 
 func (l pebbleLogger) Infof(string, ...any) {}
@@ -109,9 +111,9 @@ func (l pebbleLogger) Errorf(format string, args ...any) {
 	l.s.log.Warn("store: " + fmt.Sprintf(format, args...))
 }
 
-// Fatalf ends the store, and not the process: Pebble calls it when it cannot go
-// on, and does not expect it to return. What a disk does is not among that
-// (disk/patient.go). The log replays what was not on disk.
+// Fatalf ends the store, not the process. Pebble calls it when it cannot go on, and does
+// not expect it to return. A failing disk does not lead here: see disk/patient.go. What was
+// not on disk is read from the log again.
 func (l pebbleLogger) Fatalf(format string, args ...any) {
 	msg := fmt.Sprintf(format, args...)
 	if l.s.opts.fatal != nil {
@@ -120,17 +122,17 @@ func (l pebbleLogger) Fatalf(format string, args ...any) {
 	l.s.disk.End(fmt.Errorf("%w: %s", errEnded, msg))
 }
 
-// errEnded is what Pebble cannot go on from.
+// errEnded is wrapped by what the store ends with when Pebble cannot go on.
 var errEnded = errors.New("the storage engine cannot go on; open the store again")
 
-// Engine is how the storage engine does.
+// Engine is figures of the storage engine: totals since it was opened, and its present state.
 type Engine struct {
 	Compactions, Flushes   int64
 	CompactedBytes         int64 // written by compactions
-	FlushedBytes           int64
+	FlushedBytes           int64 // written by flushes
 	Debt                   int64 // bytes that compactions have yet to write, estimated
-	Running                int64 // compactions
-	Failed                 int64 // compactions
+	Running                int64 // compactions that run now
+	Failed                 int64 // compactions that failed
 	ReadAmplification      int   // tables and levels that a read of one row looks into, at most
 	Tables                 int64
 	DiskBytes              int64 // of all files, those that are to be removed too
@@ -141,8 +143,8 @@ type Engine struct {
 	Stalls                 int64 // times that writes waited for flushes or compactions
 }
 
-// Engine tells how the storage engine does. ok is false while that cannot be
-// told: the store is closed, has ended, or waits for the disk with locks held.
+// Engine returns figures of the storage engine. ok is false if they cannot be had: the
+// store is closed, has ended, or waits for the disk with Pebble's locks held.
 func (s *Store) Engine() (e Engine, ok bool) {
 	if s.closed.Load() || s.disk.Stuck() != nil {
 		return e, false
@@ -162,22 +164,22 @@ func (s *Store) Engine() (e Engine, ok bool) {
 	return e, true
 }
 
-// repeated is something that may happen often and is told once a minute.
+// repeated is an event that may happen often, and is logged at most once a minute.
 type repeated struct {
-	on  atomic.Bool
+	on  atomic.Bool // it has happened since over was last called
 	mu  sync.Mutex
-	was map[string]*told
+	was map[string]*told // by what happened; at most 101
 }
 
 type told struct {
-	at time.Time
-	n  int // times since
+	at time.Time // when it was last logged
+	n  int       // how often it has happened since
 }
 
 const tellEvery = time.Minute
 
-// again notes that it happened. It returns how many times that was since it was
-// told last, if it is to be told now, or 0.
+// again notes that what happened at now. If that is to be logged now, it returns how often it
+// has happened since it was last logged, this time included; else 0.
 func (r *repeated) again(what string, now time.Time) (n int) {
 	r.on.Store(true)
 	r.mu.Lock()
@@ -198,7 +200,8 @@ func (r *repeated) again(what string, now time.Time) (n int) {
 	return n
 }
 
-// over ends it, and reports whether it was on.
+// over says that it does not happen any more, and reports whether it had happened since the
+// last call of over.
 func (r *repeated) over() bool {
 	if !r.on.Load() || !r.on.Swap(false) {
 		return false
@@ -210,15 +213,15 @@ func (r *repeated) over() bool {
 }
 
 // Disk returns the size of the store's file system, and what of it is free, in
-// bytes; zeros where that is not known.
+// bytes; zeros if that is not known.
 func (s *Store) Disk() (size, free int64) { return s.disk.Usage() }
 
-// MinFree returns how many bytes of its file system the store keeps free: with less it
-// takes nothing more in. 0: no limit.
+// MinFree returns the number of free bytes on the file system below which the store takes
+// nothing more in; 0 if there is no limit.
 func (s *Store) MinFree() int64 { return max(0, s.opts.MinFreeBytes) }
 
-// Bytes returns what the files of a partition take on disk, which is known
-// without reading any. What was applied since the last flush is not in it.
+// Bytes returns how many bytes the files of a partition take on disk, estimated without
+// reading them. What was applied since the last flush is not in it.
 func (s *Store) Bytes(n millrace.Partition) (int64, error) {
 	if _, err := s.part(n); err != nil {
 		return 0, err
@@ -228,7 +231,7 @@ func (s *Store) Bytes(n millrace.Partition) (int64, error) {
 	return int64(bytes), here(err)
 }
 
-// maker makes and reads tables beside Pebble.
+// maker returns what makes and reads sstables outside of Pebble.
 func (s *Store) maker() tables.Maker {
 	return tables.Maker{FS: s.opts.FS, Options: s.dbo, Format: s.db.TableFormat()}
 }

@@ -11,16 +11,16 @@ import (
 )
 
 // Read appends to dst the live records of a timeline with from <= Time < to,
-// newest first: time descending, id ascending. It touches only the blobs that
-// the window needs. Records share memory of their own and stay valid.
+// newest first: time descending, id ascending. It reads only the blobs that
+// the window needs. The records' memory is not used for anything else, so they stay valid.
 func (s *Store) Read(dst []millrace.Record, n millrace.Partition, name millrace.Timeline, from, to millrace.Time) ([]millrace.Record, error) {
 	return s.ReadGranted(dst, n, name, from, to, nil)
 }
 
-// Grant is told how many bytes a read takes next. Its error ends the read.
+// Grant is called with how many bytes a read takes next. Its error ends the read.
 type Grant = blob.Grant
 
-// ReadGranted is Read of no more than is granted.
+// ReadGranted is [Store.Read] that asks grant for all that it reads; nil: all is granted.
 func (s *Store) ReadGranted(dst []millrace.Record, n millrace.Partition, name millrace.Timeline, from, to millrace.Time, grant Grant) ([]millrace.Record, error) {
 	out := dst
 	err := s.reading(n, func(p *part) (err error) {
@@ -33,8 +33,8 @@ func (s *Store) ReadGranted(dst []millrace.Record, n millrace.Partition, name mi
 	return out, nil
 }
 
-// reading calls read while nobody writes the partition. A panic of read lets
-// go of the lock too: its asker may survive it, and ingest waits for the lock.
+// reading calls read with the partition's lock held for reading. A panic of read releases the
+// lock too: the caller may recover from it, and ingest waits for the lock.
 func (s *Store) reading(n millrace.Partition, read func(*part) error) error {
 	p, err := s.part(n)
 	if err != nil {
@@ -91,10 +91,10 @@ func (p *part) read(s *Store, dst []millrace.Record, name millrace.Timeline, w b
 	return dst, nil
 }
 
-// ReadNewestInto reads at least the newest max live records of a timeline, or
-// all if there are fewer, and how far back that is complete, into memory that out
-// held before: what was read into it earlier is no longer valid. One Get suffices
-// when the head blob holds them.
+// ReadNewestInto reads into out at least the newest max live records of a timeline, or all
+// if there are fewer, and sets how far back they are complete. It may end with fewer: see
+// [Newest].EnoughBytes. It uses out's memory again, so that what was read into it earlier
+// is not valid any more. If the head blob holds the records, it reads one row of the store.
 func (s *Store) ReadNewestInto(out *Newest, n millrace.Partition, name millrace.Timeline, max int) error {
 	out.Records, out.From = out.Records[:0], millrace.MinTime
 	err := s.reading(n, func(p *part) error { return p.readNewest(s, out, name, max) })
@@ -124,7 +124,7 @@ func (p *part) readNewest(s *Store, n *Newest, name millrace.Timeline, atLeast i
 		if n.Records, err = w.Append(n.Records, b); err != nil || !v.head.HasChain() || w.Done() {
 			return err
 		}
-		// The next blob may begin with records of the same time.
+		// The next blob may begin with records of the oldest time, so those are left out.
 		oldest, err := b.FirstTime()
 		if err != nil {
 			return err
@@ -146,16 +146,16 @@ func (p *part) readNewest(s *Store, n *Newest, name millrace.Timeline, atLeast i
 	}
 }
 
-// view is a timeline as a reader sees it, under the partition's lock, which it
-// shares: it changes nothing that others see.
+// view is a timeline as a reader sees it, while the partition's lock is held for reading. It
+// changes nothing that other readers see.
 type view struct {
 	s      *Store
-	t      *timeline.Timeline // what is in memory; nil if nothing is
-	prefix []byte
-	buf    []byte // memory for the head
-	key    []byte // memory for the prefix
-	head   *blob.Blob
-	chain  *blob.Chain
+	t      *timeline.Timeline // the timeline in memory; nil: it is not there
+	prefix []byte             // of the timeline's keys
+	buf    []byte             // memory for the head
+	key    []byte             // memory for the prefix
+	head   *blob.Blob         // nil: there is no such timeline
+	chain  *blob.Chain        // nil until it is needed
 	keep   timeline.Keeper
 }
 
@@ -179,7 +179,7 @@ func (p *part) view(s *Store, v *view, name millrace.Timeline) error {
 	return err
 }
 
-// get reads a blob, checking only its header: its records are checked as they
+// get reads a blob, or nil. It checks only the blob's header; records are checked when they
 // are decoded.
 func (v *view) get(key []byte) (*blob.Blob, error) {
 	b, err := v.s.appendRow(nil, key)
@@ -253,7 +253,7 @@ func (p *part) readFeatures(s *Store, e millrace.Entity) ([]Features, error) {
 	return out, err
 }
 
-// Found is the latest version of a record in a timeline, a tombstone perhaps.
+// Found is the latest version of a record in a timeline, perhaps a tombstone.
 type Found struct {
 	millrace.Record
 	// Expired says that retention has dropped it, though its blob is still
@@ -261,8 +261,8 @@ type Found struct {
 	Expired bool
 }
 
-// Find looks a record up by its id, at any time and deleted or not. ok is
-// false when the timeline never had it, or when retention has dropped it and
+// Find looks up a record by its id, whatever its time and whether it is deleted. ok is
+// false if the timeline never had it, or if retention has dropped it and
 // its blob is gone. The record has memory of its own.
 func (s *Store) Find(n millrace.Partition, name millrace.Timeline, id millrace.RecordID) (f Found, ok bool, err error) {
 	err = s.reading(n, func(p *part) (err error) {
@@ -275,7 +275,7 @@ func (s *Store) Find(n millrace.Partition, name millrace.Timeline, id millrace.R
 	return f, ok, nil
 }
 
-// find is under the partition's lock for reading.
+// find is [Store.Find] with the partition's lock held for reading.
 func (p *part) find(s *Store, name millrace.Timeline, id millrace.RecordID) (Found, bool, error) {
 	if err := p.usable(); err != nil {
 		return Found{}, false, err
@@ -295,8 +295,9 @@ func (p *part) find(s *Store, name millrace.Timeline, id millrace.RecordID) (Fou
 	return f, true, err
 }
 
-// copyOf returns a timeline for a reader: what the reader loads into it stays
-// its own. What it shares with the writer's only a writer changes.
+// copyOf returns a copy of a timeline for a reader, so that what the reader loads into it
+// is not seen by others. The copy shares memory with the writer's timeline, which only a
+// writer changes.
 func (p *part) copyOf(s *Store, name millrace.Timeline) (*timeline.Timeline, error) {
 	if t := p.known(name); t != nil {
 		own := *t

@@ -21,23 +21,24 @@ import (
 	"github.com/millrace/millrace/indexnode/store/tables"
 )
 
-// Restore replaces everything of a partition by a checkpoint, whose files are
-// in dir, and lifts its quarantine. Who keeps what it read of the partition
-// must let nobody see it meanwhile, then forget it, and apply from
-// [Store.Applied] on, as after [ErrRewound]. Partitions may be restored at the
-// same time; two flushes serve all that end at the same time. Schemas that the
-// node lacks are taken as they are: whether they have their fingerprints is the
-// caller's to verify, and so is that the files are those that a store wrote, by
-// their hash: Pebble believes a block whose checksum is right.
+// Restore replaces everything of a partition by a checkpoint, whose files are in dir, and
+// lifts its quarantine. A caller that caches what it read of the partition must show it to
+// nobody meanwhile, then forget it, and apply from [Store.Applied] on, as after
+// [ErrRewound]. Several partitions may be restored at the same time; those that end
+// together share two flushes.
 //
-// When ctx is done while it reads, it gives up, and the store is as it was; once all is
-// read it goes on.
+// Restore takes schemas that the node lacks as they are. The caller must verify that they
+// have their fingerprints. It must also verify, by their hashes, that the files are those
+// that a store wrote, since Pebble trusts any block whose checksum is right.
 //
-// The files stay in dir. Those of the bottom must not be written: the store links them. Every
-// row is read before anything is replaced: files that are not what the
-// checkpoint says are an [ErrRefused], and the store is as it was. A crash or an
-// [ErrFailed] in the last step leaves the partition quarantined until the next
-// Restore or [Store.DropPartition]. A cause that it had before is kept as well.
+// If ctx is done while Restore reads, it gives up, and the partition is as it was. Once all
+// is read, it goes on to the end.
+//
+// The files stay in dir. Files of the bottom must not be written to, since the store links
+// them. Every row is read before anything is replaced. If the files are not what the
+// checkpoint says, the error is an [ErrRefused], and the store is as it was. A crash or an
+// [ErrFailed] in the last step leaves the partition quarantined until the next Restore or
+// [Store.DropPartition]; the cause also names the one that it had before.
 func (s *Store) Restore(ctx context.Context, dir string, c Checkpoint) error {
 	p, err := s.part(c.Partition)
 	if err != nil {
@@ -52,7 +53,7 @@ func (s *Store) Restore(ctx context.Context, dir string, c Checkpoint) error {
 	defer context.AfterFunc(s.ctx, cancel)()
 	r := restore{ctx: ctx, s: s, p: p, c: &c, dir: dir, scratch: s.opts.FS.PathJoin(s.dir, scratchName), prefix: fmt.Sprintf("%03d-", c.Partition)}
 	err = r.do()
-	if left := r.tidy(); left != nil { // until the next restore, or Open
+	if left := r.tidy(); left != nil { // the partition's next restore, or Open, removes them
 		s.log.Warn("store: files of a restore are left", "dir", r.scratch, "err", left)
 	}
 	if err != nil {
@@ -61,11 +62,11 @@ func (s *Store) Restore(ctx context.Context, dir string, c Checkpoint) error {
 	return nil
 }
 
-// scratchName is the name of the directory, within the store's, in which
-// restores have their files.
+// scratchName is the name of the directory, within the store's, in which restores keep their
+// files while they are under way.
 const scratchName = "restore"
 
-// removeScratch removes what restores left that did not end.
+// removeScratch removes the files of restores that did not end.
 func (s *Store) removeScratch() error {
 	return s.opts.FS.RemoveAll(s.opts.FS.PathJoin(s.dir, scratchName))
 }
@@ -78,10 +79,10 @@ type restore struct {
 	c            *Checkpoint
 	dir, scratch string
 	prefix       string // of the names of its own files in scratch
-	// Both are in key order and hold only what a store can take as it is:
-	bottom []string // paths of tables of the checkpoint
-	run    []string // paths of tables with what is newer than those of the bottom
-	rows   *checker // of all of them
+	// The tables of each list are in key order, and a store can ingest them as they are.
+	bottom []string // paths of the checkpoint's tables of the bottom
+	run    []string // paths of tables that were merged from the others; their rows are newer
+	rows   *checker // of the rows of all of them
 }
 
 func (r *restore) do() error {
@@ -98,15 +99,16 @@ func (r *restore) do() error {
 			return err
 		}
 	}
-	// Synced here, outside of the lock of replace, so that restores at the same time sync
-	// at the same time.
+	// The tables are synced here, before replace takes its lock, so that several restores can
+	// sync at the same time.
 	if err := r.s.maker().Sync(slices.Concat(r.bottom, r.run)); err != nil {
 		return err
 	}
 	return r.s.replace(&replacement{p: r.p, scanned: r.rows, bottom: r.bottom, run: r.run})
 }
 
-// refuse tells files that are wrong from a disk that cannot be read or written.
+// refuse marks an error as [ErrRefused] if the checkpoint's files are wrong. It leaves as
+// it is an error of this machine's disk, and one that comes from the context's end.
 func (r *restore) refuse(err error) error {
 	if io := syscall.Errno(0); errors.As(err, &io) && io != syscall.ENOENT || errors.Is(err, ErrFailed) || r.ctx.Err() != nil {
 		return err
@@ -114,8 +116,8 @@ func (r *restore) refuse(err error) error {
 	return fmt.Errorf("%w: %w; take another checkpoint, or fetch its files again", ErrRefused, err)
 }
 
-// prepare makes tables that a store can take of the checkpoint's, beside the
-// store, and verifies that they are the partition.
+// prepare makes tables that a store can ingest from those of the checkpoint, in the scratch
+// directory, and verifies that they hold the partition as the checkpoint describes it.
 func (r *restore) prepare() (err error) {
 	fs := r.s.opts.FS
 	if err := errors.Join(r.s.room(r.s.opts.MinFreeBytes/4), fs.MkdirAll(r.scratch, 0o700)); err != nil {
@@ -138,7 +140,7 @@ func (r *restore) prepare() (err error) {
 	return r.compare()
 }
 
-// compare compares what is there with what the checkpoint says.
+// compare returns an error if the rows are not what the checkpoint says.
 func (r *restore) compare() error {
 	c := r.c
 	if err := r.rows.end(); err != nil {
@@ -154,7 +156,7 @@ func (r *restore) compare() error {
 	return nil
 }
 
-// tidy removes what is there of its own files.
+// tidy removes what is left of the restore's own files in scratch.
 func (r *restore) tidy() error {
 	names, err := r.s.opts.FS.List(r.scratch)
 	if errors.Is(err, iofs.ErrNotExist) {
@@ -168,7 +170,8 @@ func (r *restore) tidy() error {
 	return err
 }
 
-// open opens the files: those of the bottom by links.
+// open opens the checkpoint's files and adds them to the merge, those of the bottom last. It
+// links those of the bottom into scratch.
 func (r *restore) open(m *tables.Merge) error {
 	seen := make(map[string]bool)
 	for _, f := range r.c.Files {
@@ -227,7 +230,8 @@ func (r *restore) openFile(m *tables.Merge, f File) error {
 	return m.Add(t, f.Name, f.Bottom)
 }
 
-// regular refuses what is not a file of the size, such as a link to one.
+// regular returns an error if path is not a regular file of that size; a symbolic link is
+// not.
 func (r *restore) regular(path string, size int64) error {
 	info, err := os.FileInfo(nil), error(nil)
 	if vfs.Root(r.s.opts.FS) == vfs.Default {
@@ -268,43 +272,43 @@ func plainName(name string) bool {
 // replacement is what takes the place of a partition.
 type replacement struct {
 	p           *part
-	scanned     *checker // of the tables; nil: there are none
-	bottom, run []string // paths of tables on disk, those of run newer; both are used up
+	scanned     *checker // that has checked the tables' rows; nil: there are no tables
+	bottom, run []string // paths of tables on disk, those of run newer; ingesting moves them
 	// Guarded by Store.flushing:
-	was   error // why it was quarantined before
-	begun bool  // it may not be what it was
+	was   error // why it was quarantined before; nil: it was not
+	begun bool  // the partition's rows on disk may have changed
 	done  bool
 	err   error
 }
 
-// replacements are those that wait. Each costs two flushes, which those that
-// wait together share.
+// replacements is the replacements that wait to be carried out. Those that wait together
+// share two flushes.
 type replacements struct {
 	mu   sync.Mutex
 	list []*replacement
 }
 
-// errRestoring is why a partition is quarantined while it is replaced, which
-// takes several steps, and after a crash in between.
+// errRestoring is why a partition is quarantined while it is replaced by tables. That takes
+// several steps, and a crash in between leaves the quarantine.
 var errRestoring = errors.New("it was being restored")
 
-// causeWhileReplaced is errRestoring, and the cause for which a partition was quarantined
-// before: that is still so if the replacement breaks off.
+// causeWhileReplaced returns errRestoring together with the cause for which the partition was
+// quarantined before, if any. That cause still holds if the replacement breaks off.
 func causeWhileReplaced(was error) error {
 	switch {
 	case was == nil:
 		return errRestoring
-	case strings.HasPrefix(was.Error(), errRestoring.Error()): // and broke off before
+	case strings.HasPrefix(was.Error(), errRestoring.Error()): // a replacement broke off before
 		return was
 	}
 	return fmt.Errorf("%w: %s", errRestoring, was)
 }
 
-// DropPartition removes everything of a partition at once, on disk too, and
-// lifts its quarantine: the log can be read again from its beginning. It reads
-// nothing of the partition, so that missing or damaged files do not matter.
-// As with [Store.Restore], a caller that keeps what it read of the partition hides it
-// meanwhile, then forgets it and applies from [Store.Applied] on.
+// DropPartition removes everything of a partition, on disk too, and lifts its quarantine.
+// The log can then be read again from its beginning. It reads nothing of the partition, so
+// that missing or damaged files do not matter. As with [Store.Restore], a caller that
+// caches what it read of the partition shows it to nobody meanwhile, then forgets it and
+// applies from [Store.Applied] on.
 func (s *Store) DropPartition(n millrace.Partition) error {
 	p, err := s.part(n)
 	if err != nil {
@@ -313,9 +317,10 @@ func (s *Store) DropPartition(n millrace.Partition) error {
 	return s.replace(&replacement{p: p})
 }
 
-// replace excises a partition and ingests tables in its place, on disk when it
-// returns. An excise drops files without reading them, so that it works on
-// damaged ones too. Who has the lock first does the work of all that wait.
+// replace excises a partition and ingests tables in its place. Both are on disk when it
+// returns. An excise, which removes a range of keys, drops files without reading them, so
+// that it works on damaged ones too. The caller that gets the lock first does the work of
+// all that wait.
 func (s *Store) replace(r *replacement) error {
 	s.replacing.mu.Lock()
 	s.replacing.list = append(s.replacing.list, r)
@@ -328,7 +333,8 @@ func (s *Store) replace(r *replacement) error {
 	return here(r.err)
 }
 
-// take takes those that wait, at most one of a partition, in order.
+// take removes from the list and returns replacements that wait, in the order of
+// partitions, at most one for each partition.
 func (q *replacements) take() (some []*replacement) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -345,7 +351,8 @@ func (q *replacements) take() (some []*replacement) {
 	return some
 }
 
-// replaceSome replaces partitions. s.flushing is held.
+// replaceSome carries out replacements of different partitions, and sets done and err of
+// each. s.flushing is held.
 func (s *Store) replaceSome(some []*replacement) {
 	for _, r := range some {
 		r.p.mu.Lock()
@@ -374,9 +381,9 @@ func (s *Store) replaceSome(some []*replacement) {
 	}
 }
 
-// mark quarantines the partitions that are to be replaced by tables, on disk.
-// It flushes all memtables, so that the steps that follow find nothing of a partition in
-// memory, and only edit the manifest.
+// mark quarantines, on disk, the partitions that are to be replaced by tables. It flushes
+// all memtables, so that Pebble has nothing of a partition in memory, and the steps that
+// follow only edit its manifest.
 func (s *Store) mark(some []*replacement) error {
 	if err := s.room(s.opts.MinFreeBytes / 4); err != nil {
 		return err
@@ -392,9 +399,9 @@ func (s *Store) mark(some []*replacement) error {
 	return s.flushPebble(s.ctx.Done())
 }
 
-// exchange excises partitions and ingests their tables. An excise is an edit of
-// the manifest, which is synced, so there is none where nothing is: memtables
-// are on disk by now.
+// exchange excises partitions and ingests their tables. An excise costs a sync of the
+// manifest, so a partition without rows is not excised. Memtables are on disk by now, so
+// that no table means no rows.
 func (s *Store) exchange(some []*replacement) error {
 	there, err := s.tables()
 	if err != nil {
@@ -422,7 +429,7 @@ func (s *Store) exchange(some []*replacement) error {
 	return nil
 }
 
-// overlaps reports whether a table may have rows of a partition. It reads none.
+// overlaps reports whether one of the tables may have rows of a partition, by their bounds.
 func overlaps(tables []pebble.SSTableInfo, n millrace.Partition) bool {
 	start, end := partitionSpan(n)
 	return slices.ContainsFunc(tables, func(t pebble.SSTableInfo) bool {
@@ -430,7 +437,7 @@ func overlaps(tables []pebble.SSTableInfo, n millrace.Partition) bool {
 	})
 }
 
-// reload makes a partition what the disk says, whatever it was. p.mu is held.
+// reload makes a partition what the disk says, after its rows were replaced. p.mu is held.
 func (s *Store) reload(p *part) error {
 	p.epoch++
 	err := p.load(s)
@@ -442,12 +449,12 @@ func (s *Store) reload(p *part) error {
 	return err
 }
 
-// lift ends the quarantines of those that are replaced, on disk first, and sets their
-// counts.
+// lift ends the quarantines of the partitions that were replaced without an error, and sets
+// their counts. If that does not reach the disk, they stay quarantined.
 func (s *Store) lift(some []*replacement) error {
 	var errs []error
 	lifted := slices.DeleteFunc(slices.Clone(some), func(r *replacement) bool { return r.err != nil })
-	marked := make([]error, len(lifted)) // by mark
+	marked := make([]error, len(lifted)) // the causes that mark set
 	for i, r := range lifted {
 		marked[i] = r.p.bad
 		errs = append(errs, s.countReplaced(r), s.setBad(r.p, nil))
@@ -461,8 +468,8 @@ func (s *Store) lift(some []*replacement) error {
 	return err
 }
 
-// countReplaced makes the counts of a partition those of what took its place. They
-// are on disk with the next flush. p.mu is held.
+// countReplaced sets the counts of a partition to those of what took its place. They are on
+// disk with the next flush. p.mu is held.
 func (s *Store) countReplaced(r *replacement) error {
 	s.writing.RLock()
 	defer s.writing.RUnlock()
@@ -473,8 +480,8 @@ func (s *Store) countReplaced(r *replacement) error {
 	return s.db.Set(countsKey(r.p.p), r.p.tally.Encode(r.p.row.counted()), pebble.NoSync)
 }
 
-// setBad sets why a partition is quarantined; nil: it is not. It is on disk with the
-// next flush. p.mu is held.
+// setBad sets why a partition is quarantined; nil lifts the quarantine. That is on disk
+// with the next flush. After an error the quarantine is unchanged. p.mu is held.
 func (s *Store) setBad(p *part, cause error) error {
 	err := error(nil)
 	if cause == nil {

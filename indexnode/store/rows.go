@@ -22,17 +22,23 @@ import (
 //	74 entity type 03                   the filter of the ids outside the head
 //	74 entity type 04 id                where a record outside the head is
 //
-// entity and type stand behind their length as uvarint. The node's own rows
-// have the partition ffff, and a copy of them fffe. Among those of fffe, and
-// nowhere else, is
+// entity and type are preceded by their length as uvarint. The node's own rows
+// have the partition ffff, and a copy of them fffe:
+//
+//	71 partition(2)                     why a partition is quarantined
+//	73 fingerprint(8)                   a schema, as JSON
+//	74 type                             a content type
+//	76                                  the format of the store
+//
+// Among the rows of fffe alone is
 //
 //	63 partition(2)                     how much a partition has, by content type
 //
-// which is no row of the partition, so that no checkpoint has it.
+// It is not a row of the partition, so that no checkpoint has it.
 const (
 	kindPart     = 0x00
 	kindOrigin   = 0x01
-	kindFeatures = 'f' // and timeline.Kind
+	kindFeatures = 'f' // the rows of timelines have timeline.Kind, 't'
 
 	nodePartition = 0xffff
 	nodeCounts    = 'c'
@@ -46,18 +52,18 @@ func partitionKey(p millrace.Partition, kind byte) []byte {
 	return []byte{byte(p >> 8), byte(p), kind}
 }
 
-// countsKey is the key of a partition's counts. It is among the node's rows for
-// the sake of earlier versions: they ignore rows of the node that they do not
-// know, and can mend a damaged file that has some. A damaged file that has no
-// rows of the node and none of a partition they cannot remove, and would try for
-// ever to open the store.
+// countsKey returns the key of a partition's counts. It is among the node's rows because of
+// earlier versions, which may open the store after this one. They ignore rows of the node
+// that they do not know, and can repair a damaged file that has such rows. They could not
+// remove a damaged file whose rows are neither of the node nor of a partition, and would
+// try for ever to open the store.
 func countsKey(p millrace.Partition) []byte {
 	return append(partitionPrefix(nodeCopies[0]), nodeCounts, byte(p>>8), byte(p))
 }
 
 func partitionPrefix(p millrace.Partition) []byte { return []byte{byte(p >> 8), byte(p)} }
 
-// partitionSpan is the range of all keys of a partition.
+// partitionSpan returns the range of all keys of a partition; end is the first key behind it.
 func partitionSpan(p millrace.Partition) (start, end []byte) {
 	return []byte{byte(p >> 8), byte(p)}, []byte{byte((p + 1) >> 8), byte(p + 1)}
 }
@@ -66,10 +72,10 @@ func featuresPrefix(p millrace.Partition, e millrace.Entity) []byte {
 	return blob.AppendString(partitionKey(p, kindFeatures), e)
 }
 
-// Digest is the digest of a partition's two streams: the sum, modulo 2^64, of
-// the digests of what was accepted and not replaced since. A sum, so that
-// neither the order of application nor the blobs matter; what retention drops
-// stays in it, so that neither does the time of sweeps.
+// Digest is the digest of a partition's two streams: for each, the sum modulo 2^64 of the
+// digests of what was accepted and not replaced since. Since it is a sum, the order of
+// application and the division into blobs do not matter. What retention drops stays in the
+// sum, so that the time of sweeps does not matter either.
 type Digest struct{ Content, Features uint64 }
 
 // partRow is a partition's row:
@@ -98,7 +104,8 @@ func (r *partRow) encode() []byte {
 	return b
 }
 
-// counted is the state of the partition that counts of it must have been made of.
+// counted returns the state of the partition that its counts belong to. Counts that were
+// written with another state are not right.
 func (r *partRow) counted() tally.State {
 	return tally.State{Content: r.digest.Content, Dropped: r.dropped}
 }
@@ -128,7 +135,7 @@ func (f *Features) encode(dst []byte) []byte {
 	return append(dst, f.Body...)
 }
 
-// decodeFeatures reads a row; it shares b's memory.
+// decodeFeatures decodes a row of features; the body shares b's memory.
 func decodeFeatures(subject string, b []byte) (f Features, err error) {
 	if len(b) == 0 || b[0] != featuresFormat {
 		return f, blob.ErrRow

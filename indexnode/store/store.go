@@ -1,11 +1,14 @@
 // Package store keeps an index node's timelines, features, schemas and applied
-// offsets in one Pebble. It is the only package that knows Pebble. See
-// DESIGN.md for the layout and the reasons.
+// offsets in one Pebble, a storage engine of sorted keys. No package outside of it and
+// its subpackages uses Pebble. See DESIGN.md for the layout and the reasons.
 //
-// A timeline is a linked list of blobs, newest first. What one poll of the log
-// brought goes in as one [Batch]; a partition's records, metadata and applied
-// offsets reach the disk in one atomic write, so that whatever survives a crash
-// is what the log said up to the offsets that [Store.Applied] tells.
+// A timeline, all records of one entity and type, is a linked list of blobs, newest first.
+// The newest blob is its head. What one poll of the log brought goes in as one [Batch]. A
+// partition's records, metadata and applied offsets reach the disk in one atomic write, so
+// that what survives a crash is what the log said up to the offsets of [Store.Applied].
+//
+// Features are what the log says about a subject, an entity or an object. They are stored
+// under the entity that routes them, which may be the subject itself.
 package store
 
 import (
@@ -24,7 +27,7 @@ import (
 	"github.com/millrace/millrace/indexnode/store/timeline"
 )
 
-// DefaultMinFreeBytes is Options.MinFreeBytes where nothing is said.
+// DefaultMinFreeBytes is the default of Options.MinFreeBytes.
 const DefaultMinFreeBytes = 512 << 20
 
 // Options configures a store. The zero value is a durable store with the
@@ -35,38 +38,39 @@ type Options struct {
 	// MaxBlobBytes is the size past which a blob splits; 0 means 8 KiB. A
 	// single larger record has a blob of its own.
 	MaxBlobBytes int
-	// MaxDirtyBytes bounds what is applied but not yet on disk; 0 means
-	// 128 MiB. Past it a flush starts, at twice it Apply waits for the flush.
+	// MaxDirtyBytes bounds what is applied but not yet on disk (unflushed); 0 means 128 MiB.
+	// A flush starts at three quarters of it or more, up to all of it. Beyond twice as much,
+	// Apply waits for a flush.
 	MaxDirtyBytes int64
 	// MaxHotBytes bounds the heads that stay in memory after a flush, so that the
 	// next records of their timelines, and reads of them, need no read of the
-	// disk; 0 means half of MaxDirtyBytes, negative none.
+	// disk; 0 means half of MaxDirtyBytes, negative means that none stay.
 	MaxHotBytes int64
-	// FlushEvery bounds how old an applied record gets before it is on disk,
-	// and so how much of the log a restart replays; 0 means 30 s, negative
-	// means no bound. Nodes flush at different times.
+	// FlushEvery bounds how old an applied record gets before a flush starts, and so how much
+	// of the log a restart replays; 0 means 30 s, negative means no bound. Each flush comes a
+	// random time earlier, up to a quarter, so that nodes flush at different times.
 	FlushEvery time.Duration
-	// CacheBytes is Pebble's block cache; 0 means 64 MiB.
+	// CacheBytes is the size of Pebble's block cache; 0 means 64 MiB.
 	CacheBytes int64
-	// MinFreeBytes is the free disk space below which Apply refuses with
-	// [ErrDiskFull]; 0 means DefaultMinFreeBytes, negative means no limit. A sixteenth
-	// of it, up to 16 MiB, is kept in a file of the store as ballast, so that
-	// it opens and reads on a disk without any free space.
+	// MinFreeBytes is the free disk space below which Apply refuses with [ErrDiskFull]; 0
+	// means DefaultMinFreeBytes, negative means no limit. The store also keeps a ballast, a
+	// file of a sixteenth of it, up to 16 MiB. The store removes it when the disk is full, so
+	// that it can open and read on a disk without any free space.
 	MinFreeBytes int64
-	// Retention by content type; a type without one is kept forever.
+	// Retention is by content type; records of a type without one are kept forever.
 	Retention map[millrace.ContentType]Retention
 	// Log receives lifecycle and background failures; nil discards them.
 	Log *slog.Logger
 
-	// Offline is for a store that serves nobody: where the disk fails or is full
-	// and Pebble cannot do without it, the store ends with an [ErrFailed]. Others
-	// wait for the disk and go on.
+	// Offline is for a store that serves nobody. If the disk fails or is full, and Pebble
+	// cannot do without what it writes, the store ends with an [ErrFailed]. Any other store
+	// waits for the disk and goes on.
 	Offline bool
 
-	fatal         func(msg string) // hears that Pebble cannot go on; for tests
-	memTableBytes uint64           // of Pebble; tests make it small
+	fatal         func(msg string) // is called when Pebble cannot go on; for tests
+	memTableBytes uint64           // size of Pebble's memtables; tests make it small
 
-	unwritable func(millrace.Partition) error // has writing a partition fail; for tests
+	unwritable func(millrace.Partition) error // its error makes writing a partition fail; for tests
 }
 
 func (o Options) withDefaults() Options {
@@ -120,8 +124,8 @@ func (o Options) validate() error {
 	return errors.Join(errs...)
 }
 
-// Retention bounds a timeline. What it drops is a function of the log alone,
-// whenever the space is reclaimed: replicas at equal offsets agree.
+// Retention bounds a timeline. What it drops depends on the log alone, and not on when the
+// space is reclaimed, so that replicas at equal offsets agree.
 type Retention struct {
 	// MaxAge is the age, against the log's own clock ([Batch.SetClock]), past
 	// which a record is gone; 0 keeps every age.
@@ -131,8 +135,8 @@ type Retention struct {
 	MaxCount int
 }
 
-// Offsets are the next offsets to read of a partition's two topics; -1 when
-// nothing was ever applied.
+// Offsets are the next offsets to read of a partition's two topics; each is -1 if nothing of
+// its topic was ever applied.
 type Offsets struct {
 	Content, Features millrace.Offset
 }
@@ -140,10 +144,10 @@ type Offsets struct {
 var nothingApplied = Offsets{-1, -1}
 
 // Features are what the second stream says about a subject, an entity or an
-// object, under the entity that routes it.
+// object. They are stored under the entity that routes them.
 type Features struct {
 	Subject string
-	Version int64 // the newest wins; of equal ones the first
+	Version int64 // the highest wins; of equal ones the first to be applied
 	Time    millrace.Time
 	Schema  millrace.Fingerprint
 	Body    []byte // Avro binary, without framing
@@ -151,16 +155,16 @@ type Features struct {
 
 // Newest is the newest part of a timeline.
 type Newest struct {
-	// Records are live, newest first: time descending, id ascending. They
-	// share memory of their own.
+	// Records are live, newest first: time descending, id ascending. They are valid until
+	// the next read into this Newest.
 	Records []millrace.Record
 	// From is how far back Records is complete: it has every live record
 	// with Time >= From. MinTime means the whole timeline.
 	From millrace.Time
 
-	// EnoughBytes ends a read that has so many bytes, and some records, though
-	// fewer than were asked for; 0: none does. Grant is asked for all that is
-	// read; nil: it is granted.
+	// EnoughBytes ends a read that has read so many bytes and has some records, even if
+	// these are fewer than were asked for; 0: no number of bytes ends it. Grant is asked
+	// before more bytes are read; nil: any number may be read.
 	EnoughBytes int
 	Grant       Grant
 
@@ -172,24 +176,24 @@ type Newest struct {
 // that what is stored is wrong, the second that it could not be read or written
 // now.
 var (
-	// ErrCorrupt is a partition whose stored state cannot be right, or of which
-	// somebody said so by [Store.Quarantine]. The partition is quarantined: every
-	// call for it fails so, and says for what cause, until [Store.DropPartition]
-	// or [Store.Restore]. Others go on.
+	// ErrCorrupt is of a partition whose stored state cannot be right, or for which a caller
+	// said so by [Store.Quarantine]. The partition is quarantined: every call for it fails
+	// with this error and the cause, until [Store.DropPartition] or [Store.Restore]. Other
+	// partitions go on.
 	ErrCorrupt = errors.New("store: corrupt")
-	// ErrFailed is a call that failed on this machine, such as by EIO. It
-	// says nothing about what is stored, and the same call may succeed later.
+	// ErrFailed is of a call that failed on this machine, such as by EIO. It says nothing
+	// about what is stored, and the same call may succeed later.
 	ErrFailed = errors.New("store: failed")
-	// ErrDiskFull is an ErrFailed for want of free space. A batch that it
-	// refuses is not applied, and succeeds when there is space again.
+	// ErrDiskFull is an ErrFailed for want of free space. A batch that is refused with it is
+	// not applied, and succeeds when there is space again.
 	ErrDiskFull = fmt.Errorf("%w: disk full", ErrFailed)
-	// ErrRewound is an ErrFailed by which a partition lost what was applied
-	// since its last flush: consume again from [Store.Applied] and forget
-	// what was cached of it. The next Apply says so too where another call found
-	// it, but none may come: compare [Store.Applied] with what was applied.
+	// ErrRewound is an ErrFailed with which a partition lost what was applied since its last
+	// flush. The caller must read the log again from [Store.Applied], and forget what it
+	// cached of the partition. If another call than Apply met it, the next Apply returns it
+	// too. Since no Apply may follow, a caller can also compare [Store.Applied] with what it
+	// applied.
 	ErrRewound = fmt.Errorf("%w: rewound", ErrFailed)
-	// ErrRefused is a checkpoint whose files are not what it says. Nothing was
-	// done with it.
+	// ErrRefused is of a checkpoint whose files are not what it says. The store is unchanged.
 	ErrRefused = errors.New("store: checkpoint refused")
 	// ErrClosed is an ErrFailed for a call after Close.
 	ErrClosed = fmt.Errorf("%w: closed", ErrFailed)
@@ -209,8 +213,9 @@ func isCorrupt(err error) bool {
 	return pebble.IsCorruptionError(err)
 }
 
-// here marks an error that is neither corruption nor the caller's affair: the
-// call may be tried again.
+// here marks an error as [ErrFailed], so that the call may be tried again. It leaves as they
+// are corruption, errors that are marked already, and those of the caller: its context's end
+// and what its [Grant] refused.
 func here(err error) error {
 	var refused *millrace.Error // by a [Grant]
 	switch {
@@ -225,7 +230,8 @@ func here(err error) error {
 	return fmt.Errorf("%w: %w", ErrFailed, err)
 }
 
-// whole classes an error that no partition can be blamed for.
+// whole marks an error of the whole store, not of one partition, as [ErrCorrupt] or as
+// [ErrFailed].
 func whole(err error) error {
 	if isCorrupt(err) {
 		return fmt.Errorf("%w: %w", ErrCorrupt, err)
@@ -233,9 +239,9 @@ func whole(err error) error {
 	return here(err)
 }
 
-// quarantined is why every call for a partition fails. Of the causes some are no
-// damage, an operator's word among them, and each has a way out of its own, so that
-// who gave the cause says it, and not the store.
+// quarantined is the error of every call for a quarantined partition. It does not say what to
+// do: some causes are not damage, such as an operator's order, and each cause needs something
+// else. The text of the cause says that.
 type quarantined struct {
 	partition millrace.Partition
 	cause     error

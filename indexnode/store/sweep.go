@@ -6,8 +6,7 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// sweepStep is how many timelines a sweep looks at before it lets go of the
-// partition.
+// sweepStep is how many timelines a sweep looks at before it releases the partition's lock.
 const sweepStep = 64
 
 // Sweep reclaims the space of what retention dropped from a partition: tail
@@ -70,7 +69,7 @@ func (p *part) sweep(s *Store, names []millrace.Timeline) error {
 			return err
 		}
 		held := t.Memory()
-		// What it dropped before it failed is dropped.
+		// With an error, Sweep returns what it dropped before that.
 		n, had := p.tally.Of(name.Type), t.Count() > 0
 		dropped, err := s.keeper(name.Type, p.row.clock).Sweep(t, n)
 		n.Timeline(had, t.Count() > 0)

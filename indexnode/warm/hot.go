@@ -1,5 +1,7 @@
-// Package warm has replicas know what is hot elsewhere before they are announced:
-// a node asks the others, and tells them.
+// Package warm fills the cache for replicas before they are announced, so that the first
+// questions find it warm. A node asks other nodes that serve the same partitions which
+// timelines their questions find in their caches ([Warmer]), and answers such requests
+// itself ([Server]). What questions find in a cache is called hot.
 package warm
 
 import (
@@ -26,35 +28,36 @@ import (
 	"github.com/millrace/millrace/internal/rpcerr"
 )
 
-// maxHotBytes bounds the names of hot timelines that a node tells at once: some
-// 350,000, about as many as another reads in its time.
+// maxHotBytes bounds the names of hot timelines in one answer. They are some 350,000
+// timelines, about as many as the node that asks can read before its time is over
+// (warmFor).
 const maxHotBytes = 8 << 20
 
-// Config is what is warmed with. All of it is required.
+// Config is what a [Server] needs. All of it is required.
 type Config struct {
 	Node     millrace.NodeID
 	Cache    *cache.Cache
 	Replicas *replica.Replicas
 	Lookup   *lookup.Lookup
-	Memory   *memory.Budget // of questions
-	Peers    []grpc.DialOption
-	// Newest returns the newest question that was answered.
+	Memory   *memory.Budget    // what questions share
+	Peers    []grpc.DialOption // how other nodes are dialled
+	// Newest returns the newest question that this node answered; nil before the first.
 	Newest func() *nodev1.QueryRequest
 	Panics *panics.Teller
 	Log    *slog.Logger
 }
 
-// Server tells other nodes what is hot.
+// Server tells other nodes what is hot in this node's cache.
 type Server struct {
 	cfg     Config
-	telling chan struct{} // holds one while another node is told what is hot
+	telling chan struct{} // has room for one; full while a request is answered
 }
 
 // New returns a server.
 func New(c Config) *Server { return &Server{cfg: c, telling: make(chan struct{}, 1)} }
 
-// Hot implements nodev1.NodeServiceServer. One is answered at a time: each goes
-// through the names of the whole cache.
+// Hot implements nodev1.NodeServiceServer. It answers one request at a time, since each
+// goes through the names of the whole cache.
 func (s *Server) Hot(ctx context.Context, req *nodev1.HotRequest) (_ *nodev1.HotResponse, err error) {
 	defer func() {
 		s.cfg.Panics.Tell(err)
@@ -76,20 +79,21 @@ func (s *Server) Hot(ctx context.Context, req *nodev1.HotRequest) (_ *nodev1.Hot
 		return nil, err
 	}
 	defer func() { <-s.telling }()
-	// Nothing is borrowed before: nodes that wait for their turn would hold what
-	// questions are answered in.
+	// Memory is borrowed only now. Else requests that wait for their turn would hold
+	// memory that questions need.
 	loan := s.cfg.Memory.Borrow()
 	defer loan.Return()
-	if err := loan.More(2 * room); err != nil { // here, and as it is written
+	if err := loan.More(2 * room); err != nil { // twice: the response, and its encoding
 		return nil, err
 	}
 	return s.hot(ctx, wanted, room)
 }
 
-// turnWithin bounds how long a node waits until others have been told.
+// turnWithin bounds how long a request waits until those before it are answered.
 const turnWithin = 5 * time.Second
 
-// takeTurn waits until no other node is told what is hot, for turnWithin at most.
+// takeTurn waits until no other request is answered, for turnWithin at most. The caller
+// must receive from telling at the end of its turn.
 func (s *Server) takeTurn(ctx context.Context) error {
 	late := time.NewTimer(turnWithin)
 	defer late.Stop()
@@ -105,7 +109,8 @@ func (s *Server) takeTurn(ctx context.Context) error {
 	}
 }
 
-// hot returns what is hot of partitions, in so many bytes of names.
+// hot returns the hot timelines of the wanted partitions, the hottest first, in at most
+// room bytes of names.
 func (s *Server) hot(ctx context.Context, wanted topology.Set, room int64) (*nodev1.HotResponse, error) {
 	resp := new(nodev1.HotResponse)
 	inside := func(entity []byte) bool { return wanted.Has(partition.OfBytes(entity)) }
@@ -136,8 +141,8 @@ type hotKey struct {
 	millrace.Timeline
 }
 
-// readHot appends the keys of a run to dst, or says why it is not what was
-// asked for.
+// readHot appends the keys of a run, which another node sent, to dst. The error says what
+// is malformed, or not of a partition that was asked for.
 func readHot(dst []hotKey, run *nodev1.HotTimelines, asked topology.Set) ([]hotKey, error) {
 	t := millrace.ContentType(run.GetType())
 	if len(t) > millrace.MaxTypeBytes || t != cache.Objects && strings.Contains(string(t), string(cache.Objects)) {

@@ -25,27 +25,27 @@ import (
 const (
 	// warmFor is how long a replica waits to be warm, at most.
 	warmFor = 10 * time.Second
-	// warmPeers is how many of a partition's other replicas are asked, one
-	// after another, as long as none answers, and askFor how long each has.
+	// warmPeers is how many nodes with the partition are asked, one after another,
+	// until one answers. Each has askFor to answer.
 	warmPeers = 2
 	askFor    = warmFor / 4
-	// warmGather is the pause in which partitions that catch up together come
-	// together.
+	// warmGather is how long Run waits for more partitions after the first, so that
+	// those that catch up at about the same time are asked for in one request.
 	warmGather = 20 * time.Millisecond
-	// warmSlice is how long timelines are read before questions go first.
+	// warmSlice is how long timelines are read before questions have a turn.
 	warmSlice = time.Millisecond
 )
 
-// Warmer fills the cache for replicas that are about to be announced. It asks a
-// peer that serves the partition what its questions find in its cache, and
-// reads that from the store of this node. Nothing but warmth depends on it: a
-// peer that is away, does not know the question, is slow or tells what cannot
-// be leaves the replica colder, and it is announced all the same.
+// Warmer fills the cache for replicas that are about to be announced. It asks a peer,
+// another node that serves the partition, which timelines questions find in the peer's
+// cache, and reads those from the store of this node. A peer may be away or slow, not know
+// the request, or send nonsense. Then the replica's cache is colder, and the replica is
+// announced all the same.
 type Warmer struct {
 	node    *Server
 	maps    func() *topology.Map
 	dial    func(topology.Node) (hotPeer, error)
-	within  time.Duration // warmFor, but in tests
+	within  time.Duration // warmFor, except in tests
 	woken   chan struct{} // holds one token when partitions wait
 	reading chan struct{} // holds a token for each goroutine that reads
 
@@ -55,28 +55,28 @@ type Warmer struct {
 	}
 }
 
-// warming is one partition's, from when it is first waited for.
+// warming is the state of one partition, from the first call of Warm for it.
 type warming struct {
-	until      time.Time
-	told, read atomic.Int64 // timelines
-	begun      bool         // these two under Warmer.mu
-	over       bool
+	until      time.Time    // when the replica is announced in any case
+	told, read atomic.Int64 // timelines that the peer named, and that are in the cache now
+	begun      bool         // a round has it; under Warmer.mu
+	over       bool         // nothing waits for it any more; under Warmer.mu
 }
 
-// hotPeer is a node that is asked what is hot.
+// hotPeer is another node that can be asked what is hot.
 type hotPeer interface {
 	Hot(ctx context.Context, req *nodev1.HotRequest) (*nodev1.HotResponse, error)
 	Close() error
 }
 
-// Warmer returns what warms replicas, by the peers that the map names.
+// Warmer returns a Warmer that finds peers by the map that maps returns. Call its Run.
 func (s *Server) Warmer(maps func() *topology.Map) *Warmer {
 	w := &Warmer{node: s, maps: maps, dial: s.dialPeer, within: warmFor, woken: make(chan struct{}, 1), reading: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
 	w.mu.of = map[millrace.Partition]*warming{}
 	return w
 }
 
-// grpcPeer is a node behind gRPC.
+// grpcPeer is a node that is reached by gRPC.
 type grpcPeer struct {
 	*grpc.ClientConn
 	rpc nodev1.NodeServiceClient
@@ -95,7 +95,8 @@ func (s *Server) dialPeer(to topology.Node) (hotPeer, error) {
 	return &grpcPeer{conn, nodev1.NewNodeServiceClient(conn)}, nil
 }
 
-// Warm implements replica.Warmer. Where no peer serves the partition there is
+// Warm implements replica.Warmer. It reports whether a replica need not wait any longer to
+// be warm, and else how far the warming is. If no peer serves the partition, there is
 // nothing to wait for.
 func (w *Warmer) Warm(p millrace.Partition) (warm bool, progress string) {
 	peers := w.peers(p)
@@ -120,7 +121,8 @@ func (w *Warmer) Warm(p millrace.Partition) (warm bool, progress string) {
 	return false, fmt.Sprintf("%d of %d timelines that are hot elsewhere are in the cache", one.read.Load(), one.told.Load())
 }
 
-// Cool implements replica.Warmer.
+// Cool implements replica.Warmer. It ends the warming of a partition that is no longer
+// hosted.
 func (w *Warmer) Cool(p millrace.Partition) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -130,8 +132,8 @@ func (w *Warmer) Cool(p millrace.Partition) {
 	}
 }
 
-// peers returns the other nodes that serve a partition, those that are not
-// behind first. Which one is the first differs by partition.
+// peers returns the other nodes that serve a partition. Those that are not behind the log
+// come first. Among equals the first one differs by partition, to spread the requests.
 func (w *Warmer) peers(p millrace.Partition) (peers []topology.Node) {
 	m := w.maps()
 	behind := map[millrace.NodeID]int{}
@@ -152,7 +154,7 @@ func (w *Warmer) peers(p millrace.Partition) (peers []topology.Node) {
 	return peers
 }
 
-// Run warms what waits until ctx is done.
+// Run warms the partitions that wait, until ctx ends. It returns the error of ctx.
 func (w *Warmer) Run(ctx context.Context) error {
 	var rounds sync.WaitGroup
 	defer rounds.Wait()
@@ -172,7 +174,7 @@ func (w *Warmer) Run(ctx context.Context) error {
 	}
 }
 
-// take returns the partitions of which the warming has not begun.
+// take returns the partitions whose warming has not begun, and marks them as begun.
 func (w *Warmer) take() map[millrace.Partition]*warming {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -186,15 +188,15 @@ func (w *Warmer) take() map[millrace.Partition]*warming {
 	return waiting
 }
 
-// round is partitions that came together.
+// round is the warming of partitions that came at about the same time.
 type round struct {
 	*Warmer
 	of   map[millrace.Partition]*warming
 	room *cache.Warming
 }
 
-// warm warms the partitions. Each that is done is announced; so are all others
-// when the time is over.
+// warm warms the partitions of the round. A partition that is done can be announced at
+// once; all others can when the time is over.
 func (r *round) warm(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, r.within)
 	defer cancel()
@@ -205,8 +207,8 @@ func (r *round) warm(ctx context.Context) {
 	r.ask(ctx, set, 0)
 }
 
-// ask has the peers of partitions asked, each for all that it serves. Where
-// one tells nothing the next is.
+// ask asks the peers of partitions, each peer for all partitions for which it is the try-th
+// choice. If a peer fails, its partitions are asked of their next peers.
 func (r *round) ask(ctx context.Context, set topology.Set, try int) {
 	var asks sync.WaitGroup
 	for peer, some := range r.byPeer(set, try) {
@@ -223,7 +225,8 @@ func (r *round) ask(ctx context.Context, set topology.Set, try int) {
 	asks.Wait()
 }
 
-// byPeer returns which node is asked at a try for which partitions.
+// byPeer returns for which partitions each node is the try-th choice, counted from 0.
+// Partitions without such a node are left out.
 func (r *round) byPeer(set topology.Set, try int) map[topology.Node]topology.Set {
 	all := map[topology.Node]topology.Set{}
 	for p := range set.All() {
@@ -236,7 +239,7 @@ func (r *round) byPeer(set topology.Set, try int) map[topology.Node]topology.Set
 	return all
 }
 
-// end says that partitions need not be waited for.
+// end marks partitions as over, so that their replicas can be announced.
 func (r *round) end(set topology.Set) {
 	r.mu.Lock()
 	for p := range set.All() {
@@ -246,15 +249,15 @@ func (r *round) end(set topology.Set) {
 	r.node.cfg.Replicas.Wake()
 }
 
-// waits reports whether a partition is still waited for.
+// waits reports whether a replica of the partition still waits to be warm.
 func (r *round) waits(p millrace.Partition) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return !r.of[p].over
 }
 
-// askOne asks a node what of a set is hot, and reads it. What it tells is
-// not believed beyond that it costs reads of the partitions asked for.
+// askOne asks a node what is hot of a set of partitions, and reads that into the cache. A
+// wrong answer can cause no more than reads of those partitions.
 func (r *round) askOne(ctx context.Context, peer topology.Node, set topology.Set) error {
 	conn, err := r.dial(peer)
 	if err != nil {
@@ -289,8 +292,8 @@ func (r *round) askOne(ctx context.Context, peer topology.Node, set topology.Set
 	return nil
 }
 
-// slice brings the first of some timelines into the cache, and returns the
-// others. While questions are asked it rests as long as it works.
+// slice brings the first ones of keys into the cache for about warmSlice, and returns the
+// rest. If the node answered a question meanwhile, it then rests for as long as it worked.
 func (r *round) slice(ctx context.Context, keys []hotKey) []hotKey {
 	select {
 	case r.reading <- struct{}{}:
@@ -310,7 +313,7 @@ func (r *round) slice(ctx context.Context, keys []hotKey) []hotKey {
 	read.Release()
 	<-r.reading
 	if n.cfg.Newest() != last {
-		_ = wait.For(ctx, time.Since(began)) // whoever calls looks at ctx
+		_ = wait.For(ctx, time.Since(began)) // askOne looks at ctx
 	}
 	return keys
 }

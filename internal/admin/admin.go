@@ -1,5 +1,5 @@
-// Package admin serves what operators and their machines ask of a process:
-// liveness, readiness, metrics and profiles, on a port of its own.
+// Package admin serves what operators and monitoring ask of a process, on a port of its
+// own: liveness, readiness, metrics, log levels and profiles.
 package admin
 
 import (
@@ -19,15 +19,16 @@ import (
 	"github.com/millrace/millrace/internal/secure"
 )
 
-// Noted is an error of ready that says something of a process which is ready.
+// Noted is an error that ready may return for a process that is ready: /readyz then
+// answers 200 with its text.
 type Noted struct{ What error }
 
 // Error implements error.
 func (n Noted) Error() string { return n.What.Error() }
 
-// Handler serves /livez, /readyz, /metrics, /log and /debug/pprof. Ready returns
-// nil, or a [Noted], when the process can do its work, or why it cannot yet; log
-// shows and changes what is logged.
+// Handler serves /livez, /readyz, /metrics, /log and /debug/pprof. ready returns nil or a
+// [Noted] if the process can do its work, or else why it cannot yet. log shows and
+// changes what is logged.
 func Handler(metrics prometheus.Gatherer, ready func() error, log http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	for path, h := range routes(metrics, ready, log) {
@@ -36,8 +37,8 @@ func Handler(metrics prometheus.Gatherer, ready func() error, log http.Handler) 
 	return http.MaxBytesHandler(mux, maxBodyBytes)
 }
 
-// routes is everything that is served. Who may ask for it, the package permit
-// says.
+// routes returns everything that is served, by pattern. The package permit says who may
+// ask for it.
 func routes(metrics prometheus.Gatherer, ready func() error, log http.Handler) map[string]http.Handler {
 	return map[string]http.Handler{
 		"GET /livez": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -65,29 +66,30 @@ func routes(metrics prometheus.Gatherer, ready func() error, log http.Handler) m
 	}
 }
 
-// FileFaults counts the files of the process that cannot be used.
+// FileFaults returns a metric: how many files of certificates, passwords and tokens have
+// changed and cannot be used.
 func FileFaults() prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "millrace_file_faults", Help: "Keys of the configuration whose files of certificates, passwords or tokens have changed and cannot be used: what they held before stays, and the log names them.",
 	}, func() float64 { return float64(len(secure.Faults())) })
 }
 
-// maxBodyBytes is more than any tool sends: the symbols of a profile, which the
-// handler of /debug/pprof/symbol answers from memory.
+// maxBodyBytes bounds the body of a request. It is more than any tool sends: the most are
+// the addresses that go to /debug/pprof/symbol.
 const maxBodyBytes = 64 << 10
 
 const (
 	// maxStreams is how many requests a connection of HTTP/2 has at a time.
 	maxStreams = 16
-	// readWithin is how long a client may take to read an answer, with the time that
-	// it takes to make it. A profile takes the time that was asked for besides,
-	// maxProfile at most.
+	// readWithin is how long a client may take to read an answer, including the time to
+	// make it. A profile may take the time that was asked for on top, up to maxProfile.
 	readWithin = 30 * time.Second
 	maxProfile = time.Hour
 )
 
-// Serve serves h on l as [ServeBy] does. Slow clients are cut off: headers
-// within 5 s, bodies within 10, and answers that are not read within 30.
+// Serve serves h on l as [ServeBy] does. It cuts off slow clients: those that do not send
+// the headers within 5 s and the whole request within 10 s, or do not read the answer
+// within 30 s.
 func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
 	return ServeBy(ctx, l, server(h, readWithin), 2*time.Second)
 }
@@ -99,8 +101,8 @@ func server(h http.Handler, within time.Duration) *http.Server {
 	}
 }
 
-// readBy cuts a client off that has not read its answer in time, by each request's own
-// time. The server's WriteTimeout is not used: no profile could take longer.
+// readBy cuts off a client that has not read its answer in time. The time depends on the
+// request, so that a profile may take longer; the server's WriteTimeout is one for all.
 func readBy(h http.Handler, within time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// Writers that know no deadline, such as those of tests, have no client to wait for.
@@ -109,7 +111,8 @@ func readBy(h http.Handler, within time.Duration) http.Handler {
 	})
 }
 
-// profileTime is how long a profile or a trace is recorded that a request asks for.
+// profileTime returns how long the profile or trace takes that a request asks for, at most
+// maxProfile; 0 for any other request.
 func profileTime(r *http.Request) time.Duration {
 	if !strings.HasPrefix(r.URL.Path, "/debug/pprof/") {
 		return 0
@@ -121,9 +124,10 @@ func profileTime(r *http.Request) time.Duration {
 	return time.Duration(min(seconds, maxProfile.Seconds()) * float64(time.Second))
 }
 
-// ServeBy has s serve on l until ctx is done, and then lets requests under way
-// finish for some time at most, for which it waits. Where l is a door, it is told of
-// what fails.
+// ServeBy has s serve on l until ctx is done. It then lets requests in flight go on for
+// up to finish, and returns nil once they have ended or were cut off. If s fails before,
+// it returns the error. If l is a [door.Door], which guards a listener, the server's
+// errors go to the door's log.
 func ServeBy(ctx context.Context, l net.Listener, s *http.Server, finish time.Duration) error {
 	s.ConnContext = func(ctx context.Context, c net.Conn) context.Context { return door.With(ctx, door.Of(c)) }
 	if d, ok := l.(*door.Door); ok {
@@ -139,7 +143,7 @@ func ServeBy(ctx context.Context, l net.Listener, s *http.Server, finish time.Du
 		}
 	})
 	defer func() {
-		if !stop() { // Serve ends when the others begin to finish
+		if !stop() { // s.Serve returns when Shutdown begins; wait until Shutdown has ended
 			<-finished
 		}
 	}()

@@ -6,7 +6,8 @@ import (
 	"github.com/millrace/millrace/internal/secure"
 )
 
-// Certificates tells when the certificates that the process shows begin and end.
+// Certificates returns metrics: when the certificates that the process shows to others
+// begin and end to be valid.
 func Certificates() prometheus.Collector { return certificates{} }
 
 type certificates struct{}

@@ -11,23 +11,23 @@ import (
 )
 
 const (
-	// maxGathered is how many gather metrics at a time.
+	// maxGathered is how many requests gather metrics at a time.
 	maxGathered = 4
-	// maxScrapes is how many read them at a time, each of which has all in memory until
-	// they are read, and maxOfOne those of one address.
+	// maxScrapes is how many requests for metrics are in flight at a time: each keeps its
+	// whole answer in memory until it is read. maxOfOne is how many of one address.
 	maxScrapes = 64
 	maxOfOne   = 4
 )
 
-// scrapes gives metrics to few at a time, and to fewer of one address: whoever does not read
-// what it has asked for holds a place that Prometheus needs.
+// scrapes serves metrics to few clients at a time, and to fewer of one address. A client
+// that does not read its answer holds a place that Prometheus may need.
 type scrapes struct {
 	metrics   http.Handler
 	gathering chan struct{}
 
 	mu      sync.Mutex
-	reading map[string]int // by address
-	all     int
+	reading map[string]int // by address: requests in flight
+	all     int            // requests in flight
 }
 
 func newScrapes(metrics http.Handler) *scrapes {
@@ -44,7 +44,7 @@ func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer s.leave(from)
 	text, ok := s.gather(r.Context(), r)
 	if !ok {
-		return // nobody waits for it
+		return // the client has gone
 	}
 	maps.Copy(w.Header(), text.header)
 	w.WriteHeader(max(text.code, http.StatusOK))
@@ -71,7 +71,8 @@ func (s *scrapes) leave(from string) {
 	}
 }
 
-// gather returns the metrics as they are now, when it is r's turn.
+// gather waits for r's turn, and returns the metrics as they are then; false if r ended
+// first.
 func (s *scrapes) gather(ctx context.Context, r *http.Request) (*gathered, bool) {
 	select {
 	case s.gathering <- struct{}{}:
@@ -84,7 +85,7 @@ func (s *scrapes) gather(ctx context.Context, r *http.Request) (*gathered, bool)
 	return text, true
 }
 
-// gathered is an answer in memory.
+// gathered is an [http.ResponseWriter] that keeps the answer in memory.
 type gathered struct {
 	bytes.Buffer
 	header http.Header

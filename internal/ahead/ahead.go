@@ -1,3 +1,3 @@
-// Package ahead asks the processor for memory that will soon be read. It
-// changes nothing but time, and where there is no assembly it does nothing.
+// Package ahead asks the processor for memory that will soon be read, so that the read
+// waits less. It has no other effect. On processors without its assembly it does nothing.
 package ahead

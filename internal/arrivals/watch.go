@@ -1,6 +1,6 @@
-// Package arrivals bounds what the connections of a gRPC port hold before a request
-// is parsed, and until its answer is read: memory, against a budget that all share,
-// and time.
+// Package arrivals bounds what the connections of a gRPC port may hold, from a request's
+// first byte until its answer is read. It bounds their memory, by a budget that all
+// connections share, and their time.
 package arrivals
 
 import (
@@ -17,33 +17,31 @@ import (
 
 // Bounds are what the connections of a port may take.
 type Bounds struct {
-	Budget *memory.Budget // of calls that are not answered
-	Call   int64          // bytes that one call may hold, tiny frames counted at what they cost
-	Arrive time.Duration  // in which a call arrives whole; 0: as long as it likes
-	Taken  time.Duration  // in which an answer is read; 0: as long as it likes
+	Budget *memory.Budget // for the bytes of calls that are not answered
+	Call   int64          // bytes that one call may hold, each frame counted as 64 more
+	Arrive time.Duration  // within which a call must have arrived; 0: any time
+	Taken  time.Duration  // within which an answer must be read; 0: any time
 }
 
-// Watch returns a listener whose connections speak HTTP/2, as gRPC does, and
-// are closed when they ask too much of the server before it can judge their
-// requests:
+// Watch returns a listener for connections that speak HTTP/2, as gRPC does. It closes a
+// connection that takes too much of the server before its requests can be judged:
 //
-//   - a call has not arrived whole in time, counted from its first byte;
-//   - a call is larger than any may be, tiny frames counted at what they cost;
-//   - calls are taken back faster than anyone would who wants answers;
-//   - the bytes of all calls that are not answered are more than the budget, or
-//     those of one host too much of it ([memory.Budget.BorrowFor]): then, of the
-//     host that holds the most, the connection that does goes;
-//   - an answer is not read in time, counted from its first byte, or nothing at
-//     all is.
+//   - A call has not arrived whole in time, counted from its first byte.
+//   - A call is larger than any may be, with each frame counted as 64 bytes more.
+//   - The caller takes back (resets) more than maxResets calls in a second.
+//   - The bytes of all calls that are not answered are more than the budget, or those of one
+//     host are too much of it ([memory.Budget.BorrowFor]). Then the connection that holds the
+//     most is closed, of the host whose connections together hold the most.
+//   - An answer is not read in time, counted from its first byte, or a write of the server
+//     takes longer than that.
 //
-// A stream of answers that say no more than whether a service serves may last:
-// gRPC's health service has one for as long as its caller watches.
+// A stream may last if its answers are small messages, which say no more than whether a
+// service serves: gRPC's health service has one for as long as its caller watches.
 //
-// gRPC itself has none of these bounds: it keeps what has arrived of a message
-// until all of it is there, and an answer until all of it is read, for as many
-// calls and as long as callers like. So frames are counted as they pass, both
-// ways; of their payload only what gRPC puts before a message of the server is
-// looked at.
+// gRPC itself has none of these bounds. It keeps what has arrived of a message until all of
+// it is there, and an answer until all of it is read, for any number of calls and any time.
+// So Watch counts frames as they pass, both ways. It does not look at their payload, except
+// for the five bytes that gRPC puts before a message of the server.
 func Watch(l net.Listener, b Bounds) net.Listener {
 	return &watch{Listener: l, bounds: b, conns: map[*watched]struct{}{}}
 }
@@ -52,7 +50,7 @@ type watch struct {
 	net.Listener
 	bounds Bounds
 
-	mu    sync.Mutex // before that of a connection
+	mu    sync.Mutex // is taken before the lock of a connection
 	conns map[*watched]struct{}
 }
 
@@ -72,7 +70,8 @@ func (w *watch) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// HostOf returns the host of an address: whose connections those are.
+// HostOf returns the host of an address, by which connections are counted together. An
+// address without a port is returned as it is.
 func HostOf(addr string) string {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -81,9 +80,9 @@ func HostOf(addr string) string {
 	return host
 }
 
-// makeRoom closes a connection, and reports whether it is another than c: of the host
-// whose connections together hold the most, the one that does. Otherwise whoever opens
-// many would have those of others closed.
+// makeRoom closes the connection that most returns, unless that is c, and reports whether it
+// did. Hosts are compared first: otherwise a host that opens many connections, each with
+// little, would have those of others closed.
 func (w *watch) makeRoom(c *watched) bool {
 	most := w.most(c)
 	if most == c {
@@ -93,8 +92,8 @@ func (w *watch) makeRoom(c *watched) bool {
 	return true
 }
 
-// most returns, of the host whose connections together hold the most, the connection
-// that does; c, if it is one of them.
+// most returns the connection that holds the most bytes, of the host whose connections
+// together hold the most. It returns c if no other holds more by that order.
 func (w *watch) most(c *watched) *watched {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -111,14 +110,13 @@ func (w *watch) most(c *watched) *watched {
 	return most
 }
 
-// What the parts of a call are counted at beside their bytes, and how many
-// calls of a connection may be taken back in a second: a caller that sends ten
-// times what can be answered, with deadlines, takes thousands back, and is no
-// attacker.
 const (
-	callBytes  = 4 << 10
-	frameBytes = 64
-	maxResets  = 20_000
+	callBytes  = 4 << 10 // what a call counts beside its frames
+	frameBytes = 64      // what a frame counts beside its bytes
+	// maxResets is how many calls of a connection may be taken back in a second. A caller
+	// that sends ten times what can be answered, with deadlines, takes back thousands, and
+	// is no attacker.
+	maxResets = 20_000
 )
 
 // watched is a connection whose frames are counted.
@@ -126,34 +124,34 @@ type watched struct {
 	net.Conn
 	of      *watch
 	host    string
-	in, out frames    // of one reader, and of one writer
-	writes  time.Time // when the deadline to write was set; the writer's
-	held    *memory.Loan
+	in, out frames       // for one goroutine that reads, and one that writes
+	writes  time.Time    // when the deadline to write was set; only the writer uses it
+	held    *memory.Loan // for the bytes of its calls
 
 	mu struct {
 		sync.Mutex
 		closed  bool
 		timed   bool                       // there is a deadline to read
-		calls   map[uint32]*call           // that are not answered
-		arrived int                        // of them whole
-		taking  int                        // of them whose answer is being read, but for those that rest
-		loans   map[*memory.Loan]time.Time // of answers, since when
-		recall  *time.Timer                // of the loans that nobody returns; nil: there are none
-		resets  int
-		since   time.Time // of resets
+		calls   map[uint32]*call           // by stream, those that are not answered
+		arrived int                        // how many of them are whole
+		taking  int                        // how many of them have begun an answer and do not rest
+		loans   map[*memory.Loan]time.Time // of answers, by when Keep took them over
+		recall  *time.Timer                // calls recall; nil: there are no loans
+		resets  int                        // calls taken back since the time below
+		since   time.Time
 	}
-	fault error // the reader's
+	fault error // why the connection is to be closed; only the reader uses it
 }
 
-// call is one of which the server has not sent all of the answer.
+// call is a call of which the server has not sent all of the answer.
 type call struct {
 	began  time.Time
 	answer time.Time // when its answer began; zero: not yet
-	rests  bool      // its answer is read as far as it has been written: small messages, each in a frame,
-	large  bool      // or has more than those
-	held   int64
-	ends   bool // with its headers, of which more is to come
-	whole  bool
+	rests  bool      // its answer so far is small messages, each in a frame: it has no deadline
+	large  bool      // its answer has more than small messages
+	held   int64     // bytes that it counts
+	ends   bool      // the caller has said that no more data follows; headers may
+	whole  bool      // all of it has arrived
 }
 
 var (
@@ -163,7 +161,7 @@ var (
 	errTakenBack = errors.New("arrivals: too many calls were taken back")
 )
 
-// NetConn returns the connection below, as that of crypto/tls does.
+// NetConn returns the connection below, as the method of [crypto/tls.Conn] does.
 func (c *watched) NetConn() net.Conn { return c.Conn }
 
 // Read implements net.Conn.
@@ -175,7 +173,7 @@ func (c *watched) Read(p []byte) (int, error) {
 			return 0, err
 		}
 		n, err = c.Conn.Read(p)
-		// A deadline may be that of an answer which has been read since.
+		// The deadline may have been that of an answer which has been read since.
 		again = n == 0 && errors.Is(err, os.ErrDeadlineExceeded) && c.hasDeadline()
 	}
 	c.in.pass(p[:n])
@@ -186,8 +184,8 @@ func (c *watched) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// wait sets the deadline of the call that has been arriving, or has an answer
-// being read, for the longest.
+// wait sets the deadline to read to the earliest of all calls. If that is over, it closes the
+// connection and returns errTooLate.
 func (c *watched) wait() error {
 	c.mu.Lock()
 	first := c.deadlineLocked()
@@ -200,8 +198,8 @@ func (c *watched) wait() error {
 	return err
 }
 
-// deadlineLocked returns when the first call is due that makes the server
-// wait; zero when none does.
+// deadlineLocked returns the earliest time by which a call must have arrived or its answer
+// must be read; zero if there is none.
 func (c *watched) deadlineLocked() (first time.Time) {
 	if len(c.mu.calls) == c.mu.arrived && c.mu.taking == 0 {
 		return first
@@ -242,8 +240,8 @@ func (c *watched) setLocked(deadline time.Time) error {
 	return c.SetReadDeadline(deadline)
 }
 
-// Write implements net.Conn. What it writes counts as sent before it is: a
-// write may wait for the caller.
+// Write implements net.Conn. What it writes counts as sent before the write, since a write
+// may wait until the caller reads.
 func (c *watched) Write(p []byte) (int, error) {
 	if taken := c.of.bounds.Taken; taken > 0 {
 		if now := time.Now(); now.Sub(c.writes) > taken/4 {
@@ -260,15 +258,16 @@ func (c *watched) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// RemoteAddr implements net.Conn. See [Keep] and [Room].
+// RemoteAddr implements net.Conn. [Keep] and [Room] find the connection by it.
 func (c *watched) RemoteAddr() net.Addr { return addr{c.Conn.RemoteAddr(), c} }
 
-// roomBytes is what a call may send before anybody reads it.
+// roomBytes is how much of a call may arrive before anybody reads it: what [Room] asks for.
 const roomBytes = 1 << 20
 
-// Room refuses a call by its headers where there is no room for it and no other host
-// holds more: its caller is told so, and nothing is closed. Where another does, that one
-// makes room. What has no watched connection is let in.
+// Room decides by a call's headers whether there is room in the budget for it. If there is
+// none and another host holds the most, that host's largest connection is closed, to make
+// room. Else the call is refused with an error, and nothing is closed. A call from an
+// address that is not of a watched connection is let in.
 func Room(from net.Addr) error {
 	a, ok := from.(addr)
 	if !ok {
@@ -290,17 +289,20 @@ func Room(from net.Addr) error {
 	}
 }
 
-// addr is where a watched connection comes from.
+// addr is the remote address of a watched connection.
 type addr struct {
 	net.Addr
 	conn *watched
 }
 
-// Keep returns a loan when the connection from an address ends, unless it was
-// returned by what Keep returns. That is nil where the connection is no watched
-// one, or has ended, or answers may be read for ever. A loan that nobody returns comes back when its answer must
-// have been read, or the connection closed: gRPC drops an answer without a word
-// where the caller takes the call back while it is handed over.
+// Keep takes over a loan for an answer, and returns a function that gives it back once the
+// answer is written. If nobody calls the function, the loan comes back when the connection
+// closes, or after the time in which the answer must have been read. That is needed since
+// gRPC drops an answer without a word if the caller takes the call back while it is handed
+// over.
+//
+// The function is nil, and the loan still the caller's, if the connection is not a watched
+// one, has ended, or may take any time to read answers.
 func Keep(from net.Addr, loan *memory.Loan) (giveBack func()) {
 	a, ok := from.(addr)
 	if !ok {
@@ -327,11 +329,11 @@ func Keep(from net.Addr, loan *memory.Loan) (giveBack func()) {
 	}
 }
 
-// lost is how long after an answer was handed to gRPC nothing of it can be left: it
-// has begun within the time that a write may take, and is read within as long again.
+// lost returns the time after which nothing is left of an answer that was handed to gRPC: it
+// begins within the time that a write may take, and is read within as long again.
 func (w *watch) lost() time.Duration { return 2 * w.bounds.Taken }
 
-// recall returns the loans of answers of which nothing can be left.
+// recall gives back loans that are older than [watch.lost], whose answers must be gone.
 func (c *watched) recall() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -421,7 +423,7 @@ func (c *watched) received(h frameHead) {
 	}
 }
 
-// arrived notes that a call is whole when it ends and so do its headers.
+// arrived notes that a call is whole if its data and its headers have ended.
 func (c *watched) arrived(of *call, headersEnd bool) {
 	if of != nil && of.ends && headersEnd && !of.whole {
 		of.whole = true
@@ -429,7 +431,8 @@ func (c *watched) arrived(of *call, headersEnd bool) {
 	}
 }
 
-// hold takes bytes of the budget. Only the reader calls it.
+// hold takes bytes from the budget; it sets fault if there are none. Only the reader calls
+// it.
 func (c *watched) hold(more int64) {
 	for c.held.More(more) != nil {
 		if !c.of.makeRoom(c) {
@@ -454,8 +457,7 @@ func (c *watched) resetLocked() {
 	}
 }
 
-// sent counts a frame of the server: what begins an answer, and what ends a
-// call.
+// sent notes a frame of the server that begins an answer, is part of one, or ends a call.
 func (c *watched) sent(h frameHead) {
 	ends := h.flags&flagEndStream != 0
 	switch {
@@ -479,8 +481,8 @@ func (c *watched) sent(h frameHead) {
 	}
 }
 
-// answeredLocked notes what a frame has of an answer of which all before it were
-// small messages: one more, or else.
+// answeredLocked notes a frame of an answer that had only small messages so far. Small says
+// whether this frame is one more.
 func (c *watched) answeredLocked(of *call, small bool) {
 	of.large = !small
 	switch {
@@ -510,13 +512,13 @@ func (c *watched) endLocked(stream uint32) {
 	}
 }
 
-// frames finds the frames of a stream of bytes.
+// frames finds the frames in a stream of bytes.
 type frames struct {
 	frame    func(frameHead)
 	messages bool // look at the beginning of messages
-	left     int  // of the frame, to be skipped
+	left     int  // bytes of the present frame that are to be skipped
 	head     [frameHeadBytes + messageHeadBytes]byte
-	have     int // bytes of head
+	have     int // how many bytes of head are there
 }
 
 const (
@@ -524,8 +526,8 @@ const (
 	frameHeadBytes   = 9
 	messageHeadBytes = 5 // of gRPC: whether it is compressed, and its length
 
-	// A health service's word, that a service serves or does not: the number of a
-	// field and a value. Nothing else that is served as a stream is as small.
+	// smallMessageBytes is the length of a health service's message, which says whether a
+	// service serves: a field's number and a value. No other stream has such small messages.
 	smallMessageBytes = 2
 )
 
@@ -537,7 +539,7 @@ type frameHead struct {
 	small       bool // it is as long as a small message, and says at its beginning that it is one
 }
 
-// pass tells of the frames that begin in the next bytes.
+// pass reads the next bytes of the stream, and calls frame with each head that ends in them.
 func (f *frames) pass(p []byte) {
 	for len(p) > 0 {
 		if f.left > 0 {
@@ -558,7 +560,8 @@ func (f *frames) pass(p []byte) {
 	}
 }
 
-// wanted is how many bytes of a frame are looked at, as far as it is known.
+// wanted returns how many bytes of a frame are looked at. It rises once the frame's head says
+// that the frame is as short as a small message.
 func (f *frames) wanted() int {
 	if f.have < frameHeadBytes || !f.messages {
 		return frameHeadBytes

@@ -1,5 +1,5 @@
-// Package audit writes down what is done to a cluster by request of somebody:
-// who, what, to what, and how it was before and after. Reading is not written.
+// Package audit writes down what somebody has done to a cluster: who did what to what, and
+// how that was before and after. It writes down no reads.
 package audit
 
 import (
@@ -18,44 +18,46 @@ import (
 // Entry is one act.
 type Entry struct {
 	Time   time.Time `json:"time"`
-	Who    string    `json:"who"`    // an identity; "anybody" where nothing says who may do what
-	Act    string    `json:"act"`    // such as condemn
-	On     string    `json:"on"`     // such as partition 17 of node-1
-	Before string    `json:"before"` // how it was
-	After  string    `json:"after"`  // how it is
-	Fault  string    `json:"fault,omitempty"`
+	Who    string    `json:"who"`             // an identity; "anybody" where nothing says who may do what
+	Act    string    `json:"act"`             // such as condemn
+	On     string    `json:"on"`              // such as partition 17 of node-1
+	Before string    `json:"before"`          // how it was
+	After  string    `json:"after"`           // how the act leaves it
+	Fault  string    `json:"fault,omitempty"` // why the act was not done; empty: it was
 }
 
-// maxWhoBytes bounds who, with the reason of what a node or a coordinator did.
+// maxWhoBytes bounds who, with the reason that a node or a coordinator gives there.
 const maxWhoBytes = 400
 
-// Shortened bounds what an act says of who did it.
+// Shortened returns the first maxWhoBytes of who, with a "?" for what is not UTF-8.
 func Shortened(who string) string {
 	return strings.ToValidUTF8(who[:min(len(who), maxWhoBytes)], "?")
 }
 
-// Log is a file of entries, a line of JSON each, that only grows. Each is in the
-// process's log, too, whatever its level. A nil Log is the process's log alone.
+// Log is a file of entries, a line of JSON each, that only grows. Each entry is also in the
+// process's log, whatever that log's level. A nil Log writes to the process's log alone.
 type Log struct {
 	name string
 	mu   sync.Mutex
 	file file
-	torn bool // the file ends in the middle of a line, as of a full disk
+	torn bool // the file ends in the middle of a line, as after a full disk
 }
 
-// file is an *os.File.
+// file is what a Log uses of an *os.File.
 type file interface {
 	io.WriteCloser
 	Stat() (os.FileInfo, error)
 	Sync() error
 }
 
+// entryKey marks the context by which an entry goes to the process's log.
 type entryKey struct{}
 
-// IsEntry reports whether what is logged by a context is an entry.
+// IsEntry reports whether a message to the process's log, by its context, is an entry. A
+// log handler keeps such a message whatever its level.
 func IsEntry(ctx context.Context) bool { return ctx.Value(entryKey{}) != nil }
 
-// Open opens a file, or makes it. Nobody but its owner may read it.
+// Open opens the file of a Log, or makes it. Only its owner may read a file that it makes.
 func Open(name string) (*Log, error) {
 	f, torn, err := open(name)
 	if err != nil {
@@ -81,8 +83,8 @@ func open(name string) (f *os.File, torn bool, err error) {
 	return f, torn, nil
 }
 
-// reopenMoved opens the file anew if it was moved away, as who rotates logs does, or
-// removed. The caller holds mu.
+// reopenMoved opens the file anew if it was removed or moved away, as a rotation of logs
+// does. The caller holds mu.
 func (l *Log) reopenMoved() error {
 	have, err := l.file.Stat()
 	if err != nil {
@@ -100,9 +102,9 @@ func (l *Log) reopenMoved() error {
 	return nil
 }
 
-// Write writes an entry, and gives it the time. It is on disk when Write returns
-// nil: write before the act, what cannot be written down must not be done. The
-// process's log then has it with that for its fault.
+// Write writes an entry, with the present time. The entry is on disk when Write returns
+// nil. Call it before the act, and do not act if it fails: what cannot be written down must
+// not be done. The process's log has the entry in any case, with the failure in its Fault.
 func (l *Log) Write(e Entry) error {
 	e.Time = time.Now().UTC()
 	err := l.write(e)
@@ -128,7 +130,7 @@ func (l *Log) write(e Entry) error {
 		return err
 	}
 	line = append(line, '\n')
-	if l.torn { // the rest of that line is lost, and this one must not be with it
+	if l.torn { // end the line that is torn, so that this entry is a line of its own
 		line = append([]byte{'\n'}, line...)
 	}
 	n, err := l.file.Write(line)
@@ -141,7 +143,7 @@ func (l *Log) write(e Entry) error {
 	return l.file.Sync()
 }
 
-// Close closes the file.
+// Close closes the file. A nil Log has none.
 func (l *Log) Close() error {
 	if l == nil {
 		return nil

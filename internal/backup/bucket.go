@@ -1,6 +1,11 @@
-// Package backup keeps what a cluster was at some moment, in a directory or an
-// object store. It is the only package that knows the bucket: its layout, its
-// manifests, and what may be expired.
+// Package backup keeps backups of a cluster in a bucket: a directory or a prefix of an
+// object store. It is the only package that knows the bucket's layout, and what may be
+// removed from it.
+//
+// A backup is of one partition: a manifest, which names files by their hashes. A cut is
+// one moment of the whole cluster: for each partition a part, which names a backup and a
+// tail, the records of the log from the backup to that moment. Expiry removes old backups,
+// and files that nothing names.
 package backup
 
 import (
@@ -19,17 +24,17 @@ import (
 	"github.com/millrace/millrace/internal/backup/objects"
 )
 
-// Options are what [Open] may be told.
+// Options are how [Open] opens a bucket. The zero Options is valid.
 type Options struct {
 	// BytesPerSecond bounds what uploads and downloads move together; 0 is no
 	// bound.
 	BytesPerSecond int64
-	// Pace is called after work, with how long that held a processor or a disk, and
-	// returns when there may be more. Nil: there is no rest.
+	// Pace is called after each piece of work, with how long that took, and returns when
+	// the next may begin. Nil: there are no pauses.
 	Pace objects.Pace
-	// Insecure has a store of objects be spoken to by plain text beyond loopback.
+	// Insecure allows plain text to an object store beyond loopback.
 	Insecure bool
-	// Log hears of what is tried again; nil hears nothing.
+	// Log gets a line for what is tried again; nil: nothing is logged.
 	Log *slog.Logger
 }
 
@@ -40,12 +45,12 @@ type Bucket struct {
 	body     objects.Store // without Pace
 	pace     objects.Pace
 	limit    *rate.Limiter // nil is no bound
-	gets     chan struct{} // one for each file that comes at the moment
+	gets     chan struct{} // holds one for each download that is under way
 	progress *Progress     // nil: nothing is counted
 	log      *slog.Logger
-	cluster  *atomic.Pointer[Identity]   // whose the bucket is; nil until it was asked
-	former   *atomic.Pointer[[]Identity] // whose it was before; read together with cluster
-	term     time.Duration               // of a condemnation; see expire.go
+	cluster  *atomic.Pointer[Identity]   // the cluster that owns the bucket; nil until it was read
+	former   *atomic.Pointer[[]Identity] // the clusters that owned it before; read together with cluster
+	term     time.Duration               // condemnedTerm, except in tests; see hold.go
 	poll     time.Duration               // between two looks at a condemnation
 }
 
@@ -93,17 +98,16 @@ func newBucket(body objects.Store, o Options) *Bucket {
 // Close releases the bucket.
 func (b *Bucket) Close() error { return b.objects.Close() }
 
-// Unlimited returns the same bucket without the bound on bytes a second and
-// without rests, for a restore that somebody waits for. Only the original is
-// closed.
+// Unlimited returns the same bucket without the bound on bytes a second and without
+// pauses, for a restore that somebody waits for. Close only the original.
 func (b *Bucket) Unlimited() *Bucket {
 	c := *b
 	c.objects, c.pace, c.limit = b.body, nil, nil
 	return &c
 }
 
-// Counted returns the same bucket, and counts in p the bytes that it moves. Only the
-// original is closed.
+// Counted returns the same bucket, which counts in p the bytes that it moves. Close only
+// the original.
 func (b *Bucket) Counted(p *Progress) *Bucket {
 	c := *b
 	c.progress = p
@@ -116,7 +120,7 @@ type Identity struct {
 	ID   string `json:"id"`
 }
 
-// Identities print as "prod (4f1c…)".
+// String returns the identity as "prod (4f1c...)".
 func (i Identity) String() string { return i.Name + " (" + i.ID + ")" }
 
 func (i Identity) validate() error {
@@ -129,26 +133,28 @@ func (i Identity) validate() error {
 // maxNameBytes bounds the names within a bucket's objects.
 const maxNameBytes = 255
 
+// short reports whether s is a name that an object may have: 1 to maxNameBytes bytes
+// without a NUL or a line break.
 func short(s string) bool {
 	return s != "" && len(s) <= maxNameBytes && !strings.ContainsAny(s, "\x00\n")
 }
 
-// whose is the object that says whose a bucket is.
+// whose is the object that says which cluster owns a bucket.
 type whose struct {
 	Format     int      `json:"format"`
 	Cluster    Identity `json:"cluster"`
 	Partitions int      `json:"partitions"`
-	// Former are clusters whose bucket it was before, and whose backups it has.
+	// Former are clusters that owned the bucket before. It may still have their backups.
 	Former []Identity `json:"former,omitempty"`
 }
 
+// whoseName is the name of the object whose.
 const whoseName = "millrace.json"
 
-// ErrUnclaimed is what [Bucket.Identity] returns of a bucket that is no
-// cluster's yet.
+// ErrUnclaimed is the error of [Bucket.Identity] for a bucket that no cluster owns yet.
 var ErrUnclaimed = errors.New("backup: the bucket is no cluster's yet")
 
-// Identity returns whose bucket it is.
+// Identity reads which cluster owns the bucket.
 func (b *Bucket) Identity(ctx context.Context) (Identity, error) {
 	var w whose
 	_, err := b.readObject(ctx, whoseName, &w)
@@ -168,8 +174,8 @@ func (b *Bucket) Identity(ctx context.Context) (Identity, error) {
 	return w.Cluster, nil
 }
 
-// Adopt gives the bucket, with all backups in it, to the cluster c. The cluster whose it
-// was must be gone.
+// Adopt gives the bucket, with all backups in it, to the cluster c. The cluster that owned
+// it must not exist any more.
 func (b *Bucket) Adopt(ctx context.Context, c Identity) error {
 	owner, err := b.Identity(ctx)
 	if err = errors.Join(err, c.validate()); err != nil {
@@ -185,7 +191,7 @@ func (b *Bucket) Adopt(ctx context.Context, c Identity) error {
 	return nil
 }
 
-// was reports whether the bucket belonged to a cluster before.
+// was reports whether the cluster c owned the bucket before.
 func (b *Bucket) was(c Identity) bool {
 	former := b.former.Load()
 	return former != nil && slices.Contains(*former, c)
@@ -203,8 +209,8 @@ func (b *Bucket) owner(ctx context.Context) (Identity, error) {
 	return c, err
 }
 
-// Claim makes the bucket the cluster's if it is nobody's, and refuses one that
-// is another cluster's.
+// Claim makes the cluster c the owner of a bucket that has none. It refuses a bucket that
+// another cluster owns.
 func (b *Bucket) Claim(ctx context.Context, c Identity) error {
 	if err := c.validate(); err != nil {
 		return fmt.Errorf("backup: claim the bucket: %w", err)

@@ -19,12 +19,12 @@ type Cut struct {
 	Name     string            `json:"name"`
 	Time     millrace.Time     `json:"time"`
 	Log      string            `json:"log"`      // which log the offsets are of
-	Content  []millrace.Offset `json:"content"`  // by partition
-	Features []millrace.Offset `json:"features"` // by partition
-	// Groups are the offsets of the content and feature topics that belong to
-	// it: group, topic, partition.
+	Content  []millrace.Offset `json:"content"`  // by partition: where the moment is in its topic timeline
+	Features []millrace.Offset `json:"features"` // by partition: the same in its topic features
+	// Groups are the offsets at that moment of the partitioners' consumer groups in
+	// their content and feature topics: by group, topic, partition.
 	Groups map[string]map[string]map[int32]millrace.Offset `json:"groups"`
-	Parts  []Hash                                          `json:"parts"` // by partition
+	Parts  []Hash                                          `json:"parts"` // by partition: the hash of its CutPart
 }
 
 // CutPart is what brings one partition to a cut: a backup from before it, and
@@ -37,9 +37,9 @@ type CutPart struct {
 	Partition millrace.Partition `json:"partition"`
 	Backup    string             `json:"backup"` // the id
 	SHA256    Hash               `json:"sha256"` // of the backup's manifest
-	From      Offsets            `json:"from"`   // what the backup has applied
-	To        Offsets            `json:"to"`     // the cut
-	Tail      Ref                `json:"tail"`   // the records between; zero where From is To
+	From      Offsets            `json:"from"`   // the offsets that the backup has applied
+	To        Offsets            `json:"to"`     // the offsets of the cut
+	Tail      Ref                `json:"tail"`   // the records between From and To; zero if there are none
 }
 
 // The bounds of a cut.
@@ -48,7 +48,7 @@ const (
 	maxTopics = 1 << 10
 )
 
-// CheckCutName refuses what is no name of a cut.
+// CheckCutName refuses a name that no cut may have.
 func CheckCutName(name string) error {
 	if goodCut.MatchString(name) {
 		return nil
@@ -97,7 +97,8 @@ func (c *CutPart) validate() error {
 	return validSizes(c.Tail)
 }
 
-// Cuts returns the names of the cuts that count, sorted.
+// Cuts returns the names of the complete cuts, sorted. Parts of a cut that was not finished
+// by [Bucket.WriteCut] do not count.
 func (b *Bucket) Cuts(ctx context.Context) ([]string, error) {
 	var all []string
 	err := b.objects.List(ctx, cutsPrefix, func(o objects.Object) error {
@@ -110,7 +111,8 @@ func (b *Bucket) Cuts(ctx context.Context) ([]string, error) {
 	return all, err
 }
 
-// noCut is the error of a cut that is not there. It is fs.ErrNotExist, too.
+// noCut is the error for a cut that is not there: a millrace.Error that is fs.ErrNotExist
+// as well.
 func noCut(name string) error {
 	return fmt.Errorf("%w%w", &millrace.Error{
 		Reason: millrace.ReasonInvalid, Field: "cut", Detail: fmt.Sprintf("there is no cut %s", name),
@@ -118,13 +120,14 @@ func noCut(name string) error {
 	}, silent{fs.ErrNotExist})
 }
 
-// silent is an error that others are told apart by, and nobody reads.
+// silent is an error that only errors.Is sees: its text is empty.
 type silent struct{ error }
 
 func (silent) Error() string   { return "" }
 func (s silent) Unwrap() error { return s.error }
 
-// Cut reads a cut. One that is not there is fs.ErrNotExist, and no [Damage].
+// Cut reads a cut. The error is fs.ErrNotExist, and no [Damage], if there is none of that
+// name.
 func (b *Bucket) Cut(ctx context.Context, name string) (*Cut, error) {
 	if err := CheckCutName(name); err != nil {
 		return nil, err
@@ -144,8 +147,8 @@ func (b *Bucket) Cut(ctx context.Context, name string) (*Cut, error) {
 	return &c, nil
 }
 
-// CutPart reads what brings a partition to a cut, and the backup that it begins
-// with. A part that doesn't fit the cut is a [Damage].
+// CutPart reads a partition's part of a cut, and the manifest of the backup that the part
+// begins with. The error is a [Damage] if they do not fit the cut.
 func (b *Bucket) CutPart(ctx context.Context, c *Cut, p millrace.Partition) (*CutPart, *Manifest, error) {
 	part, h, err := b.cutPart(ctx, c.Name, p)
 	if err != nil {
@@ -188,6 +191,8 @@ func (b *Bucket) base(ctx context.Context, part *CutPart) (*Manifest, error) {
 	return m, nil
 }
 
+// cutPart reads a part and returns the hash of its bytes. It does not compare the part with
+// the cut.
 func (b *Bucket) cutPart(ctx context.Context, cut string, p millrace.Partition) (*CutPart, Hash, error) {
 	name := cutPartName(cut, p)
 	var part CutPart
@@ -204,8 +209,8 @@ func (b *Bucket) cutPart(ctx context.Context, cut string, p millrace.Partition) 
 	return &part, h, nil
 }
 
-// WriteCutParts writes parts of a cut that doesn't count yet. They may replace
-// those that an earlier run left.
+// WriteCutParts writes parts of a cut that [Bucket.WriteCut] has not finished yet. They
+// replace those that an earlier run left.
 func (b *Bucket) WriteCutParts(ctx context.Context, cut string, parts []*CutPart) error {
 	if err := CheckCutName(cut); err != nil {
 		return err
@@ -250,7 +255,7 @@ func (b *Bucket) writeCutPart(ctx context.Context, part *CutPart) error {
 	return b.replaceObject(ctx, cutPartName(part.Cut, part.Partition), part)
 }
 
-// free refuses the name of a cut that is there.
+// free refuses a name that a cut in the bucket has already.
 func (b *Bucket) free(ctx context.Context, name string) error {
 	_, err := b.objects.Stat(ctx, cutName(name))
 	if objects.IsMissing(err) {
@@ -263,8 +268,8 @@ func (b *Bucket) free(ctx context.Context, name string) error {
 		WayOut: "choose another name, or remove that cut"}
 }
 
-// WriteCut makes a cut count: it reads all its parts, looks for what they name,
-// and writes it.
+// WriteCut makes a cut count: it reads all its parts, checks that the files that they name
+// are there, and writes the cut.
 func (b *Bucket) WriteCut(ctx context.Context, c *Cut) error {
 	if err := errors.Join(CheckCutName(c.Name), b.free(ctx, c.Name)); err != nil {
 		return err
@@ -310,8 +315,8 @@ func (b *Bucket) WriteCut(ctx context.Context, c *Cut) error {
 	})
 }
 
-// RemoveCut makes a cut count no more. Its parts and what only they name go with
-// the next expiry.
+// RemoveCut removes a cut, so that it does not count any more. The next expiry removes its
+// parts and what only they name. It is no error if there is no such cut.
 func (b *Bucket) RemoveCut(ctx context.Context, name string) error {
 	if err := CheckCutName(name); err != nil {
 		return err
@@ -319,8 +324,8 @@ func (b *Bucket) RemoveCut(ctx context.Context, name string) error {
 	return b.objects.Remove(ctx, cutName(name))
 }
 
-// OnlyOf returns what nothing but a cut names, while all backups stay: its tails
-// and what says where they belong.
+// OnlyOf returns how much the bucket has for one cut alone, if all backups stay: the cut,
+// its parts, and the tails that no other cut names.
 func (b *Bucket) OnlyOf(ctx context.Context, cut string) (a Amount, err error) {
 	s, err := b.survey(ctx)
 	if err != nil {

@@ -5,8 +5,8 @@ import (
 	"io/fs"
 )
 
-// Damage is something in a bucket that a restore refuses. It is never tried
-// again.
+// Damage is the error for something in a bucket that a restore refuses. Another try does
+// not help.
 type Damage struct {
 	Object string     `json:"object"` // its name in the bucket
 	Kind   DamageKind `json:"kind"`
@@ -18,30 +18,31 @@ type DamageKind string
 
 // The kinds of damage.
 const (
-	Missing    DamageKind = "missing" // named, and not there
-	WrongSize  DamageKind = "size"    // of another size than it is named with
-	WrongBytes DamageKind = "hash"    // of other bytes than it is named with
-	Torn       DamageKind = "torn"    // half written or altered, so that it says nothing
+	Missing    DamageKind = "missing" // something names it, and it is not there
+	WrongSize  DamageKind = "size"    // it has another size than what names it says, or is too large
+	WrongBytes DamageKind = "hash"    // it has another hash than what names it says
+	Torn       DamageKind = "torn"    // half written or altered, so that it cannot be read
 	Foreign    DamageKind = "foreign" // of another cluster, another partition, or under another's name
 	Newer      DamageKind = "newer"   // written by a newer Millrace
 	Misfit     DamageKind = "misfit"  // a part of a cut that doesn't fit the cut
 	Link       DamageKind = "link"    // a link or a device, which is never followed
-	Future     DamageKind = "future"  // dated ahead of now, so that it would be the newest for as long
-	Extra      DamageKind = "extra"   // nothing that Millrace wrote; harmless to a restore
+	Future     DamageKind = "future"  // dated ahead of now: it would be taken for the newest until then
+	Extra      DamageKind = "extra"   // not needed, or not written by Millrace; harmless to a restore
 )
 
 func (d *Damage) Error() string {
 	return fmt.Sprintf("backup: %s is damaged (%s): %s", d.Object, d.Kind, d.Detail)
 }
 
-// Is makes what is missing fs.ErrNotExist.
+// Is makes errors.Is report fs.ErrNotExist for damage of the kind Missing.
 func (d *Damage) Is(target error) bool { return d.Kind == Missing && target == fs.ErrNotExist }
 
+// newer returns the damage of an object of a format above ours.
 func newer(name string, got int) *Damage {
 	return &Damage{Object: name, Kind: Newer, Detail: fmt.Sprintf("it was written by a newer Millrace, in format %d, and this one reads format %d; use that one", got, format)}
 }
 
-// tooMany is the damage of a bucket that lists more than it is read for.
+// tooMany returns the damage of a bucket that has more than most objects under prefix.
 func tooMany(prefix string, most int) error {
 	return &Damage{Object: prefix, Kind: Extra, Detail: fmt.Sprintf("more than %d objects", most)}
 }

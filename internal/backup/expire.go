@@ -12,19 +12,19 @@ import (
 	"github.com/millrace/millrace/internal/backup/objects"
 )
 
-// ExpireOptions say what goes.
+// ExpireOptions say what an expiry removes.
 type ExpireOptions struct {
 	// Keep is how many of the newest backups of a partition stay, at least 1.
 	Keep int
 	// Grace is how long a file stays that nothing names yet; 0 is an hour. It
-	// should be longer than the backup of one partition takes: what goes too
-	// early is uploaded again.
+	// should be longer than the backup of one partition takes: a file that is
+	// removed too early is uploaded again.
 	Grace time.Duration
-	// Report hears of every object that was removed, from one goroutine at a
-	// time; nil hears nothing.
+	// Report is called for every object that was removed, by one goroutine at a
+	// time; nil: nothing is.
 	Report func(name string, bytes int64)
-	// Dry removes nothing, and writes nothing: it tells what would go now, with
-	// ages by this clock, and not by the bucket's.
+	// Dry removes and writes nothing: the result is what would be removed now. Ages
+	// are by this machine's clock then, and not by the bucket's.
 	Dry bool
 }
 
@@ -32,19 +32,20 @@ type ExpireOptions struct {
 type Expired struct {
 	Backups, Files int
 	Bytes          int64 // of files
-	// Blocked is why no files were removed: objects that can't be read may name any of
-	// them. Verify tells of these, too. They must be removed, or be old enough to expire.
+	// Blocked are damaged objects that may name any file, since they cannot be read. If
+	// there are any, no files were removed. Verify reports them as well. They must be
+	// removed by hand, or become old enough to expire.
 	Blocked []*Damage
 }
 
 // batchNames bounds how many objects one condemnation names.
 const batchNames = 20_000
 
-// Expire removes the backups beyond the newest so many, unless a cut names
-// them, and the files that nothing names. Backups, restores of what it keeps,
-// and other expiries may run at the same time; see hold.go. What one left that was broken
-// off, the next removes. Links and devices stay, whatever their names, since Millrace did
-// not write them; Verify tells of them.
+// Expire removes the backups of each partition beyond the newest o.Keep, unless a cut names
+// them, and the files that nothing names. Backups, restores of what it keeps, and other
+// expiries may run at the same time; see hold.go. If an expiry breaks off, the next one
+// removes the rest. Links and devices stay, whatever their names, since Millrace did
+// not write them; Verify reports them.
 func (b *Bucket) Expire(ctx context.Context, o ExpireOptions) (e Expired, err error) {
 	if o.Keep < 1 {
 		return e, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "backup.keep", Detail: fmt.Sprintf("%d backups of a partition would leave none", o.Keep), WayOut: "keep at least 1"}
@@ -90,8 +91,8 @@ type expiry struct {
 	o    ExpireOptions
 	s    *survey
 	e    *Expired
-	now  time.Time // by the bucket's clock
-	kept *reach
+	now  time.Time // by the bucket's clock; by ours with Dry
+	kept *reach    // the names of all that stays
 }
 
 func (x *expiry) old(o objects.Object) bool { return x.now.Sub(o.Modified) > x.o.Grace }
@@ -121,6 +122,7 @@ func (x *expiry) keep() {
 	}
 }
 
+// keepHeld marks what holds name that are not too old.
 func (x *expiry) keepHeld(s *survey) {
 	for _, h := range s.holds {
 		if x.now.Sub(h.Modified) > holdTerm {
@@ -135,9 +137,9 @@ func (x *expiry) keepHeld(s *survey) {
 	}
 }
 
-// keepNewest marks the newest backups of every partition. One that is damaged
-// doesn't count, and stays until enough are newer: somebody may mend it. One of
-// a newer Millrace stays for ever.
+// keepNewest marks the newest backups of every partition. A damaged backup does not count
+// as one of them. It stays until enough good ones are newer, since somebody may mend it.
+// A backup of a newer Millrace always stays.
 func (x *expiry) keepNewest() {
 	good := map[millrace.Partition]int{}
 	for _, m := range x.s.manifests {
@@ -150,14 +152,15 @@ func (x *expiry) keepNewest() {
 	}
 }
 
+// block adds a damage, unless it is nil, to those for which no files are removed.
 func (x *expiry) block(d *Damage) {
 	if d != nil {
 		x.e.Blocked = append(x.e.Blocked, d)
 	}
 }
 
-// doom returns what is to be removed: parts of cuts, then backups, then files. So what
-// names others is removed before what it names.
+// doom returns what is to be removed: parts of cuts, then backups, then files. So an object
+// is removed before the objects that it names.
 func (x *expiry) doom() (doomed []objects.Object) {
 	add := func(o objects.Object) {
 		if !x.kept.names[o.Name] && !o.Odd {
@@ -182,7 +185,7 @@ func (x *expiry) doom() (doomed []objects.Object) {
 }
 
 // remove writes a condemnation of a batch, spares what was named meanwhile, and removes the
-// rest, if it can before the condemnation is too old to hold others off.
+// rest. It stops after Bucket.term, while the condemnation still makes backups wait.
 func (x *expiry) remove(ctx context.Context, batch []objects.Object) error {
 	all := make([]string, len(batch))
 	for i, o := range batch {
@@ -194,7 +197,7 @@ func (x *expiry) remove(ctx context.Context, batch []objects.Object) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = x.b.objects.Remove(context.WithoutCancel(ctx), mine) }() // else it stays, and soon is too old to hold anybody off
+	defer func() { _ = x.b.objects.Remove(context.WithoutCancel(ctx), mine) }() // if that fails, it stays, and is soon too old to make anybody wait
 	if err := x.spare(ctx); err != nil {
 		return err
 	}
@@ -220,8 +223,9 @@ func (x *expiry) remove(ctx context.Context, batch []objects.Object) error {
 	return nil
 }
 
-// spare marks what was named since the survey. It reads only what is new: manifests,
-// finished cuts and their parts never change. Parts of other cuts may have been replaced.
+// spare marks what was named since the survey, so that it stays. It reads only what is new:
+// manifests, finished cuts and their parts never change. Parts of cuts that are not
+// finished may have been replaced, so it reads those again.
 func (x *expiry) spare(ctx context.Context) error {
 	seen := map[string]bool{}
 	for _, m := range x.s.manifests {
@@ -256,6 +260,7 @@ func (x *expiry) spare(ctx context.Context) error {
 	return nil
 }
 
+// count counts an object as removed, and reports it.
 func (x *expiry) count(o objects.Object) {
 	switch parse(o.Name).kind {
 	case isManifest:
@@ -269,9 +274,9 @@ func (x *expiry) count(o objects.Object) {
 	}
 }
 
-// tidy removes what was left by processes that ended too early: holds, condemnations, and
-// files that were never complete. It also removes the oldest results of drills, records of
-// damage, and acts.
+// tidy removes what processes left that ended too early: holds, condemnations, and
+// incomplete files. It also removes the oldest drills, healings and acts, so that
+// maxRecords of each stay. mine is the expiry's own condemnation, which it leaves.
 func (x *expiry) tidy(ctx context.Context, mine string) error {
 	var dead []objects.Object
 	for _, h := range x.s.holds {

@@ -17,17 +17,17 @@ import (
 	"github.com/millrace/millrace/internal/backup/objects"
 )
 
-// Hash is the SHA-256 of a file's bytes, and its name in a bucket.
+// Hash is the SHA-256 of a file's bytes. A file is named by it in a bucket.
 type Hash [sha256.Size]byte
 
-// Hashes print as they name files: 64 hexadecimal digits.
+// String returns the hash as it names a file: 64 hexadecimal digits in lower case.
 func (h Hash) String() string { return hex.EncodeToString(h[:]) }
 
 // MarshalText implements encoding.TextMarshaler.
 func (h Hash) MarshalText() ([]byte, error) { return []byte(h.String()), nil }
 
-// UnmarshalText implements encoding.TextUnmarshaler. It takes one spelling
-// alone, so that a name is never a path.
+// UnmarshalText implements encoding.TextUnmarshaler. It takes only what String returns, so
+// that a hash is never a path, and has one spelling.
 func (h *Hash) UnmarshalText(b []byte) error {
 	n := 0
 	var err error
@@ -40,7 +40,7 @@ func (h *Hash) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// Ref names bytes in a bucket. The zero Ref names none.
+// Ref names a file in a bucket by its hash and size. The zero Ref names none.
 type Ref struct {
 	SHA256 Hash  `json:"sha256"`
 	Size   int64 `json:"size"`
@@ -51,12 +51,13 @@ func (r Ref) IsZero() bool { return r == Ref{} }
 
 const filesPrefix = "files/"
 
+// name returns the name of the file's object.
 func (r Ref) name() string {
 	s := r.SHA256.String()
 	return filesPrefix + s[:2] + "/" + s
 }
 
-// fileOf is the reverse of Ref.name.
+// fileOf is the reverse of Ref.name. ok is false for the name of no file.
 func fileOf(name string) (h Hash, ok bool) {
 	if len(name) < hex.EncodedLen(len(h)) || h.UnmarshalText([]byte(name[len(name)-hex.EncodedLen(len(h)):])) != nil {
 		return h, false
@@ -64,13 +65,13 @@ func fileOf(name string) (h Hash, ok bool) {
 	return h, Ref{SHA256: h}.name() == name
 }
 
-// Known are files that need not be looked for, since a manifest that expiry
-// keeps names them.
+// Known are files that are taken to be in the bucket without a look, since a manifest that
+// expiry keeps names them.
 type Known map[Ref]bool
 
-// PutFile uploads a file, unless the bucket has it: known names it, or it is
-// found there. It tells whether it was uploaded. A file whose hash is in hashes is
-// not read to find it; hashes may be nil.
+// PutFile uploads a file, unless known names it or the bucket has it already. It reports
+// whether it uploaded the file. If hashes has the file's hash, the file is not read to
+// compute it; hashes may be nil.
 func (b *Bucket) PutFile(ctx context.Context, path string, known Known, hashes *Hashes) (r Ref, uploaded bool, err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -98,7 +99,7 @@ func (b *Bucket) PutFile(ctx context.Context, path string, known Known, hashes *
 	return r, uploaded, err
 }
 
-// Put uploads bytes as [Bucket.PutFile] does a file.
+// Put uploads bytes as [Bucket.PutFile] uploads a file.
 func (b *Bucket) Put(ctx context.Context, data []byte, known Known) (r Ref, uploaded bool, err error) {
 	r = Ref{SHA256: sha256.Sum256(data), Size: int64(len(data))}
 	uploaded, err = b.upload(ctx, r, bytes.NewReader(data), known)
@@ -118,20 +119,20 @@ func (b *Bucket) upload(ctx context.Context, r Ref, data io.ReadSeeker, known Kn
 	case err != nil && !objects.IsMissing(err):
 		return false, err
 	}
-	// What is there with another size is damaged; it is replaced.
+	// An object with another size is damaged. It is replaced.
 	in := &reader{ctx: ctx, b: b, from: data, sum: sha256.New(), want: &r}
 	if err := b.objects.Write(ctx, r.name(), in, false); err != nil {
 		return false, err
 	}
-	// Gone already is not damage: an expiry took what lay there before.
-	// WriteManifest looks again.
+	// It may be missing already, since an expiry that condemned the name before removes
+	// it. That is no error here: WriteManifest looks again.
 	if err := b.look(ctx, r); err != nil && !objects.IsMissing(err) {
 		return false, err
 	}
 	return true, nil
 }
 
-// look fails with a Damage unless the bucket has a file with its size.
+// look returns a Damage unless the bucket has the file, with its size.
 func (b *Bucket) look(ctx context.Context, r Ref) error {
 	o, err := b.objects.Stat(ctx, r.name())
 	switch {
@@ -151,14 +152,15 @@ func wrongSize(r Ref, got int64) *Damage {
 	return &Damage{Object: r.name(), Kind: WrongSize, Detail: fmt.Sprintf("it has %d bytes, and not %d", got, r.Size)}
 }
 
-// reader reads as fast as the bucket's bound allows, counts and hashes.
+// reader reads from another reader as fast as the bucket's bound allows. It counts and
+// hashes the bytes.
 type reader struct {
 	ctx  context.Context
 	b    *Bucket
-	from io.Reader
-	sum  hash.Hash // nil where somebody else hashes
-	n    int64
-	want *Ref // what the bytes must be at their end; nil leaves it to the caller
+	from io.Reader // to Seek, it must be an io.Seeker
+	sum  hash.Hash // nil: the caller hashes
+	n    int64     // bytes read
+	want *Ref      // what the bytes must be at their end, else ErrChanged; nil: the caller checks
 }
 
 func (r *reader) Read(p []byte) (int, error) {
@@ -179,7 +181,7 @@ func (r *reader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Seek goes back to the start, for another try.
+// Seek goes back to the start, for another try. It can do nothing else.
 func (r *reader) Seek(offset int64, whence int) (int64, error) {
 	if offset != 0 || whence != io.SeekStart {
 		return 0, errors.ErrUnsupported
@@ -193,6 +195,7 @@ func (r *reader) Seek(offset int64, whence int) (int64, error) {
 	return 0, nil
 }
 
+// wait waits until n bytes more may move, or ctx ends.
 func (b *Bucket) wait(ctx context.Context, n int) error {
 	if b.limit == nil || b.limit.Limit() == rate.Inf {
 		return ctx.Err()
@@ -203,11 +206,11 @@ func (b *Bucket) wait(ctx context.Context, n int) error {
 // PartSuffix ends the name of a file that is not yet downloaded whole.
 const PartSuffix = ".part"
 
-// GetFile downloads what PutFile uploaded. It goes on with path+PartSuffix where
-// an earlier download ended, and renames that to path when it is whole and of
-// the size and hash that r names; a file that isn't is a [Damage]. What is at
-// path already, and is whole, is not downloaded again. Nothing is synced: after
-// a crash, asking for it again tells whether it is there.
+// GetFile downloads to path what PutFile uploaded. It writes path+PartSuffix, continues
+// one that an earlier download left, and renames it to path when it has the size and hash
+// of r. If it does not have them in the end, the error is a [Damage]. GetFile downloads
+// nothing if path has the whole file already. It does not sync the file: after a crash,
+// call it again, and it checks the file.
 func (b *Bucket) GetFile(ctx context.Context, r Ref, path string) error {
 	if is, err := refOf(path); err == nil && is == r {
 		b.progress.add(r.Size)
@@ -225,7 +228,7 @@ func (b *Bucket) GetFile(ctx context.Context, r Ref, path string) error {
 	resumed, err := b.download(ctx, r, f)
 	var damage *Damage
 	if resumed && errors.As(err, &damage) && damage.Kind == WrongBytes {
-		// The part may have been of other bytes, not the object.
+		// What the earlier download left may be wrong, and not the object.
 		b.progress.add(-r.Size)
 		if err = f.Truncate(0); err == nil {
 			_, err = b.download(ctx, r, f)
@@ -241,7 +244,7 @@ func (b *Bucket) GetFile(ctx context.Context, r Ref, path string) error {
 	return err
 }
 
-// downloads is how many files come from a bucket at a time, for all who ask.
+// downloads is how many files are downloaded from a bucket at a time.
 const downloads = 32
 
 // startGet waits until there is room for another download.
@@ -254,9 +257,10 @@ func (b *Bucket) startGet(ctx context.Context) error {
 	}
 }
 
+// endGet ends a download that startGet let begin.
 func (b *Bucket) endGet() { <-b.gets }
 
-// refOf reads a file to find its size and hash.
+// refOf reads a file and returns its size and hash.
 func refOf(path string) (r Ref, err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -269,7 +273,8 @@ func refOf(path string) (r Ref, err error) {
 	return r, err
 }
 
-// download appends to f what it lacks. It reports whether f had something.
+// download appends to f the bytes that it lacks of the file r. resumed reports whether f
+// had some already.
 func (b *Bucket) download(ctx context.Context, r Ref, f *os.File) (resumed bool, err error) {
 	sum := sha256.New()
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
@@ -295,8 +300,8 @@ func (b *Bucket) download(ctx context.Context, r Ref, f *os.File) (resumed bool,
 	return have > 0, b.fetch(ctx, r, have, sum, f)
 }
 
-// Get reads bytes that [Bucket.Put] or [Bucket.PutFile] uploaded, of at most so
-// many; a larger file is refused before it is read.
+// Get reads a file that [Bucket.Put] or [Bucket.PutFile] uploaded. If r says that it has
+// more than most bytes, the error is a [Damage], and nothing is read.
 func (b *Bucket) Get(ctx context.Context, r Ref, most int64) ([]byte, error) {
 	if r.Size < 0 || r.Size > most {
 		return nil, &Damage{Object: r.name(), Kind: WrongSize, Detail: fmt.Sprintf("it is named with %d bytes; at most %d are read", r.Size, most)}
@@ -313,9 +318,10 @@ func (b *Bucket) Get(ctx context.Context, r Ref, most int64) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// fetch writes a file's bytes from an offset to w, and compares size and hash.
-// A connection that breaks is opened again where it broke. Where all bytes are
-// there, the bucket is not asked for what is behind them: S3 refuses that.
+// fetch writes a file's bytes from the offset have to w, and compares the size and hash of
+// the whole file. sum has hashed the bytes before have. If the connection breaks, it opens
+// another and continues where it broke. If no bytes are left, it does not ask the bucket,
+// since S3 refuses a read from the end.
 func (b *Bucket) fetch(ctx context.Context, r Ref, have int64, sum hash.Hash, w io.Writer) error {
 	for broken := 0; ; broken++ {
 		if have > 0 && have >= r.Size {
@@ -335,7 +341,7 @@ func (b *Bucket) fetch(ctx context.Context, r Ref, have int64, sum hash.Hash, w 
 		in := &reader{ctx: ctx, b: b, from: io.LimitReader(from, r.Size-have+1)}
 		out := &writer{w: w}
 		err = pump(out, in, sum)
-		_ = from.Close() // everything is read, or the first error tells
+		_ = from.Close() // either all was read, or err says why not
 		have += in.n
 		switch {
 		case ctx.Err() != nil:
@@ -352,7 +358,7 @@ func (b *Bucket) fetch(ctx context.Context, r Ref, have int64, sum hash.Hash, w 
 	}
 }
 
-// compare fails with a Damage unless bytes of a size and a hash are the file's.
+// compare returns a Damage unless have bytes with the hash sum are the file r.
 func compare(r Ref, have int64, sum hash.Hash) error {
 	switch {
 	case have != r.Size:
@@ -366,8 +372,8 @@ func compare(r Ref, have int64, sum hash.Hash) error {
 // chunks are buffers for pump.
 var chunks = sync.Pool{New: func() any { return new([objects.Chunk]byte) }}
 
-// pump copies from in to w. It hashes one chunk while it reads and writes the
-// next: hashing takes as long as both.
+// pump copies from in to w, and hashes the bytes into sum. It hashes one chunk while it
+// reads and writes the next, since hashing takes about as long as both.
 func pump(w io.Writer, in io.Reader, sum hash.Hash) error {
 	full, free := make(chan []byte), make(chan []byte, 2)
 	for range cap(free) {
@@ -403,8 +409,8 @@ func pump(w io.Writer, in io.Reader, sum hash.Hash) error {
 	}
 }
 
-// writer remembers why the writes to w failed, which reading from the bucket once
-// more doesn't mend.
+// writer remembers the error of the last write to w. It tells a failed write, for which
+// another read from the bucket does not help, from a failed read.
 type writer struct {
 	w   io.Writer
 	err error

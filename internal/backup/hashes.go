@@ -14,28 +14,30 @@ import (
 	"github.com/millrace/millrace/internal/backup/objects"
 )
 
-// Hashes remembers what files are that are never written again, such as a
-// store's tables: by inode, size and time. So a backup reads what is new, and
-// not all that there is. The zero Hashes knows nothing.
+// Hashes remembers the hashes of files that never change once written, such as a store's
+// tables. It knows a file by device, inode, size and time of modification. So a backup
+// reads only new files to hash them. The zero Hashes is empty and ready for use.
 type Hashes struct {
 	mu        sync.Mutex
-	last, now map[fileID]Ref // of the round before and of this one
+	last, now map[fileID]Ref // the files that the last round asked for, and this one
 }
 
+// fileID tells a file from all others as long as it is not written.
 type fileID struct {
 	device, inode uint64
 	size          int64
 	modified      time.Time
 }
 
-// NewRound forgets the files that nobody asked for in the last round.
+// NewRound begins another round. It forgets the files that the round that ends did not ask
+// for.
 func (h *Hashes) NewRound() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.last, h.now = h.now, make(map[fileID]Ref)
 }
 
-// Len returns how many files are known.
+// Len returns how many files it remembers.
 func (h *Hashes) Len() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -76,7 +78,7 @@ func (h *Hashes) forget(id fileID) {
 	delete(h.last, id)
 }
 
-// idOf returns what tells a file from all others, as long as it is not written.
+// idOf returns the id of a file. ok is false if the system tells no inode.
 func idOf(info fs.FileInfo) (id fileID, ok bool) {
 	s, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
@@ -85,7 +87,7 @@ func idOf(info fs.FileInfo) (id fileID, ok bool) {
 	return fileID{device: uint64(s.Dev), inode: s.Ino, size: info.Size(), modified: info.ModTime()}, true
 }
 
-// hash reads a file, and rests after each chunk.
+// hash reads a file and returns its size and hash. It pauses after each chunk as Pace says.
 func (b *Bucket) hash(ctx context.Context, f *os.File) (r Ref, err error) {
 	sum := sha256.New()
 	buf := chunks.Get().(*[objects.Chunk]byte)

@@ -15,7 +15,7 @@ import (
 
 // A backup names files that may be in the bucket already, and an expiry removes files that
 // nothing names. The expiry must not remove one that a backup is about to name. There is no
-// lock; each writes what it is about to do into the bucket, and then reads what others do:
+// lock. Each writes into the bucket what it is about to do, and then reads what others do:
 //
 //	backup                            expiry
 //	1. write a hold naming its files  1. write a condemnation naming what goes
@@ -31,23 +31,26 @@ import (
 // came after it, and spares its files. Stores answer a read by what was written
 // before it (S3 since 2020; GCS, Azure and file systems always).
 //
-// Either may end before it has removed what it wrote. A hold older than holdTerm counts
-// for nothing: its backup gives up before that, by its own clock. Nor does a condemnation
-// older than condemnedTerm. Ages are told by the bucket's clock alone.
+// A process may end before it has removed what it wrote. So a hold older than holdTerm
+// counts for nothing: its backup gives up after four times condemnedTerm. A condemnation
+// older than twice condemnedTerm counts for nothing either: its expiry stops removing
+// after condemnedTerm. How old an object is follows from the bucket's clock alone; the
+// limits of a process are by its own clock.
 const (
-	condemnedTerm = 10 * time.Minute // expiry removes nothing later than this
+	condemnedTerm = 10 * time.Minute
 	holdTerm      = time.Hour
 )
 
-// names is a hold or a condemnation.
+// names is the object of a hold or of a condemnation.
 type names struct {
 	Format  int      `json:"format"`
 	Cluster Identity `json:"cluster"`
 	Names   []string `json:"names"`
 }
 
-// holding calls do once no expiry is about to remove what is named, and keeps any from
-// beginning to until do has returned.
+// holding waits until no expiry is about to remove what named lists, and then calls do. Its
+// hold keeps expiries from removing these until do has returned. do must end within four
+// times Bucket.term, after which its context ends.
 func (b *Bucket) holding(ctx context.Context, named []string, do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, 4*b.term)
 	defer cancel()
@@ -84,14 +87,15 @@ func (b *Bucket) announce(ctx context.Context, prefix string, named []string) (s
 	return name, moment{o.Modified, time.Now()}, err
 }
 
-// moment is one moment by two clocks, the bucket's and ours.
+// moment is one moment by two clocks, the bucket's and this machine's. The second one may
+// be a little later.
 type moment struct{ bucket, ours time.Time }
 
-// now is the bucket's time now, and never later than it.
+// now returns the present time by the bucket's clock, or a little less.
 func (m moment) now() time.Time { return m.bucket.Add(time.Since(m.ours)) }
 
-// outlast waits until no condemnation that names any of these is in force. An expiry
-// that begins from now on reads the hold, and spares them.
+// outlast waits until no condemnation in force names any of named. An expiry that begins
+// from now on reads the caller's hold, and spares these.
 func (b *Bucket) outlast(ctx context.Context, named []string, began moment) error {
 	var condemnations []objects.Object
 	err := b.objects.List(ctx, condemnedPrefix, func(o objects.Object) error {
@@ -118,8 +122,8 @@ func (b *Bucket) outlast(ctx context.Context, named []string, began moment) erro
 	return nil
 }
 
-// condemns reports whether a condemnation is in force and names any of these. One that
-// can't be read is taken to.
+// condemns reports whether the condemnation o is in force and names any of named. One that
+// cannot be read is taken to name them.
 func (b *Bucket) condemns(ctx context.Context, o objects.Object, named []string, began moment) bool {
 	if o.Odd || began.now().Sub(o.Modified) > 2*b.term {
 		return false
@@ -132,7 +136,7 @@ func (b *Bucket) condemns(ctx context.Context, o objects.Object, named []string,
 	return err != nil || slices.ContainsFunc(named, set(c.Names))
 }
 
-// set returns a function that reports whether a name is among these.
+// set returns a function that reports whether a name is in all.
 func set(all []string) func(string) bool {
 	in := make(map[string]bool, len(all))
 	for _, s := range all {
@@ -141,11 +145,11 @@ func set(all []string) func(string) bool {
 	return func(s string) bool { return in[s] }
 }
 
-// atOnce is how many requests [parallel] has under way at a time.
+// atOnce is how many calls [parallel] runs at a time.
 const atOnce = 8
 
 // parallel calls do for each of all, atOnce of them at a time, and returns the results
-// in the order of all.
+// in the order of all. With an error, which is the first, some results may be missing.
 func parallel[T, R any](ctx context.Context, all []T, do func(context.Context, T) (R, error)) ([]R, error) {
 	results := make([]R, len(all))
 	g, ctx := errgroup.WithContext(ctx)

@@ -13,8 +13,8 @@ import (
 	"github.com/millrace/millrace/internal/backup/objects"
 )
 
-// IDs returns the ids of a partition's backups, the newest first. It reads none
-// of them. Those that are dated ahead of now are not among them.
+// IDs returns the ids of a partition's backups, the newest first. It lists them and reads
+// none. It leaves out those that are dated ahead of now.
 func (b *Bucket) IDs(ctx context.Context, p millrace.Partition) ([]string, error) {
 	all, err := b.ids(ctx, prefixOf(p), func(*Damage) {})
 	return all[p], err
@@ -22,13 +22,14 @@ func (b *Bucket) IDs(ctx context.Context, p millrace.Partition) ([]string, error
 
 func prefixOf(p millrace.Partition) string { return fmt.Sprintf("%s%03d/", manifestsPrefix, p) }
 
-// AllIDs returns the ids of the backups of all partitions, as IDs does, by one
-// list.
+// AllIDs returns for all partitions what IDs returns for one, by listing the bucket once.
 func (b *Bucket) AllIDs(ctx context.Context) (map[millrace.Partition][]string, error) {
 	return b.ids(ctx, manifestsPrefix, func(*Damage) {})
 }
 
-// ids tells report of those that are dated ahead of now, and of what is no file.
+// ids returns the ids of the backups under a prefix, by partition, the newest first. It
+// leaves out those that are dated ahead of now, and links and devices, and calls report
+// for each of them.
 func (b *Bucket) ids(ctx context.Context, prefix string, report func(*Damage)) (map[millrace.Partition][]string, error) {
 	all := map[millrace.Partition][]string{}
 	err := b.objects.List(ctx, prefix, func(o objects.Object) error {
@@ -53,10 +54,10 @@ func newestFirst(ids []string) {
 	slices.SortFunc(ids, func(a, b string) int { return strings.Compare(b, a) })
 }
 
-// Manifests reads a partition's backups one after the other: those that were
-// begun by a time first, unless that is zero, and of those the newest first. What
-// is damaged is left out and told to report. It ends with an error that is none
-// of a backup.
+// Manifests yields a partition's backups, and reads each when it is asked for. If by is
+// zero, the newest come first. Else those made at by or before come first, the newest of
+// them first, and then the others, the oldest first. It leaves out damaged backups, and
+// calls report for each. After any other error it yields that error and ends.
 func (b *Bucket) Manifests(ctx context.Context, p millrace.Partition, by time.Time, report func(*Damage)) iter.Seq2[*Manifest, error] {
 	return func(yield func(*Manifest, error) bool) {
 		listed, err := b.ids(ctx, prefixOf(p), report)
@@ -68,8 +69,7 @@ func (b *Bucket) Manifests(ctx context.Context, p millrace.Partition, by time.Ti
 	}
 }
 
-// nearestFirst puts those ids first that were begun by a time, if it is not
-// zero, and then the others from the oldest on. They come with the newest first.
+// nearestFirst returns ids in the order of [Bucket.Manifests]. ids has the newest first.
 func nearestFirst(ids []string, by time.Time) []string {
 	if by.IsZero() {
 		return ids
@@ -85,7 +85,7 @@ func nearestFirst(ids []string, by time.Time) []string {
 	return slices.Concat(ids[later:], ids[:later])
 }
 
-// read reads backups as they are asked for.
+// read yields the backups with these ids, as [Bucket.Manifests] does.
 func (b *Bucket) read(ctx context.Context, p millrace.Partition, ids []string, report func(*Damage)) iter.Seq2[*Manifest, error] {
 	return func(yield func(*Manifest, error) bool) {
 		for _, id := range ids {
@@ -93,7 +93,7 @@ func (b *Bucket) read(ctx context.Context, p millrace.Partition, ids []string, r
 			var damage *Damage
 			switch {
 			case errors.As(err, &damage):
-				if damage.Kind != Missing { // expired since the list
+				if damage.Kind != Missing { // a missing one expired since it was listed
 					report(damage)
 				}
 			case !yield(m, err) || err != nil:
@@ -103,8 +103,8 @@ func (b *Bucket) read(ctx context.Context, p millrace.Partition, ids []string, r
 	}
 }
 
-// Newest reads the newest backup of every partition that has one. Where that is
-// damaged, it is told to report, and the one before it is read.
+// Newest reads the newest good backup of every partition that has one. It calls report for
+// each damaged backup that is newer.
 func (b *Bucket) Newest(ctx context.Context, report func(*Damage)) (map[millrace.Partition]*Manifest, error) {
 	all, err := b.ids(ctx, manifestsPrefix, report)
 	if err != nil {
@@ -141,8 +141,8 @@ func (b *Bucket) Newest(ctx context.Context, report func(*Damage)) (map[millrace
 	return newest, nil
 }
 
-// Usage returns how many files a bucket has, and their bytes: what it costs. It
-// reads the list alone.
+// Usage returns how many files a bucket has, and their bytes, which decide what it costs.
+// It lists the bucket and reads nothing.
 func (b *Bucket) Usage(ctx context.Context) (all Amount, err error) {
 	err = b.objects.List(ctx, filesPrefix, func(o objects.Object) error {
 		if parse(o.Name).kind == isFile && !o.Odd {

@@ -11,14 +11,15 @@ import (
 	"github.com/millrace/millrace/internal/backup/objects"
 )
 
-// Offsets are the next offsets to read of a partition's two topics; -1 when
-// nothing was ever applied.
+// Offsets are the next offsets to read in a partition of the topics timeline (Content) and
+// features; -1 if nothing was ever applied.
 type Offsets struct {
 	Content  millrace.Offset `json:"content"`
 	Features millrace.Offset `json:"features"`
 }
 
-// Digest is the digest of a partition's two streams.
+// Digest is the digests of what a partition has applied of its two topics. Replicas at the
+// same offsets have equal digests.
 type Digest struct {
 	Content  uint64 `json:"content,string"`
 	Features uint64 `json:"features,string"`
@@ -34,7 +35,7 @@ type Retention struct {
 type File struct {
 	Name string `json:"name"` // within the store's checkpoint
 	Ref
-	Bottom bool `json:"bottom"` // of the lowest level, and ingested as it is
+	Bottom bool `json:"bottom"` // no other file has older versions of its rows: a restore ingests it unchanged
 }
 
 // Manifest is a backup of one partition. [Bucket.WriteManifest] sets Format,
@@ -48,9 +49,9 @@ type Manifest struct {
 	Node      millrace.NodeID                    `json:"node"`
 	Applied   Offsets                            `json:"applied"`
 	Log       string                             `json:"log"`    // which log the offsets are of
-	Origin    []byte                             `json:"origin"` // the same, as the store has it
+	Origin    []byte                             `json:"origin"` // the same, as the store encodes it
 	Digest    Digest                             `json:"digest"`
-	Clock     millrace.Time                      `json:"clock"` // the log's
+	Clock     millrace.Time                      `json:"clock"` // the log's own, from the timestamps of its records: retention counts ages by it
 	Retention map[millrace.ContentType]Retention `json:"retention"`
 	Types     []millrace.ContentType             `json:"types"`
 	Schemas   Ref                                `json:"schemas"` // the registry of schemas
@@ -67,8 +68,8 @@ const (
 
 var goodFile = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,123}\.sst$`)
 
-// Refs returns every file that the manifest names, the registry of schemas
-// among them, each once.
+// Refs returns every file that the manifest names, each once. The registry of schemas is
+// among them.
 func (m *Manifest) Refs() []Ref {
 	seen := make(Known, len(m.Files)+1)
 	var all []Ref
@@ -85,7 +86,7 @@ func (m *Manifest) Refs() []Ref {
 	return all
 }
 
-// Known returns the manifest's files, for [Bucket.PutFile]; nil has none.
+// Known returns the manifest's files, for [Bucket.PutFile]. A nil manifest has none.
 func (m *Manifest) Known() Known {
 	known := Known{}
 	if m != nil {
@@ -96,7 +97,7 @@ func (m *Manifest) Known() Known {
 	return known
 }
 
-// Bytes returns the size of all files together.
+// Bytes returns the size of all files together, in bytes.
 func (m *Manifest) Bytes() (n int64) {
 	for _, r := range m.Refs() {
 		n += r.Size
@@ -137,8 +138,8 @@ func (m *Manifest) validate() error {
 		if err := validSizes(f.Ref); err != nil || f.IsZero() {
 			return fmt.Errorf("files[%d]: %w", i, errors.Join(err, errNoHash(f.Ref)))
 		}
-		// No two sstables of a store are alike. So what a manifest has one
-		// download is bounded by what the bucket has.
+		// No two sstables of a store have the same bytes. With this check, a
+		// manifest cannot make a restore download more than the bucket has.
 		if hashes[f.SHA256] {
 			return fmt.Errorf("files[%d].sha256: %v stands twice", i, f.SHA256)
 		}
@@ -162,13 +163,14 @@ func validSizes(r Ref) error {
 	return nil
 }
 
-// Manifest reads a backup of a partition. One that is damaged, of another
-// cluster or under another's name is a [Damage].
+// Manifest reads the manifest of a partition's backup. The error is a [Damage] if it is not
+// there, cannot be read, or is of another cluster, partition or id.
 func (b *Bucket) Manifest(ctx context.Context, p millrace.Partition, id string) (*Manifest, error) {
 	m, _, err := b.manifest(ctx, p, id)
 	return m, err
 }
 
+// manifest is Manifest, and returns the hash of the manifest's bytes as well.
 func (b *Bucket) manifest(ctx context.Context, p millrace.Partition, id string) (*Manifest, Hash, error) {
 	if !goodID.MatchString(id) || p >= partitions {
 		return nil, Hash{}, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "backup",
@@ -195,8 +197,9 @@ func (b *Bucket) manifest(ctx context.Context, p millrace.Partition, id string) 
 	return &m, h, nil
 }
 
-// readOurs reads a JSON object, and refuses one of another cluster than the
-// bucket's.
+// readOurs reads a JSON object into into, and returns the hash of its bytes. cluster is the
+// field of into for the object's cluster. It refuses an object of a cluster that does not
+// own the bucket, and did not own it before.
 func (b *Bucket) readOurs(ctx context.Context, name string, into any, cluster *Identity) (Hash, error) {
 	owner, err := b.owner(ctx)
 	if err != nil {
@@ -214,10 +217,10 @@ func (b *Bucket) readOurs(ctx context.Context, name string, into any, cluster *I
 	return h, nil
 }
 
-// WriteManifest makes a backup count: it looks for the manifest's files, writes
-// it and reads it back. A file that isn't there is a [MissingFiles]: upload those,
-// without a [Known], and call again. It sets the manifest's ID to one that sorts after all of its
-// partition.
+// WriteManifest makes a backup count: it looks for the manifest's files, writes the
+// manifest and reads it back. If files are not there, the error is a [MissingFiles]: upload
+// those, without a [Known], and call WriteManifest again. It sets the manifest's ID to one
+// that sorts after all others of its partition, except those dated ahead of now.
 func (b *Bucket) WriteManifest(ctx context.Context, m *Manifest) error {
 	owner, err := b.owner(ctx)
 	if err != nil {
@@ -236,7 +239,8 @@ func (b *Bucket) WriteManifest(ctx context.Context, m *Manifest) error {
 		return fmt.Errorf("backup: write a manifest: %w", err)
 	}
 	refs := m.Refs()
-	// The manifest too: beside another of its partition it may be old already.
+	// The manifest is named too: if others of its partition are newer, an expiry might
+	// remove it at once.
 	named := []string{manifestName(m.Partition, m.ID)}
 	for _, r := range refs {
 		named = append(named, r.name())
@@ -256,8 +260,8 @@ func (m MissingFiles) Error() string {
 	return fmt.Sprintf("backup: %d files of the manifest aren't in the bucket, the first %s", len(m), m[0].name())
 }
 
-// Look looks for the files of a backup, one request for each and none of their bytes.
-// Those that are not there, or have another size, are a [MissingFiles].
+// Look looks for the files of a backup, with one request for each, and reads none of their
+// bytes. The error is a [MissingFiles] of those that are not there or have another size.
 func (b *Bucket) Look(ctx context.Context, m *Manifest) error { return b.lookAll(ctx, m.Refs()) }
 
 func (b *Bucket) lookAll(ctx context.Context, refs []Ref) error {
@@ -284,23 +288,23 @@ func (b *Bucket) lookAll(ctx context.Context, refs []Ref) error {
 	return nil
 }
 
-// Amount is so many files and their bytes.
+// Amount is a number of files and their bytes.
 type Amount struct {
 	Files int   `json:"files"`
 	Bytes int64 `json:"bytes"`
 }
 
-// Difference is what one backup of a partition has beside another.
+// Difference is how a backup of a partition differs from an older one.
 type Difference struct {
 	Shared   Amount `json:"shared"`
 	New      Amount `json:"new"`
 	Gone     Amount `json:"gone"`
-	Content  int64  `json:"timeline"` // how far the offsets moved
-	Features int64  `json:"features"`
+	Content  int64  `json:"timeline"` // how far the offset in topic timeline moved
+	Features int64  `json:"features"` // how far the offset in topic features moved
 }
 
-// Diff compares two backups of a partition. A nil old one is empty, so that all
-// of the other is new.
+// Diff compares two backups of a partition. A nil old is an empty backup: all of now is
+// new.
 func Diff(old, now *Manifest) (d Difference) {
 	had, applied := old.Known(), Offsets{}
 	if old != nil {

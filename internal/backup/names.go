@@ -15,21 +15,21 @@ import (
 type kind uint8
 
 const (
-	isUnknown kind = iota
-	isWhose
-	isFile
-	isManifest
-	isCut
-	isCutPart
-	isDrill
-	isHealing
-	isAct
-	isHold
-	isCondemned
-	isScratch
+	isUnknown   kind = iota
+	isWhose          // says which cluster owns the bucket
+	isFile           // bytes that manifests or parts of cuts name by their hash
+	isManifest       // a backup of a partition
+	isCut            // one moment of the whole cluster
+	isCutPart        // a partition's part of a cut
+	isDrill          // the result of a restore drill
+	isHealing        // a record of damage to a node's copy that was replaced
+	isAct            // a record of what somebody did
+	isHold           // what a backup is about to name; see hold.go
+	isCondemned      // what an expiry is about to remove; see hold.go
+	isScratch        // a file that is being written
 )
 
-// place is where a name lies in the layout.
+// place is what the name of an object says.
 type place struct {
 	kind      kind
 	partition millrace.Partition // of a manifest, of a part of a cut
@@ -58,8 +58,8 @@ func cutPartName(name string, p millrace.Partition) string {
 	return fmt.Sprintf("%s%s/%03d%s", cutsPrefix, name, p, objectSuffix)
 }
 
-// ObjectOf names the object of a bucket that is a backup of a partition, or,
-// where cut is not empty, its part of a cut: for a [Damage].
+// ObjectOf returns the name of the object of a partition's backup, or of its part of a cut
+// if cut is not empty. It is for the Object of a [Damage].
 func ObjectOf(p millrace.Partition, id, cut string) string {
 	if cut != "" {
 		return cutPartName(cut, p)
@@ -73,7 +73,8 @@ var (
 	notInID = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
 )
 
-// parse tells what an object is. What this package would not write is unknown.
+// parse returns what an object is by its name. Its kind is isUnknown for a name that this
+// package never writes.
 func parse(name string) (at place) {
 	if name == whoseName {
 		return place{kind: isWhose}
@@ -134,10 +135,11 @@ func parsePartition(s string) (millrace.Partition, bool) {
 	return millrace.Partition(n), err == nil && n < partitions && fmt.Sprintf("%03d", n) == s
 }
 
+// idTime is the time at the beginning of an id, as [time.Time.Format] takes it.
 const idTime = "20060102T150405.000Z"
 
-// newID returns an id that sorts after another, whatever the clock says; after
-// is empty where there is none.
+// newID returns an id of the time now and a node. If that would not sort behind the id
+// after, it has the millisecond after that one's instead. after is "" if there is none.
 func newID(now time.Time, node millrace.NodeID, after string) string {
 	now = now.UTC()
 	if last, err := IDTime(after); err == nil && !now.Truncate(time.Millisecond).After(last) {
@@ -150,22 +152,22 @@ func newID(now time.Time, node millrace.NodeID, after string) string {
 	return now.Format(idTime) + "-" + name[:min(len(name), 64)]
 }
 
-// maxAhead is how far clocks may differ. What is dated later is not what was
-// made last.
+// maxAhead is how far the clocks of machines may differ. A backup that is dated further
+// ahead of now is not taken for the newest.
 const maxAhead = 5 * time.Minute
 
-// ahead reports whether an id is of later than now.
+// ahead reports whether an id is dated more than maxAhead after now.
 func ahead(id string) bool {
 	at, err := IDTime(id)
 	return err == nil && time.Until(at) > maxAhead
 }
 
-// tooNew is the damage of a backup whose id is ahead.
+// tooNew returns the damage of a backup whose id is ahead.
 func tooNew(p millrace.Partition, id string) *Damage {
 	return &Damage{Object: manifestName(p, id), Kind: Future, Detail: fmt.Sprintf("it is dated ahead of now, %s; remove it, or correct this clock", time.Now().UTC().Format(time.RFC3339))}
 }
 
-// IDTime returns when a backup was made, by its id.
+// IDTime returns when a backup was made, by its id. The error says that id is no id of one.
 func IDTime(id string) (time.Time, error) {
 	if !goodID.MatchString(id) {
 		return time.Time{}, fmt.Errorf("backup: %.80q is no id of a backup", id)

@@ -14,16 +14,16 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
-// format is of all JSON objects of a bucket.
+// format is the number that all JSON objects of a bucket have as their format.
 const format = 1
 
 const partitions = partition.Count
 
-// maxObjectBytes bounds a JSON object before it is read.
+// maxObjectBytes bounds the size of a JSON object. A larger one is not read.
 const maxObjectBytes = 16 << 20
 
-// encode writes a JSON object as it stands in a bucket: a line of JSON, and a
-// line with the SHA-256 of the first.
+// encode returns a JSON object as it is in a bucket: a line of JSON, and a line with the
+// SHA-256 of the first.
 func encode(v any) ([]byte, error) {
 	line, err := json.Marshal(v)
 	if err != nil {
@@ -37,7 +37,8 @@ func encode(v any) ([]byte, error) {
 	return line, nil
 }
 
-// decode reads what encode writes, and nothing else.
+// decode reads what encode wrote into into. The error is a [Damage] for anything else. name
+// is the object's.
 func decode(name string, data []byte, into any) error {
 	torn := func(detail string) error { return &Damage{Object: name, Kind: Torn, Detail: detail} }
 	at := bytes.IndexByte(data, '\n') + 1
@@ -66,7 +67,7 @@ func decode(name string, data []byte, into any) error {
 	return nil
 }
 
-// readObject reads a JSON object, and tells the hash of its bytes.
+// readObject reads a JSON object into into, and returns the hash of its bytes.
 func (b *Bucket) readObject(ctx context.Context, name string, into any) (h Hash, err error) {
 	data, err := b.readBytes(ctx, name)
 	if err != nil {
@@ -75,6 +76,7 @@ func (b *Bucket) readObject(ctx context.Context, name string, into any) (h Hash,
 	return sha256.Sum256(data), decode(name, data, into)
 }
 
+// readBytes reads the bytes of a JSON object. It tries again if the read breaks off.
 func (b *Bucket) readBytes(ctx context.Context, name string) ([]byte, error) {
 	for broken := 0; ; broken++ {
 		r, o, err := b.objects.Open(ctx, name, 0)
@@ -87,7 +89,7 @@ func (b *Bucket) readBytes(ctx context.Context, name string) ([]byte, error) {
 			return nil, errors.Join(&Damage{Object: name, Kind: WrongSize, Detail: fmt.Sprintf("it has %d bytes; at most %d are read", o.Size, maxObjectBytes)}, r.Close())
 		}
 		data, err := io.ReadAll(io.LimitReader(r, maxObjectBytes+1))
-		_ = r.Close() // everything is read, or the first error tells
+		_ = r.Close() // either all was read, or err says why not
 		switch {
 		case err != nil && ctx.Err() == nil && broken < objects.Tries && !objects.IsFinal(err):
 			continue
@@ -100,10 +102,10 @@ func (b *Bucket) readBytes(ctx context.Context, name string) ([]byte, error) {
 	}
 }
 
-// createObject writes a JSON object that isn't there, and reads it back. One
-// that is there with the same bytes is this one: an earlier try of the same
-// write arrived, and its answer was lost. One that is there and cannot be read is being
-// written by another at this moment, or was taken back: it is tried again.
+// createObject writes a JSON object that is not there yet, and reads it back. If one with
+// the same bytes is there, that is a success: an earlier try of the same write arrived,
+// and its answer was lost. The store may say that there is one and then not find it, since
+// another process is just writing or removing it. Then createObject tries again.
 func (b *Bucket) createObject(ctx context.Context, name string, v any) error {
 	data, err := encode(v)
 	if err != nil {
@@ -131,7 +133,7 @@ const (
 	createPause = 100 * time.Millisecond
 )
 
-// replaceObject is createObject of one that may be there.
+// replaceObject writes a JSON object, also over one that is there, and reads it back.
 func (b *Bucket) replaceObject(ctx context.Context, name string, v any) error {
 	data, err := encode(v)
 	if err != nil {
@@ -143,8 +145,8 @@ func (b *Bucket) replaceObject(ctx context.Context, name string, v any) error {
 	return b.readBack(ctx, name, data, nil)
 }
 
-// readBack compares what is there with what was written; wrote is what the
-// write said.
+// readBack returns nil if the object has the bytes data. wrote is the error of the write:
+// if it is not nil, the object is another's, and readBack returns wrote.
 func (b *Bucket) readBack(ctx context.Context, name string, data []byte, wrote error) error {
 	got, err := b.readBytes(ctx, name)
 	switch {

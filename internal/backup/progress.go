@@ -6,21 +6,22 @@ import (
 	"time"
 )
 
-// Progress is how far something that takes long has come. A nil one counts
-// nothing.
+// Progress counts how far something that takes long has come, in bytes. A nil Progress can
+// be counted in, which does nothing. Now needs one that is not nil.
 type Progress struct {
 	mu struct {
 		sync.Mutex
 		done, total int64
 		began       time.Time
-		marks       [marks]mark // a ring of the last seconds
-		at          int
+		marks       [marks]mark // a ring; one mark a second, at most
+		at          int         // the newest mark
 	}
 }
 
-// marks is over how many seconds a rate is taken.
+// marks is over how many seconds the rate is measured, if bytes move in each of them.
 const marks = 16
 
+// mark is how many bytes were done at a time.
 type mark struct {
 	at   time.Time
 	done int64
@@ -28,13 +29,13 @@ type mark struct {
 
 // Sample is a Progress at one moment.
 type Sample struct {
-	Done, Total    int64         // bytes; Total is 0 while it isn't known
-	BytesPerSecond float64       // lately
-	Elapsed        time.Duration // since it began
-	Left           time.Duration // estimated; -1 while it can't be
+	Done, Total    int64         // bytes; Total is 0 while it is not known
+	BytesPerSecond float64       // over the last seconds
+	Elapsed        time.Duration // since NewProgress
+	Left           time.Duration // an estimate; -1 if there is none
 }
 
-// NewProgress begins to count towards a total; 0 where it isn't known yet.
+// NewProgress begins to count towards a total of bytes; 0 if it is not known yet.
 func NewProgress(total int64) *Progress {
 	p := &Progress{}
 	p.mu.total = total
@@ -43,8 +44,8 @@ func NewProgress(total int64) *Progress {
 	return p
 }
 
-// Expect adds to the total. The rate is taken from when something is first
-// expected, if nothing came before.
+// Expect adds bytes to the total. If nothing was expected or done before, the rate is
+// measured from this call on.
 func (p *Progress) Expect(bytes int64) {
 	if p == nil {
 		return
@@ -57,6 +58,7 @@ func (p *Progress) Expect(bytes int64) {
 	p.mu.total += bytes
 }
 
+// add counts bytes as done; fewer than 0 for those that must be done again.
 func (p *Progress) add(bytes int64) {
 	if p == nil {
 		return
@@ -71,7 +73,7 @@ func (p *Progress) add(bytes int64) {
 	}
 }
 
-// Now returns how far it has come.
+// Now returns how far it has come. p must not be nil.
 func (p *Progress) Now() Sample {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -106,7 +108,7 @@ func (s Sample) String() string {
 	return line
 }
 
-// Bytes returns a count of bytes as people read it.
+// Bytes returns a count of bytes as people read it, such as "1.2 GiB".
 func Bytes(n int64) string {
 	if n < 1<<10 {
 		return fmt.Sprintf("%d B", n)

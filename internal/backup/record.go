@@ -11,12 +11,11 @@ import (
 	"github.com/millrace/millrace/internal/backup/objects"
 )
 
-// maxRecords is how many results of drills are kept, how many records of damage
-// that was healed, and how many acts.
+// maxRecords is how many drills an expiry keeps, how many healings, and how many acts.
 const maxRecords = 1000
 
-// Drill is what a restore drill found. [Bucket.WriteDrill] sets Format, Cluster
-// and ID.
+// Drill is the result of a restore drill, in which a node restores a backup to see whether
+// it can. [Bucket.WriteDrill] sets Format, Cluster and ID.
 type Drill struct {
 	Format    int                `json:"format"`
 	Cluster   Identity           `json:"cluster"`
@@ -24,10 +23,10 @@ type Drill struct {
 	Time      millrace.Time      `json:"time"`
 	Node      millrace.NodeID    `json:"node"`
 	Partition millrace.Partition `json:"partition"`
-	Backup    string             `json:"backup"`
+	Backup    string             `json:"backup"` // the id
 	Bytes     int64              `json:"bytes"`
 	Seconds   float64            `json:"seconds"`
-	Fault     string             `json:"fault"` // why it failed; empty where it did not
+	Fault     string             `json:"fault"` // why it failed; empty if it did not
 }
 
 // WriteDrill records the result of a drill.
@@ -39,17 +38,17 @@ func (b *Bucket) WriteDrill(ctx context.Context, d *Drill) error {
 	})
 }
 
-// Drills reads the results of up to so many drills, the newest first. What is
-// damaged is left out.
+// Drills reads the results of up to most drills, the newest first. It leaves out damaged
+// ones.
 func (b *Bucket) Drills(ctx context.Context, most int) ([]*Drill, error) {
 	return records(ctx, b, drillsPrefix, most, func(d *Drill) (*Identity, *string) { return &d.Cluster, &d.ID })
 }
 
-// RecentDrills is how many drills are looked at for those that failed.
+// RecentDrills is how many of the newest drills should be given to [Failing].
 const RecentDrills = 20
 
-// Failing returns those of some drills, the newest first, that failed and are the
-// newest of their partition: one of another partition says nothing of them.
+// Failing returns the drills that failed and are the newest of their partition. A later
+// drill of another partition does not excuse them. drills has the newest first.
 func Failing(drills []*Drill) (failing []*Drill) {
 	seen := map[millrace.Partition]bool{}
 	for _, d := range drills {
@@ -67,7 +66,7 @@ type Healing struct {
 	Format    int                `json:"format"`
 	Cluster   Identity           `json:"cluster"`
 	ID        string             `json:"id"`
-	Time      millrace.Time      `json:"time"` // when the good copy was in place, which then catches up with the log
+	Time      millrace.Time      `json:"time"` // when the good copy was in place; it still had to catch up with the log then
 	Node      millrace.NodeID    `json:"node"`
 	Partition millrace.Partition `json:"partition"`
 	Damage    string             `json:"damage"` // what was found
@@ -85,8 +84,8 @@ func (b *Bucket) WriteHealing(ctx context.Context, h *Healing) error {
 	})
 }
 
-// Healings reads up to so many records of damage that was healed, the newest
-// first. Records that are damaged themselves are left out.
+// Healings reads up to most records of damage that was healed, the newest first. It leaves
+// out records that are damaged themselves.
 func (b *Bucket) Healings(ctx context.Context, most int) ([]*Healing, error) {
 	return records(ctx, b, healingsPrefix, most, func(h *Healing) (*Identity, *string) { return &h.Cluster, &h.ID })
 }
@@ -100,7 +99,7 @@ type Act struct {
 	audit.Entry
 }
 
-// WriteAct records what is about to be done. If it fails, that must not be done.
+// WriteAct records what somebody is about to do. If it fails, that must not be done.
 func (b *Bucket) WriteAct(ctx context.Context, e audit.Entry) error {
 	e.Time = time.Now().UTC()
 	return b.createRecord(ctx, actsPrefix, millrace.TimeOf(e.Time), millrace.NodeID(e.Who), func(cluster Identity, id string) any {
@@ -108,18 +107,18 @@ func (b *Bucket) WriteAct(ctx context.Context, e audit.Entry) error {
 	})
 }
 
-// Acts reads up to so many acts, the newest first. What is damaged is left out.
+// Acts reads up to most acts, the newest first. It leaves out damaged ones.
 func (b *Bucket) Acts(ctx context.Context, most int) ([]*Act, error) {
 	return records(ctx, b, actsPrefix, most, func(a *Act) (*Identity, *string) { return &a.Cluster, &a.ID })
 }
 
-// maxAtOnce bounds how many ids createRecord tries. Records that are written at the same
-// time begin with the same id, and a node does not heal so many partitions at a time.
+// maxAtOnce bounds how many ids createRecord tries. Records that a node writes at the same
+// time try the same ids, and a node does not heal so many partitions at a time.
 const maxAtOnce = 100
 
-// createRecord writes a record, whose id sorts after those that are there. The function as
-// returns the record with the owner of the bucket and the id. Where several are written at
-// the same time, one that finds its id taken tries the next one.
+// createRecord writes a record whose id sorts after those that are there. as returns the
+// record for the owner of the bucket and an id. If another record is written with that id
+// at the same time, createRecord tries the next one.
 func (b *Bucket) createRecord(ctx context.Context, prefix string, at millrace.Time, node millrace.NodeID, as func(Identity, string) any) error {
 	owner, err := b.owner(ctx)
 	if err != nil {
@@ -142,8 +141,8 @@ func (b *Bucket) createRecord(ctx context.Context, prefix string, at millrace.Ti
 	}
 }
 
-// records reads up to so many records, the newest first. The function of returns where a
-// record has its cluster and its id.
+// records reads up to most records, the newest first, and leaves out damaged ones. of
+// returns the fields of a record for its cluster and its id.
 func records[R any](ctx context.Context, b *Bucket, prefix string, most int, of func(*R) (*Identity, *string)) ([]*R, error) {
 	ids, err := b.recordIDs(ctx, prefix)
 	if err != nil {

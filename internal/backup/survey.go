@@ -10,18 +10,18 @@ import (
 	"github.com/millrace/millrace/internal/backup/objects"
 )
 
-// survey is all of a bucket but the bytes of files.
+// survey is all that a bucket has, without the bytes of files.
 type survey struct {
 	manifests []*found[Manifest] // by partition, the newest first
 	parts     []*found[CutPart]
 	cuts      []*found[Cut]
 	holds     []*found[names]
 	files     map[Hash]objects.Object
-	others    []objects.Object // condemnations, drills, healings, acts, scratch
+	others    []objects.Object // condemnations, drills, healings, acts, scratch; not read
 	unknown   []objects.Object
 }
 
-// found is a JSON object and what reading it gave: a value or a damage.
+// found is a JSON object and what came of reading it: a value or a damage.
 type found[T any] struct {
 	objects.Object
 	place
@@ -30,8 +30,8 @@ type found[T any] struct {
 	damage *Damage
 }
 
-// survey lists holds before manifests, and these before files: what is written
-// meanwhile is seen as a hold, as a manifest, or both.
+// survey surveys the bucket. It lists holds before manifests, and manifests before files,
+// so that it sees a backup that is written meanwhile by its hold, its manifest, or both.
 func (b *Bucket) survey(ctx context.Context) (*survey, error) {
 	s := &survey{files: map[Hash]objects.Object{}}
 	if err := s.rewrite(ctx, b, nil); err != nil {
@@ -50,7 +50,8 @@ func (b *Bucket) survey(ctx context.Context) (*survey, error) {
 	})
 }
 
-// rewrite reads the holds, manifests and cuts that seen doesn't have.
+// rewrite lists and reads the holds, cuts, parts of cuts and manifests for whose names seen
+// returns false; all if seen is nil.
 func (s *survey) rewrite(ctx context.Context, b *Bucket, seen func(string) bool) error {
 	for _, prefix := range []string{holdsPrefix, cutsPrefix, manifestsPrefix} {
 		err := b.objects.List(ctx, prefix, func(o objects.Object) error {
@@ -91,6 +92,7 @@ func (s *survey) rewrite(ctx context.Context, b *Bucket, seen func(string) bool)
 	)
 }
 
+// sort adds a listed object to the list of its kind, unread.
 func (s *survey) sort(o objects.Object) {
 	switch at := parse(o.Name); at.kind {
 	case isManifest:
@@ -104,7 +106,8 @@ func (s *survey) sort(o objects.Object) {
 	}
 }
 
-// readAll reads these, and leaves out what went since the list.
+// readAll reads the objects of all that were not read yet, and takes out those that were
+// removed since they were listed.
 func readAll[T any](ctx context.Context, all *[]*found[T], read func(context.Context, *found[T]) (*T, Hash, error)) error {
 	_, err := parallel(ctx, *all, func(ctx context.Context, f *found[T]) (struct{}, error) {
 		if f.value != nil || f.damage != nil {
@@ -124,21 +127,22 @@ func readAll[T any](ctx context.Context, all *[]*found[T], read func(context.Con
 	return err
 }
 
-// reach marks every name that is reached from these: of a cut its parts, of a
-// part its backup and tail, of a backup its files.
+// reach marks names, and with each all that it leads to: from a cut to its parts, from a
+// part to its backup and tail, from a backup to its files.
 type reach struct {
-	names     map[string]bool
-	manifests map[string]*Manifest
-	parts     map[string]*CutPart
+	names     map[string]bool      // those that are marked
+	manifests map[string]*Manifest // by name, those that could be read
+	parts     map[string]*CutPart  // by name, those that could be read
 }
 
+// reach returns a reach that has marked nothing yet.
 func (s *survey) reach() *reach {
 	r := &reach{names: map[string]bool{}, manifests: map[string]*Manifest{}, parts: map[string]*CutPart{}}
 	r.learn(s)
 	return r
 }
 
-// learn adds what a survey has read.
+// learn adds the manifests and parts that a survey has read, to be followed by mark.
 func (r *reach) learn(s *survey) {
 	for _, f := range s.manifests {
 		if f.value != nil {
@@ -152,6 +156,7 @@ func (r *reach) learn(s *survey) {
 	}
 }
 
+// mark marks the name of a manifest, a part or a file, and all that it leads to.
 func (r *reach) mark(name string) {
 	r.names[name] = true
 	if m := r.manifests[name]; m != nil {
@@ -167,6 +172,7 @@ func (r *reach) mark(name string) {
 	}
 }
 
+// markCut marks a cut and all that it leads to.
 func (r *reach) markCut(name string) {
 	r.mark(cutName(name))
 	for p := range partitions {

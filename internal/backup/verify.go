@@ -12,33 +12,33 @@ import (
 	"github.com/millrace/millrace/internal/backup/objects"
 )
 
-// Depth is how much of a bucket is verified. Each finds what the one before it
-// finds.
+// Depth is how much of a bucket is verified. Each depth finds what the ones before it find,
+// and more.
 type Depth uint8
 
-// The depths of this package. Restoring is one more, of whoever restores.
+// The depths of this package. Others may verify more by restoring.
 const (
-	DepthFiles Depth = iota // the list: manifests, and that their files are there, with their sizes
-	DepthMeta               // cuts and their parts, the registries of schemas
+	DepthFiles Depth = iota // manifests, and that their files are listed with the right sizes
+	DepthMeta               // cuts and their parts, and the bytes of the registries of schemas
 	DepthOpen               // the bytes of all files
 )
 
-// Depths print as the command takes them.
+// String returns the depth as the command takes it.
 func (d Depth) String() string { return [...]string{"files", "meta", "open"}[d] }
 
-// Restorable is what of a bucket can be restored, as far as the depth tells.
+// Restorable is what can be restored from a bucket, as far as the depth tells.
 type Restorable struct {
 	// Backups are the ids of good backups of each partition, the newest first.
 	Backups map[millrace.Partition][]string `json:"backups"`
-	// Cuts are the names of cuts of which all parts are good. It is empty at
+	// Cuts are the names of the cuts whose parts are all good. It is empty at
 	// DepthFiles.
 	Cuts []string `json:"cuts"`
 }
 
-// Verify tells all damage that a depth finds, and not the first alone, and what
-// can be restored all the same. Report is called from one goroutine at a time.
-// What is extra is told as [Extra], and makes nothing unrestorable. Backups and
-// expiries may run beside it.
+// Verify reports all damage that a depth finds, not only the first, and returns what can be
+// restored all the same. It calls report from one goroutine at a time. Objects that are not
+// needed are reported with the kind [Extra], and do not keep anything from being restored.
+// Backups and expiries may run at the same time.
 func (b *Bucket) Verify(ctx context.Context, depth Depth, report func(*Damage)) (*Restorable, error) {
 	owner, err := b.Identity(ctx)
 	if errors.Is(err, ErrUnclaimed) {
@@ -73,7 +73,8 @@ func (b *Bucket) Verify(ctx context.Context, depth Depth, report func(*Damage)) 
 	return v.restorable(depth), nil
 }
 
-// unclaimed is a Damage where there are backups and nothing says whose.
+// unclaimed returns the error for a bucket that does not say which cluster owns it: a
+// Damage if it has backups, else [ErrUnclaimed].
 func (b *Bucket) unclaimed(ctx context.Context) error {
 	all, err := b.AllIDs(ctx)
 	if err == nil && len(all) > 0 {
@@ -87,10 +88,11 @@ type verifier struct {
 	b       *Bucket
 	s       *survey
 	report  func(*Damage)
-	bad     map[string]bool // objects that a restore refuses, by name
-	lacking Known           // files that a restore refuses, as they are named
+	bad     map[string]bool // JSON objects that a restore refuses, by name
+	lacking Known           // files that a restore refuses, by the Refs that name them
 }
 
+// damaged reports the damage of a JSON object, once for each.
 func (v *verifier) damaged(d *Damage) {
 	if !v.bad[d.Object] {
 		v.bad[d.Object] = true
@@ -98,8 +100,8 @@ func (v *verifier) damaged(d *Damage) {
 	}
 }
 
-// lacks tells a file's damage. One file may be named with two sizes, and only
-// one of them is right.
+// lacks reports the damage of a file, once for each Ref. Two Refs may name one file with
+// two sizes, of which only one is right.
 func (v *verifier) lacks(r Ref, d *Damage) {
 	if !v.lacking[r] {
 		v.lacking[r] = true
@@ -107,8 +109,8 @@ func (v *verifier) lacks(r Ref, d *Damage) {
 	}
 }
 
-// manifests tells those that can't be read, and files that they name and that
-// aren't there or have another size.
+// manifests reports manifests that cannot be read, and files that manifests name and that
+// are not there or have another size.
 func (v *verifier) manifests(ctx context.Context) error {
 	for _, m := range v.s.manifests {
 		if m.damage != nil {
@@ -134,8 +136,9 @@ func (v *verifier) manifests(ctx context.Context) error {
 	return nil
 }
 
-// lost looks once more for a file that the list lacks. Nil is no damage: the
-// file came, or what names it was expired meanwhile.
+// lost looks once more for a file that was not listed as it should be. namedBy is the
+// object that names it. It returns nil if there is no damage: the file came meanwhile, or
+// what names it was expired.
 func (v *verifier) lost(ctx context.Context, namedBy string, r Ref) (d *Damage, err error) {
 	err = v.b.look(ctx, r)
 	if !errors.As(err, &d) {
@@ -148,7 +151,7 @@ func (v *verifier) lost(ctx context.Context, namedBy string, r Ref) (d *Damage, 
 	return d, nil
 }
 
-// cuts tells cuts and parts that can't be read or don't fit.
+// cuts reports cuts and parts that cannot be read or do not fit.
 func (v *verifier) cuts(ctx context.Context) error {
 	for _, c := range v.s.cuts {
 		if c.damage != nil {
@@ -162,6 +165,7 @@ func (v *verifier) cuts(ctx context.Context) error {
 	return nil
 }
 
+// cut reports what is wrong with a cut's parts and tails.
 func (v *verifier) cut(ctx context.Context, c *Cut) error {
 	all := make([]millrace.Partition, partitions)
 	for p := range all {
@@ -190,7 +194,7 @@ func (v *verifier) cut(ctx context.Context, c *Cut) error {
 	return nil
 }
 
-// tails tells those of a cut that aren't there.
+// tails reports the tails of a cut that are not there.
 func (v *verifier) tails(ctx context.Context, cut string) error {
 	for _, p := range v.s.parts {
 		if p.value == nil || p.place.id != cut || p.value.Tail.IsZero() || v.lacking[p.value.Tail] {
@@ -207,7 +211,8 @@ func (v *verifier) tails(ctx context.Context, cut string) error {
 	return nil
 }
 
-// bytes hashes the files that a depth reads.
+// bytes downloads and hashes the files that a depth reads, and reports those that are
+// damaged.
 func (v *verifier) bytes(ctx context.Context, depth Depth) error {
 	var all []Ref
 	seen := Known{}
@@ -254,7 +259,7 @@ func (v *verifier) bytes(ctx context.Context, depth Depth) error {
 	return nil
 }
 
-// expired reports whether everything that named a file went since the survey.
+// expired reports whether everything that named a file was removed since the survey.
 func (v *verifier) expired(ctx context.Context, r Ref) bool {
 	for _, m := range v.s.manifests {
 		if m.value != nil && slices.Contains(m.value.Refs(), r) {
@@ -273,12 +278,12 @@ func (v *verifier) expired(ctx context.Context, r Ref) bool {
 	return true
 }
 
-// counts reports whether there is a cut of a name.
+// counts reports whether there is a cut with that name, so that its parts count.
 func (v *verifier) counts(cut string) bool {
 	return slices.ContainsFunc(v.s.cuts, func(c *found[Cut]) bool { return c.place.id == cut })
 }
 
-// extras tells what a restore never looks at.
+// extras reports objects that no restore reads.
 func (v *verifier) extras() {
 	var all []*Damage
 	extra := func(o objects.Object, detail string) {
@@ -329,6 +334,7 @@ func (v *verifier) extras() {
 	}
 }
 
+// restorable returns what can be restored by what was found so far.
 func (v *verifier) restorable(depth Depth) *Restorable {
 	r := &Restorable{Backups: map[millrace.Partition][]string{}}
 	good := map[string]bool{}

@@ -11,13 +11,14 @@ import (
 	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
-// alarm is one thing that a client watches, and how to ask whether it is at fault.
+// alarm is one thing that a client watches in etcd, with a function that says whether there
+// is a fault.
 type alarm struct {
 	what  string
-	fault func() (since time.Time, why error) // a nil why: all is well
+	fault func() (since time.Time, why error) // a nil why: no fault
 }
 
-// alarms are those of a client, which its metrics tell.
+// alarms is the alarms of a client, for its metrics.
 type alarms struct {
 	mu struct {
 		sync.Mutex
@@ -25,8 +26,8 @@ type alarms struct {
 	}
 }
 
-// add adds an alarm until remove is called or ctx ends, since what is no longer watched
-// has no fault.
+// add adds an alarm until remove is called or ctx ends: what is no longer watched has no
+// fault.
 func (a *alarms) add(ctx context.Context, what string, fault func() (time.Time, error)) (remove func()) {
 	added := &alarm{what, fault}
 	a.mu.Lock()
@@ -44,15 +45,17 @@ func (a *alarms) add(ctx context.Context, what string, fault func() (time.Time, 
 	return remove
 }
 
-// Alarm has the client's metrics tell for how long fault has given an error, until remove
-// is called or ctx ends.
+// Alarm adds an alarm to the client's metrics until remove is called or ctx ends. what is the
+// metric's label. fault returns since when there is a fault, and the fault or nil.
 func (c *Client) Alarm(ctx context.Context, what string, fault func() (time.Time, error)) (remove func()) {
 	return c.alarms.add(ctx, what, fault)
 }
 
-// BeginFromDisk notes that something is served as a file has it, until etcd is heard from.
+// BeginFromDisk notes that what is served by the state in a file, until etcd is heard from.
+// Metrics then show the age of the file.
 func (c *Client) BeginFromDisk(what, file string) { c.fromDisk.Begin(what, file) }
 
+// now returns the alarms that there are now.
 func (a *alarms) now() (all []*alarm) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -80,13 +83,13 @@ func (c *Client) Describe(out chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements [prometheus.Collector]: the alarm of each watcher, and what
-// is asked of etcd.
+// Collect implements [prometheus.Collector]: the alarms, how calls of etcd go, and what could
+// not be written to disk or is served from there.
 func (c *Client) Collect(out chan<- prometheus.Metric) {
 	for _, m := range c.metrics.All() {
 		m.Collect(out)
 	}
-	longest := map[string]float64{} // of several alarms with one name
+	longest := map[string]float64{} // by name, since several alarms may have the same
 	for _, a := range c.alarms.now() {
 		seconds := 0.0
 		if at, why := a.fault(); why != nil {
@@ -101,7 +104,8 @@ func (c *Client) Collect(out chan<- prometheus.Metric) {
 	c.fromDisk.Collect(out)
 }
 
-// TellFromDisk logs how old the state on disk is that something is served by.
+// TellFromDisk logs how old the state on disk is by which what is served, if it is. fault is
+// why etcd does not answer; nil: it does, and ends that.
 func (c *Client) TellFromDisk(what string, from keyspace.Origin, fault error) {
 	if at := c.fromDisk.Heard(what, fault); !at.IsZero() {
 		c.log.Warn("going by what is on disk: what changed since it was written is not known", "of", what, "written", at.UTC().Format(time.RFC3339), "age", time.Since(at).Round(time.Second), "revision", from.Revision, "err", fault)

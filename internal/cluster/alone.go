@@ -14,10 +14,11 @@ import (
 	"github.com/millrace/millrace/internal/wait"
 )
 
-// LeaseSeconds is how long a silent node, or who holds a claim, counts as alive.
+// LeaseSeconds is how long a node, or the holder of a claim, counts as alive after it was
+// last heard.
 const LeaseSeconds = 10
 
-// acting is who does what alone.
+// acting says which process is in [Client.Alone], and what it does there.
 type acting struct {
 	Who   string    `json:"who"`
 	Act   string    `json:"act"`
@@ -26,15 +27,16 @@ type acting struct {
 
 func (c *Client) actingKey() string { return c.prefix + "acting" }
 
-// aloneWait is how long [Client.Alone] waits for another to end: as long as it
-// takes to take a replica out, but not as long as to restart a node.
+// aloneWait is how long [Client.Alone] waits for another process to end. To take a replica
+// out takes less; to restart a node takes longer.
 const aloneWait = 10 * time.Second
 
-// Alone calls do, and no other process of the cluster is in Alone meanwhile: what do
-// sees of the cluster is so still when it changes it. Somebody who ends without a
-// word is given up after a lease. Who has to wait for longer than some seconds is
-// refused, and told who does what; so is who cannot ask etcd. The context of do ends
-// with the lease.
+// Alone calls do while no other process of the cluster is in Alone. It is for what takes
+// replicas out of use: what do reads about other replicas stays true while it acts. If
+// another process is in Alone for longer than aloneWait, the error says who and what it
+// does; do is not called then, nor if etcd does not answer. A process that dies in Alone
+// loses its place after LeaseSeconds. The context of do ends when the lease may be over.
+// act says in words what do does.
 func (c *Client) Alone(ctx context.Context, act string, do func(ctx context.Context) error) error {
 	body, err := json.Marshal(acting{c.who, act, time.Now().UTC().Truncate(time.Second)})
 	if err != nil {
@@ -56,26 +58,29 @@ func (c *Client) Alone(ctx context.Context, act string, do func(ctx context.Cont
 	}
 }
 
+// busy returns the error that another process, as by says, is in Alone.
 func busy(by []byte) error {
 	var other acting
-	_ = json.Unmarshal(by, &other) // whoever it is
+	_ = json.Unmarshal(by, &other) // without its name, if it cannot be read
 	return &millrace.Error{
 		Reason: millrace.ReasonUnavailable, Detail: fmt.Sprintf("%s has begun, at %s: %s; what takes replicas out is done by one at a time", audit.Shortened(other.Who), other.Since.Format(time.RFC3339), audit.Shortened(other.Act)),
 		WayOut: fmt.Sprintf("try again when that is over, which millrace cluster history tells, or %d s after it has ended without a word", LeaseSeconds),
 	}
 }
 
-// claim is a key that one process holds, as long as its lease lives.
+// claim is a key in etcd that one process holds as long as its lease lives.
 type claim struct {
 	c        *Client
 	key      string
 	lease    clientv3.LeaseID
-	revision int64         // that created the key
+	revision int64         // of etcd, at which the key was created
 	lost     chan struct{} // closed when the lease may be over
 	stop     context.CancelFunc
 }
 
-// claim takes a key that nobody holds, or returns what its holder says.
+// claim takes a key that nobody holds, with the value body. If another process holds it, the
+// claim is nil, and the bytes are that process's value. A key without a lease, which no
+// process can have written, is removed first.
 func (c *Client) claim(ctx context.Context, key, body string) (*claim, []byte, error) {
 	call, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
@@ -87,7 +92,7 @@ func (c *Client) claim(ctx context.Context, key, body string) (*claim, []byte, e
 		Then(clientv3.OpPut(key, body, clientv3.WithLease(lease.ID))).
 		Else(clientv3.OpGet(key)).Commit()
 	if err != nil || !put.Succeeded {
-		_, _ = c.etcd.Revoke(call, lease.ID) // or it ends by itself
+		_, _ = c.etcd.Revoke(call, lease.ID) // if this fails, the lease expires
 	}
 	if err != nil {
 		return nil, nil, Away(err)
@@ -114,12 +119,14 @@ func (c *Client) claim(ctx context.Context, key, body string) (*claim, []byte, e
 	return h, nil, nil
 }
 
-// Holds is true in a transaction while the claim is this process's.
+// Holds returns the condition of a transaction that is true while this process holds the
+// claim.
 func (h *claim) Holds() clientv3.Cmp {
 	return clientv3.Compare(clientv3.CreateRevision(h.key), "=", h.revision)
 }
 
-// keep notices the end of a claim: by the lease, or by this process's own clock.
+// keep closes h.lost when the claim may have ended: the lease is gone, or nothing was heard
+// of it for LeaseSeconds by this process's clock, or ctx has ended.
 func (h *claim) keep(ctx context.Context, alive <-chan *clientv3.LeaseKeepAliveResponse) {
 	defer close(h.lost)
 	for {
@@ -150,7 +157,7 @@ func (h *claim) release(ctx context.Context) error {
 	return nil
 }
 
-// during calls do while the claim holds, and releases it.
+// during calls do, whose context ends when the claim is lost, and then releases the claim.
 func (h *claim) during(ctx context.Context, do func(ctx context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -164,6 +171,6 @@ func (h *claim) during(ctx context.Context, do func(ctx context.Context) error) 
 		}
 	}()
 	err := do(ctx)
-	_ = h.release(context.WithoutCancel(ctx)) // or it ends by its lease
+	_ = h.release(context.WithoutCancel(ctx)) // if this fails, the lease expires
 	return err
 }

@@ -1,5 +1,6 @@
-// Package cluster is the home of etcd: who is alive, who hosts which
-// partition, who is caught up, and the documents that every process watches.
+// Package cluster is the client of etcd, which holds the cluster's state: which nodes are
+// alive, which partitions they host and have caught up with, and the documents that every
+// process watches. Only this package and those below it use etcd.
 //
 // Readers never wait for etcd. They hold the last good state and keep serving
 // it when etcd is away, empty, rolled back or holds nonsense; a watcher then
@@ -8,29 +9,29 @@
 // Keys, all under /millrace/NAME/:
 //
 //	partitions      "720", written once; without it the keyspace counts as lost
-//	keyspace        a [keyspace.Name], written with it: tells this past from another
-//	setback         JSON of a [keyspace.Setback]; absent unless etcd went back
+//	keyspace        a [keyspace.Name], written with it; another one after each restoration
+//	setback         JSON of a [keyspace.Setback]; absent unless etcd went back to an older state
 //	map/assignment  JSON of [topology.Assignment]
-//	map/last        the same as Assign or Restore last wrote it, to judge it by
+//	map/last        the assignment as Assign or Restore last wrote it, to compare it with
 //	map/nodes/ID    JSON of a [topology.Registration], leased
-//	map/known/ID    the same of the last one, for good
-//	map/ready/ID    a [topology.Set] of 90 bytes, leased
+//	map/known/ID    a copy of the node's last registration, not leased
+//	map/ready/ID    a [topology.Set] of 90 bytes, leased: what the node has caught up on
 //	map/lag/ID      JSON of a [topology.Lag], leased; absent while there is none
 //	map/state/ID    JSON of [topology.Report]s, leased; absent while there are none
-//	map/left/ID     empty, for a minute: the node went on purpose
-//	seen/ID         when the node last lived, RFC 3339
+//	map/left/ID     empty, leased for a minute: the node left on purpose
+//	seen/ID         when the node was last alive, RFC 3339
 //	brokers/WORD    JSON of a [brokers.Broker], leased for minutes
 //	map/models/ID   JSON of a list of [members.Admission], leased
 //	stats/ID        JSON of [members.NodeStats], leased
 //	leader          JSON of a [Leader], leased
-//	steer/NAME      whatever NAME is, of [steering.State]
-//	docs/KIND/NAME  whatever KIND is; of [artefacts.Kind] a ledger
+//	steer/NAME      a document of [steering.State]
+//	docs/KIND/NAME  a document; its format depends on KIND: for [artefacts.Kind] it is a ledger
 //	parts/KIND/NAME/SUM/PART   the bytes of a document that is larger than a value
 //	bodies/KIND/NAME/SUM/PART  the bytes of a version of [artefacts.Kind]
 //	secrets/NAME    32 random bytes; NAME.FROM and NAME.FROM.alone are later ones, see [secrets.Generation]
-//	trace/VIEWER    for how long the viewer is traced, leased
+//	trace/VIEWER    how long the viewer is traced, as a Go duration, leased
 //	history/WHEN    JSON of an [audit.Entry]; WHEN is in nanoseconds, and made unique
-//	acting          JSON: who acts alone, leased; see [Client.Alone]
+//	acting          JSON: which process is in [Client.Alone], leased
 //	remembered      JSON of [Remembered]; absent unless etcd lost something
 package cluster
 
@@ -63,7 +64,7 @@ import (
 	"github.com/millrace/millrace/internal/wait"
 )
 
-// ErrAway is that no etcd answered, within [Config.Wait] or a call's time.
+// ErrAway is the error when no etcd answered within [Config.Wait] or the timeout of a call.
 var ErrAway = errors.New("cluster: no etcd answered")
 
 // Config says which cluster to join.
@@ -71,25 +72,25 @@ type Config struct {
 	Endpoints []string    // of etcd, host:port each
 	Access    dial.Access // how they are reached
 	Name      string      // of the cluster
-	// Dir keeps what was last good across restarts, so that a process can
-	// start while etcd is away. Empty: it is not kept.
+	// Dir is the directory that keeps the last good state across restarts, so that a
+	// process can start while etcd is away. Empty: it is not kept.
 	Dir string
 	// ReadOnly looks at a cluster without writing anything, not even its
 	// partition count: an empty etcd stays empty, and the watchers say so.
 	ReadOnly bool
-	// Wait is how long Open, and whatever watches, waits for the first answer
-	// of etcd before it gives [ErrAway]; 0: as long as its context lets it.
+	// Wait is how long Open, and the start of a watcher, waits for the first answer
+	// of etcd before it gives [ErrAway]; 0: until its context ends.
 	Wait time.Duration
 	// Dial opens a connection to host:port; nil: over the machine's network.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
-	Who  string // acts, as the history says it; empty: nobody whose acts are written down
-	// Metrics has the client from before Open waits for etcd; nil: whoever likes
-	// registers it.
+	Who  string // the name under which acts are in the history; empty: they are not recorded
+	// Metrics is where Open registers the client, before it waits for etcd; nil: the
+	// caller registers it, if it wants to.
 	Metrics prometheus.Registerer
 	Log     *slog.Logger // nil: slog.Default()
 }
 
-// Validate reports every fault at once.
+// Validate returns all faults, joined, or nil.
 func (c Config) Validate() error {
 	var errs []error
 	bad := func(field, detail, wayOut string) {
@@ -105,7 +106,7 @@ func (c Config) Validate() error {
 	return errors.Join(append(errs, err)...)
 }
 
-// etcd is how the cluster's etcd is called.
+// etcd returns the configuration of etcd's own client.
 func (c Config) etcd() (clientv3.Config, error) {
 	e := clientv3.Config{
 		Endpoints: c.Endpoints, DialTimeout: CallTimeout, Logger: zap.NewNop(),
@@ -118,8 +119,8 @@ func (c Config) etcd() (clientv3.Config, error) {
 	return e, c.Access.Apply(&e, c.Log)
 }
 
-// Client is a connection to the cluster's etcd. As a [prometheus.Collector] it
-// tells what is served from the last good state, and for how long.
+// Client is a connection to the cluster's etcd. As a [prometheus.Collector] it shows what is
+// served from the last good state, and since when. Its methods may be called concurrently.
 type Client struct {
 	etcd     *clientv3.Client
 	metrics  *dial.Metrics
@@ -137,11 +138,11 @@ type Client struct {
 	written   written
 	fromDisk  datadir.FromDisk
 
-	reading chan struct{} // holds one while a prefix is read, see read
+	reading chan struct{} // has one element while a prefix is read, see read
 	held    held
-	silent  atomic.Bool // etcd did not answer when it was last asked
+	silent  atomic.Bool // etcd did not answer the last call
 
-	remembers atomic.Pointer[keyspace.Memory] // of the cluster, by the last watcher
+	remembers atomic.Pointer[keyspace.Memory] // what the last watcher of the map remembers
 
 	ctx  context.Context // ends with Close
 	stop context.CancelFunc
@@ -151,15 +152,15 @@ type Client struct {
 // CallTimeout bounds one call of etcd, so that an outage is noticed.
 const CallTimeout = 3 * time.Second
 
-// silentTimeout bounds the first call of each that begins while etcd is silent,
-// and has something to go on with: one after the other they would hold up the
-// start of a process for a call's whole time each.
+// silentTimeout bounds the first call of a watcher that has a last good state, if etcd did
+// not answer the call before. With CallTimeout for each, watchers that start one after the
+// other would hold up the start of a process.
 const silentTimeout = 300 * time.Millisecond
 
-// startTimeout bounds the first call of a process that has something to go on with.
+// startTimeout bounds the first call of a process that has a last good state on disk.
 const startTimeout = time.Second
 
-// FirstCall bounds the first call of who has something to go on with.
+// FirstCall returns the timeout for the first call of a watcher that has a last good state.
 func (c *Client) FirstCall() time.Duration {
 	if c.silent.Load() {
 		return silentTimeout
@@ -167,16 +168,17 @@ func (c *Client) FirstCall() time.Duration {
 	return CallTimeout
 }
 
-// Silent reports whether etcd did not answer when it was last asked.
+// Silent reports whether etcd did not answer the last call.
 func (c *Client) Silent() bool { return c.silent.Load() }
 
-// NoteSilence notes whether a call was answered: who starts waits its whole time for
-// a silent etcd once, and not for each thing that it asks. A watch does not tell.
+// NoteSilence notes whether a call was answered, by its error. So a starting process waits
+// the whole timeout for a silent etcd once, and not with each call. It is not called for
+// watches.
 func (c *Client) NoteSilence(err error) { c.silent.Store(errors.Is(c.Unanswered(err), ErrAway)) }
 
 // Open connects to etcd and writes or checks the partition count; a cluster
-// of another count gives [keyspace.ErrPartitions]. It waits for etcd as long as ctx
-// lets it, unless what was last good is on disk.
+// of another count gives [keyspace.ErrPartitions]. It waits for etcd until ctx or
+// [Config.Wait] ends, unless the last good map is on disk.
 func Open(ctx context.Context, cfg Config) (*Client, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -218,25 +220,25 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 // Name returns the cluster's name.
 func (c *Client) Name() string { return c.name }
 
-// Etcd is how rooms of this package call etcd; nobody else does.
+// Etcd returns etcd's own client, for the packages below this one alone.
 func (c *Client) Etcd() *clientv3.Client { return c.etcd }
 
-// Prefix is where all keys of the cluster are.
+// Prefix returns the prefix of all keys of the cluster.
 func (c *Client) Prefix() string { return c.prefix }
 
-// Dir is where what was last good is kept; empty: it is not.
+// Dir returns the directory of the last good state; empty: it is not kept.
 func (c *Client) Dir() string { return c.dir }
 
-// Log is the client's, which names the cluster.
+// Log returns the client's logger, whose lines name the cluster.
 func (c *Client) Log() *slog.Logger { return c.log }
 
-// Context ends with Close.
+// Context returns a context that ends with Close.
 func (c *Client) Context() context.Context { return c.ctx }
 
-// Wait is [Config.Wait].
+// Wait returns [Config.Wait].
 func (c *Client) Wait() time.Duration { return c.wait }
 
-// Relist is how often what is watched is read at the latest.
+// Relist returns how often at least a watcher reads its whole prefix anew.
 func (c *Client) Relist() time.Duration { return c.relist }
 
 // Close ends every watcher and membership of the client.
@@ -246,10 +248,11 @@ func (c *Client) Close() error {
 	return c.etcd.Close()
 }
 
-// Run runs what Close waits for.
+// Run runs do on a goroutine. Close waits for it, so it must end with [Client.Context].
 func (c *Client) Run(do func()) { c.wg.Go(do) }
 
-// WriteFile writes a file of the data directory, and goes on trying where that fails.
+// WriteFile writes a file of the data directory by calling write. If that fails, it goes on
+// trying in the background.
 func (c *Client) WriteFile(file string, write func() error) { c.unwritten.Write(file, write) }
 
 // SaveFile writes a document to the data directory, if there is one.
@@ -268,11 +271,13 @@ func (c *Client) hasLastGood() bool {
 	return err == nil
 }
 
-// PartitionsKey holds the count that decides where entities live.
+// PartitionsKey returns the key of the partition count, by which entities belong to
+// partitions.
 func (c *Client) PartitionsKey() string { return c.prefix + "partitions" }
 
-// checkPartitions writes the partition count if there is none, unless nothing
-// is to be written, and compares it if there is.
+// checkPartitions compares the partition count in etcd with that of this binary. If there is
+// none, it writes it, unless readOnly. If etcd does not answer, it waits, unless the last
+// good map is on disk.
 func (c *Client) checkPartitions(ctx context.Context, readOnly bool) error {
 	key, want := c.PartitionsKey(), strconv.Itoa(partition.Count)
 	first := []clientv3.Op{clientv3.OpPut(key, want), clientv3.OpPut(c.KeyspaceKey(), keyspace.New(1).String())}
@@ -324,9 +329,9 @@ func (c *Client) checkPartitions(ctx context.Context, readOnly bool) error {
 	}
 }
 
-// partitions reads the partition count, or writes what is first where there is none:
-// then it is "". It only reads if it can: an etcd without space takes no transaction
-// that might write.
+// partitions reads the partition count. If there is none, it does the operations in first
+// and returns "". It tries to read first, because an etcd without space refuses every
+// transaction that might write.
 func (c *Client) partitions(ctx context.Context, key string, first []clientv3.Op) (string, error) {
 	got, err := c.etcd.Get(ctx, key)
 	if err != nil {
@@ -345,12 +350,12 @@ func (c *Client) partitions(ctx context.Context, key string, first []clientv3.Op
 	return string(resp.Responses[0].GetResponseRange().Kvs[0].Value), nil
 }
 
-// AskTime bounds a call for somebody who waits: a command waits as long for a call
-// as for the first answer.
+// AskTime returns the timeout of a call for which a person waits: that of any call, or
+// [Config.Wait] if that is longer.
 func (c *Client) AskTime() time.Duration { return max(CallTimeout, c.wait) }
 
-// Unanswered is an [ErrAway] with etcd's addresses, if a call failed since nobody
-// answered; and else its failure.
+// Unanswered returns the error of a call as an [ErrAway] with etcd's addresses if it failed
+// because nobody answered, else as it is.
 func (c *Client) Unanswered(err error) error {
 	if err == nil || errors.Is(err, ErrAway) || !errors.Is(err, context.DeadlineExceeded) && status.Code(err) != codes.Unavailable {
 		return err
@@ -358,8 +363,8 @@ func (c *Client) Unanswered(err error) error {
 	return fmt.Errorf("%w at %v: %v", ErrAway, c.etcd.Endpoints(), err)
 }
 
-// PerhapsDone is [Client.Unanswered] of a call that writes: what nobody answers may have
-// been done.
+// PerhapsDone is [Client.Unanswered] for a call that writes. A write that was not answered may
+// have been done all the same, and the error says so.
 func (c *Client) PerhapsDone(err error) error {
 	if err = c.Unanswered(err); errors.Is(err, ErrAway) {
 		return fmt.Errorf("%w; it is not known whether it was done", err)
@@ -367,7 +372,7 @@ func (c *Client) PerhapsDone(err error) error {
 	return err
 }
 
-// patience is ctx, for as long as the client waits for a first answer.
+// patience returns ctx with the timeout [Config.Wait], if there is one.
 func (c *Client) patience(ctx context.Context) (context.Context, context.CancelFunc) {
 	if c.wait <= 0 {
 		return context.WithCancel(ctx)
@@ -375,8 +380,8 @@ func (c *Client) patience(ctx context.Context) (context.Context, context.CancelF
 	return context.WithTimeoutCause(ctx, c.wait, fmt.Errorf("%w at %v within %v", ErrAway, c.etcd.Endpoints(), c.wait))
 }
 
-// unheard is why a wait for the first answer has ended, and the last failure,
-// if there was one.
+// unheard returns the error of a wait for the first answer: why waited has ended, and the
+// last failure unless that is nil.
 func (c *Client) unheard(waited context.Context, last error) error {
 	why := context.Cause(waited)
 	if !errors.Is(why, ErrAway) {
@@ -388,7 +393,8 @@ func (c *Client) unheard(waited context.Context, last error) error {
 	return why
 }
 
-// AwaitFirst waits for the first answer to who watches.
+// AwaitFirst waits until answered is closed, when a watcher has its first answer. what names
+// the watcher in the error. It waits until ctx, [Config.Wait] or the client ends.
 func (c *Client) AwaitFirst(ctx context.Context, what string, answered <-chan struct{}) error {
 	waits, cancel := c.patience(ctx)
 	defer cancel()
@@ -402,14 +408,15 @@ func (c *Client) AwaitFirst(ctx context.Context, what string, answered <-chan st
 	}
 }
 
-// RetryAfter is the pause after a failed call, and tellEvery how often who
-// waits says so.
+// RetryAfter is the pause after a failed call, and tellEvery how often a process that waits
+// for etcd logs that.
 const (
 	RetryAfter = 500 * time.Millisecond
 	tellEvery  = 10 * time.Second
 )
 
-// Away tells of a failed call of etcd.
+// Away wraps the error of a failed call of etcd: as [dial.ErrFull] if etcd is out of space,
+// else as [ErrAway].
 func Away(err error) error {
 	if errors.Is(err, rpctypes.ErrNoSpace) {
 		return fmt.Errorf("%w: %w", dial.ErrFull, err)
@@ -417,7 +424,7 @@ func Away(err error) error {
 	return awayError{err}
 }
 
-// awayError is an [ErrAway] that says what became of the call.
+// awayError is an [ErrAway] with the error of the call.
 type awayError struct{ err error }
 
 func (e awayError) Error() string { return "cluster: etcd is away: " + e.err.Error() }
@@ -426,11 +433,11 @@ func (e awayError) Unwrap() error { return e.err }
 
 func (e awayError) Is(target error) bool { return target == ErrAway }
 
-// Where rooms meet: documents and secrets are read by who looks at all of them.
+// The prefixes of keys that several packages below this one use.
 const (
 	DocsPrefix    = "docs/"
 	SecretsPrefix = "secrets/"
 )
 
-// KeyspaceKey holds a [keyspace.Name].
+// KeyspaceKey returns the key of the [keyspace.Name].
 func (c *Client) KeyspaceKey() string { return c.prefix + "keyspace" }

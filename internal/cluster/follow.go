@@ -14,42 +14,42 @@ import (
 	"github.com/millrace/millrace/internal/wait"
 )
 
-// A watch is only the doorbell: whatever it rings for, the state is read
-// whole, at one revision. Compaction, a lost event, a server that came back
-// older or empty are then all the same thing, a state to be judged.
+// An etcd watch serves only as a signal. Whatever it reports, the state under the prefix is
+// read whole, at one revision. So compaction, a lost event, and a server that came back
+// older or empty need no handling of their own: each gives a state that is judged.
 const (
-	relistEvery = 10 * time.Second      // a server that lost its past never rings
-	restAfter   = 50 * time.Millisecond // a thousand rings a second are twenty reads
-	// mapEvery is how often the map is read at most, about. While a plan is under
-	// way something of it changes ten times a second, and every process reads it:
-	// not all at one moment, in which no question would find a processor.
+	relistEvery = 10 * time.Second      // without a signal; a server that lost its past never gives one
+	restAfter   = 50 * time.Millisecond // between two reads, so that a thousand signals a second are twenty reads
+	// mapEvery is about the least time between two reads of the map. While a plan is under
+	// way the map changes ten times a second, and every process reads it. The reads are
+	// spread at random: all at the same moment, they would leave questions no processor.
 	mapEvery = 250 * time.Millisecond
 )
 
-// LookTime is how long it takes until every process that runs has looked at what etcd
-// has, once that is back, and has said whether it keeps more.
+// LookTime is how long it takes, once etcd is back, until every running process has read it
+// anew and has said whether it remembers state that etcd has lost.
 const LookTime = relistEvery * 6 / 5
 
-// Doubted reports whether an error is of all that etcd holds, so that nothing
-// follows from what one document says: etcd is away, holds nothing, or has lost its
-// past.
+// Doubted reports whether an error casts doubt on all that etcd holds: etcd is away, holds
+// nothing, or has lost its past. Then nothing may be concluded from a single document.
 func Doubted(err error) bool {
 	return keyspace.PastLost(err) || errors.Is(err, ErrAway) || errors.Is(err, keyspace.ErrNothing)
 }
 
 // maxAnswerBytes bounds an answer of etcd before any of it is read: everything
-// under a prefix, or a part of a document. A hundred ledgers as large as they
-// may be fit, and some thousands as they are. Only tests change it.
+// under a prefix, or a part of a document. A hundred ledgers of the largest size allowed
+// fit, and some thousands of the usual size. Only tests change it.
 var maxAnswerBytes = 16 << 20
 
-// List reads the state under a prefix of the cluster's. It may be megabytes, so that a
-// command waits for it as for any call.
+// List reads the state under a prefix of the cluster's keys, at one revision. Its timeout is
+// [Client.AskTime], because the state may be megabytes. The error is [ErrAway] if etcd did
+// not answer.
 func (c *Client) List(ctx context.Context, sub string) (*keyspace.Snapshot, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.AskTime())
 	defer cancel()
 	resp, err := c.etcd.Txn(ctx).Then(clientv3.OpGet(c.PartitionsKey()), clientv3.OpGet(c.KeyspaceKey()), clientv3.OpGet(c.prefix+sub, clientv3.WithPrefix()), clientv3.OpGet(c.SetbackKey())).Commit()
 	c.NoteSilence(err)
-	if err != nil && strings.Contains(err.Error(), "larger than max") { // gRPC has no other word for it
+	if err != nil && strings.Contains(err.Error(), "larger than max") { // gRPC has no status of its own for it
 		return nil, fmt.Errorf("cluster: what etcd holds under %s%s is refused, being more than %d bytes: %w", c.prefix, sub, maxAnswerBytes, err)
 	}
 	if err != nil {
@@ -69,8 +69,9 @@ func (c *Client) List(ctx context.Context, sub string) (*keyspace.Snapshot, erro
 	return s, nil
 }
 
-// Follow reads the state under a prefix now and whenever it may have changed,
-// until ctx or the client ends. Exactly one of s and err is given to apply.
+// Follow reads the state under a prefix now and whenever it may have changed, until ctx or
+// the client ends, and passes it to apply. Exactly one of s and err is not nil: err says why
+// the state could not be read, or not be held.
 func (c *Client) Follow(ctx context.Context, sub string, apply func(s *keyspace.Snapshot, err error)) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer context.AfterFunc(c.ctx, cancel)()
@@ -93,9 +94,10 @@ func (c *Client) Follow(ctx context.Context, sub string, apply func(s *keyspace.
 	}
 }
 
-// read reads the state under a prefix once, within a time, and returns its
-// revision. What is not the map is read in turns, so that many prefixes take no
-// more memory than one while they are read, and only as far as it may be held.
+// read reads the state under a prefix once, within a timeout, passes it to apply, and
+// returns its revision. Prefixes other than the map are read one at a time, so that reading
+// many takes no more memory than reading one. Their state is passed on only if h has room
+// for it.
 func (c *Client) read(ctx context.Context, sub string, within time.Duration, h *holding, apply func(s *keyspace.Snapshot, err error)) (revision int64, err error) {
 	if sub != MapPrefix {
 		select {
@@ -122,15 +124,15 @@ func (c *Client) read(ctx context.Context, sub string, within time.Duration, h *
 	if err := h.fits(s.Bytes); err != nil {
 		c.log.Error("what etcd holds is left as it was", "err", err)
 		apply(nil, err)
-		return revision, nil // etcd is well, and rings when it changes
+		return revision, nil // no error: etcd answers, and signals the next change
 	}
 	apply(s, nil)
 	h.set(s.Bytes)
 	return revision, nil
 }
 
-// awaitRing returns when something under the prefix was written at or after a
-// revision, when that can no longer be told, or after relistEvery.
+// awaitRing waits until something under the prefix is written at or after a revision, the
+// watch fails, or c.relist has passed.
 func (c *Client) awaitRing(ctx context.Context, sub string, revision int64) {
 	ctx, cancel := context.WithTimeout(ctx, c.relist)
 	defer cancel()

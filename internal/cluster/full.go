@@ -13,8 +13,8 @@ import (
 	"github.com/millrace/millrace/internal/cluster/dial"
 )
 
-// Full returns a [dial.ErrFull] if an etcd of the cluster says that it is full, and nil
-// if none can be asked: reading goes on all the same.
+// Full returns [dial.ErrFull] if a member of etcd says that it is out of space. It returns nil
+// if no member answers, too: state is read and served in any case.
 func (c *Client) Full(ctx context.Context) error {
 	for _, endpoint := range c.etcd.Endpoints() {
 		ctx, cancel := context.WithTimeout(ctx, CallTimeout)
@@ -32,8 +32,8 @@ func (c *Client) Full(ctx context.Context) error {
 	return nil
 }
 
-// Unresponsive returns those of the addresses of etcd that do not answer. Others do, or
-// no client would be there; but fewer of them may fail before none does.
+// Unresponsive returns the addresses of etcd's members that do not answer. Even if others
+// do, etcd can then bear the loss of fewer members.
 func (c *Client) Unresponsive(ctx context.Context) []string {
 	endpoints := c.etcd.Endpoints()
 	unresponsive := make([]string, len(endpoints))

@@ -5,30 +5,32 @@ import (
 	"sync"
 )
 
-// What brokers go by are documents of several kinds, and these, which are no documents.
+// A broker answers by ("goes by") the state of several kinds in etcd: kinds of documents, and
+// these two, which are no documents.
 const (
 	SecretsKind = "secrets" // [secrets.Generations]
 	TraceKind   = "trace"   // [brokers.Traced]
 )
 
-// Applied is what a process goes by of one kind: the state of etcd at a revision, but for
-// some names.
+// Applied is how much of one kind of state a process has taken over: everything in etcd up
+// to a revision, except some names.
 type Applied struct {
 	// Revision is that of the newest change in etcd that is taken over. It is 0 while
 	// etcd has lost state that the process remembers.
 	Revision int64 `json:"revision"`
-	// Not has the names of which it has heard a change that it does not go by, because it
-	// could not take it over, or has not yet. [AnyName] at the end stands for more.
+	// Not is the names with a change that the process has heard of and not taken over,
+	// because it could not, or has not yet. [AnyName] at the end stands for more.
 	Not []string `json:"not,omitempty"`
 }
 
 // AnyName stands for all names that are not listed.
 const AnyName = "*"
 
-// maxNot is how many names an [Applied] lists.
+// maxNot is how many names an [Applied] lists at most.
 const maxNot = 50
 
-// NotGoneBy returns names for [Applied.Not]: sorted, and not too many.
+// NotGoneBy returns names as [Applied.Not] has them: sorted, at most maxNot, and then
+// [AnyName]. It changes the slice.
 func NotGoneBy(names []string) []string {
 	slices.Sort(names)
 	if len(names) > maxNot {
@@ -37,21 +39,21 @@ func NotGoneBy(names []string) []string {
 	return names
 }
 
-// Written is a change of something that brokers go by. It may have been written before, if
-// there was nothing to change any more.
+// Written is a change in etcd that brokers have to take over. If a command found nothing to
+// change, it is the earlier change that made it so.
 type Written struct {
 	Kind     string // see [brokers.Broker.GoesBy]
-	Name     string // of what has changed; empty: all of the kind is meant
-	Revision int64  // that wrote it
+	Name     string // of what has changed; empty: everything of the kind
+	Revision int64  // of etcd, at which it was written
 }
 
-// written is what a client has changed of what brokers go by.
+// written is the changes of a client that brokers have to take over.
 type written struct {
 	sync.Mutex
-	at map[Written]int64 // the revision of each; as a key a Written has none
+	at map[Written]int64 // the revision of each change; the keys have none
 }
 
-// NoteWritten notes for [Client.Written] which revision wrote something.
+// NoteWritten notes a change for [Client.Written].
 func (c *Client) NoteWritten(kind, name string, revision int64) {
 	c.written.Lock()
 	defer c.written.Unlock()
@@ -61,9 +63,9 @@ func (c *Client) NoteWritten(kind, name string, revision int64) {
 	c.written.at[Written{Kind: kind, Name: name}] = revision
 }
 
-// Written returns what this client has changed of what brokers go by, or found to be so
-// already: somebody who gives a command twice wants to know, too, whether all brokers have
-// heard.
+// Written returns the changes that this client has made and brokers have to take over, in no
+// order. It includes changes that were made already when a command tried to make them: a
+// person who gives a command twice also wants to know whether all brokers have heard.
 func (c *Client) Written() (all []Written) {
 	c.written.Lock()
 	defer c.written.Unlock()

@@ -5,26 +5,28 @@ import (
 	"sync"
 )
 
-// maxHeldBytes bounds what all watchers of a client but those of the map hold of
-// etcd, so that what somebody puts there ends no process, under however many
-// prefixes. The map has an answer's bound beside it. Only tests change it.
+// maxHeldBytes bounds the memory for the state of etcd that all watchers of a client hold,
+// without those of the map. So nothing that somebody puts into etcd, under however many
+// prefixes, makes a process run out of memory. The map is bounded by maxAnswerBytes on its
+// own. Only tests change maxHeldBytes.
 var maxHeldBytes = 48 << 20
 
-// held is what the watchers of a client hold of etcd.
+// held counts the bytes that the watchers of a client hold of etcd.
 type held struct {
 	sync.Mutex
 	bytes int
 }
 
-// holding is what one watcher holds. Watchers read in turns (see [Client.read]),
-// so that what fits is still so when it is set.
+// holding counts the bytes that one watcher holds. Watchers read one at a time (see
+// [Client.read]), so that what fits found room for still fits when set is called.
 type holding struct {
 	of    *held
-	what  string
+	what  string // the prefix, for the error
 	bytes int
 }
 
-// fits says why a watcher cannot hold so many bytes; nil if it can.
+// fits returns nil if the watcher may hold so many bytes, else why not. Fewer bytes than it
+// holds always fit.
 func (h *holding) fits(bytes int) error {
 	h.of.Lock()
 	defer h.of.Unlock()
@@ -34,7 +36,7 @@ func (h *holding) fits(bytes int) error {
 	return nil
 }
 
-// set notes what a watcher holds.
+// set notes that the watcher now holds so many bytes.
 func (h *holding) set(bytes int) {
 	h.of.Lock()
 	defer h.of.Unlock()

@@ -15,17 +15,17 @@ import (
 	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
-// The history of a cluster is what people did to it: one key of etcd for each act,
-// ordered by time. An act that is a transaction of etcd is recorded in that transaction, so
-// that both are there or neither. Changes of documents are not here: each document has a
-// history of its own ([artefacts.Kind.History]).
+// historyPrefix is the prefix of the cluster's history, of what people did to it: one key of
+// etcd for each act, ordered by time. An act that is a transaction of etcd is recorded in
+// that transaction, so that both are there or neither. Changes of documents are not here:
+// each document has a history of its own ([artefacts.Kind.History]).
 const historyPrefix = "history/"
 
 // maxHistory is how many acts are kept.
 var maxHistory = 1000
 
-// Noted returns the operations that record acts; none for an act without a person, who is
-// named by the act or by [Config.Who].
+// Noted returns the operations of etcd that record acts. An act that names no person is
+// recorded as one of [Config.Who]; if that is empty too, it is not recorded.
 func (c *Client) Noted(all ...audit.Entry) (ops []clientv3.Op, err error) {
 	for i, e := range all {
 		if e.Who = audit.Shortened(cmp.Or(e.Who, c.who)); e.Who == "" {
@@ -45,8 +45,8 @@ func (c *Client) Noted(all ...audit.Entry) (ops []clientv3.Op, err error) {
 	return ops, nil
 }
 
-// Note records an act that is about to be done outside of etcd. If it fails, the act
-// must not be done.
+// Note records an act that is about to be done outside of etcd. If Note fails, the act must
+// not be done.
 func (c *Client) Note(ctx context.Context, e audit.Entry) error {
 	ops, err := c.Noted(e)
 	if err != nil {
@@ -71,7 +71,7 @@ func (c *Client) History(ctx context.Context) ([]audit.Entry, error) {
 	all := []audit.Entry{}
 	for _, key := range keys[max(0, len(keys)-maxHistory):] {
 		var e audit.Entry
-		if err := json.Unmarshal(s.Values[key].Data, &e); err != nil { // one that cannot be read hides no others
+		if err := json.Unmarshal(s.Values[key].Data, &e); err != nil { // one that cannot be read must not hide the others
 			e = audit.Entry{Who: "unknown", Act: "unreadable", On: historyPrefix + key, Fault: err.Error()}
 		}
 		all = append(all, e)
@@ -79,7 +79,7 @@ func (c *Client) History(ctx context.Context) ([]audit.Entry, error) {
 	return all, nil
 }
 
-// RestoredAct is what the history calls a restoration.
+// RestoredAct is the Act of a restoration in the history.
 const RestoredAct = "restore"
 
 // LastRestored returns when a person last restored what etcd had lost; zero if the
@@ -94,8 +94,8 @@ func (c *Client) LastRestored(ctx context.Context) (when time.Time, err error) {
 	return when, err
 }
 
-// TrimHistory removes the acts before those that are kept. What it fails to remove is
-// removed after the next act.
+// TrimHistory removes all but the newest maxHistory acts. If that fails, the call after the
+// next act removes them.
 func (c *Client) TrimHistory(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()

@@ -11,20 +11,21 @@ import (
 	"github.com/millrace/millrace/internal/wait"
 )
 
-// saveEvery is the least time from one saving of the map to the next. While
-// partitions move it changes many times a second, in every process.
+// saveEvery is the least time between two saves of the map. While partitions move, the map
+// changes many times a second, in every process.
 const saveEvery = time.Second
 
 // keeper keeps the newest map on disk.
 type keeper struct {
 	c    *Client
 	mu   sync.Mutex
-	busy bool   // a map is being saved, or was less than saveEvery ago
-	next func() // saves the newest map; nil: that is saved
+	busy bool   // a map is being saved, or was saved less than saveEvery ago
+	next func() // saves the newest map; nil: it is saved
 }
 
-// save saves a map, at once if none was saved lately. Only goroutines that the client waits
-// for when it is closed may call it.
+// save saves a map to disk: at once if none was saved within saveEvery, else later, unless a
+// newer one comes before. Only goroutines of [Client.Run] may call it, since it starts
+// another one.
 func (k *keeper) save(ctx context.Context, m *topology.Map, from keyspace.Origin) {
 	if m.Epoch() == 0 {
 		return
@@ -43,7 +44,7 @@ func (k *keeper) save(ctx context.Context, m *topology.Map, from keyspace.Origin
 	}
 }
 
-// saveNext saves the newest map, and reports whether it was not saved yet.
+// saveNext saves the newest map, if it is not saved yet, and reports whether it did.
 func (k *keeper) saveNext() bool {
 	k.mu.Lock()
 	save := k.next
@@ -55,7 +56,7 @@ func (k *keeper) saveNext() bool {
 	return save != nil
 }
 
-// saveMap keeps a map for the next start.
+// saveMap writes a map to the data directory, if there is one, for the next start.
 func (c *Client) saveMap(m *topology.Map, from keyspace.Origin) {
 	c.SaveFile(datadir.MapFile(c.dir), m.Kept(from))
 }

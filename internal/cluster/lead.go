@@ -14,32 +14,32 @@ import (
 	"github.com/millrace/millrace/internal/wait"
 )
 
-// ErrNotLeader refuses what a leader writes whose time is over: another may
+// ErrNotLeader refuses a write of a leader whose leadership has ended: another process may
 // lead by now.
 var ErrNotLeader = errors.New("cluster: this process does not lead any more")
 
-// Leader is who leads a cluster's coordinators.
+// Leader describes the coordinator that leads.
 type Leader struct {
 	Name  string    `json:"name"`
 	Addr  string    `json:"addr,omitempty"` // of its admin port
 	Since time.Time `json:"since"`
 }
 
-// Lead is the leadership of one process. What it writes by [steering.Change] is
-// compared with it by etcd itself, so that a leader that was frozen and wakes
-// changes nothing.
+// Lead is the leadership of one process. etcd itself accepts what the process writes by
+// [steering.Change] only while the leadership holds. So a leader that was frozen and wakes
+// up too late changes nothing.
 type Lead struct{ *claim }
 
-// LeaderKey holds a [Leader], while one leads.
+// LeaderKey returns the key of the [Leader]. It exists while one leads.
 func (c *Client) LeaderKey() string { return c.prefix + "leader" }
 
-// Lead returns once this process leads, or when ctx or the client ends. It
-// waits for etcd, and for whoever leads, as long as it takes.
+// Lead waits until this process leads. It waits for etcd, and for the end of another's
+// leadership, as long as that takes. The error says that ctx or the client has ended.
 func (c *Client) Lead(ctx context.Context, who Leader) (*Lead, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer context.AfterFunc(c.ctx, cancel)()
 	defer cancel()
-	waits := keyspace.NewLatest(false) // its fault: why nobody can lead, as far as this process knows
+	waits := keyspace.NewLatest(false) // its fault is why this process cannot come to lead
 	defer c.Alarm(ctx, "leader", waits.FaultSince)()
 	var told string
 	for {
@@ -66,7 +66,8 @@ func (c *Client) Lead(ctx context.Context, who Leader) (*Lead, error) {
 	}
 }
 
-// tryLead takes the leadership, or returns who has it.
+// tryLead takes the leadership if nobody has it. Else the Lead is nil, and the Leader is the
+// one that has it.
 func (c *Client) tryLead(ctx context.Context, who Leader) (*Lead, Leader, error) {
 	who.Since = time.Now().UTC().Truncate(time.Millisecond)
 	body, err := json.Marshal(who)
@@ -76,14 +77,13 @@ func (c *Client) tryLead(ctx context.Context, who Leader) (*Lead, Leader, error)
 	held, by, err := c.claim(ctx, c.LeaderKey(), string(body))
 	if held == nil {
 		var other Leader
-		_ = json.Unmarshal(by, &other) // whoever it is leads
+		_ = json.Unmarshal(by, &other) // without its name, if it cannot be read
 		return nil, other, err
 	}
 	return &Lead{held}, Leader{}, nil
 }
 
-// awaitLeaderless returns when the leader's key is deleted, or after
-// relistEvery.
+// awaitLeaderless waits until the leader's key is deleted, or c.relist has passed.
 func (c *Client) awaitLeaderless(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, c.relist)
 	defer cancel()
@@ -100,18 +100,18 @@ func (c *Client) awaitLeaderless(ctx context.Context) {
 	<-ctx.Done()
 }
 
-// Lost is closed when the leadership may have ended.
+// Lost returns a channel that is closed when the leadership may have ended.
 func (l *Lead) Lost() <-chan struct{} { return l.lost }
 
-// Is reports whether what a transaction read of the leader's key is this one.
+// Is reports whether kvs, what a transaction read at the leader's key, is this leadership.
 func (l *Lead) Is(kvs []*mvccpb.KeyValue) bool {
 	return len(kvs) > 0 && kvs[0].CreateRevision == l.revision
 }
 
-// Resign ends the leadership, so that another process leads at once.
-func (l *Lead) Resign(ctx context.Context) { _ = l.release(ctx) } // or the lease ends it
+// Resign ends the leadership, so that another process can lead at once.
+func (l *Lead) Resign(ctx context.Context) { _ = l.release(ctx) } // if this fails, the lease ends it
 
-// Leader returns who leads; ok is false while nobody does.
+// Leader returns the coordinator that leads; ok is false while none does.
 func (c *Client) Leader(ctx context.Context) (who Leader, ok bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()

@@ -11,21 +11,23 @@ import (
 	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
-// Remembered is the newest of each kind that any process keeps of what etcd has
-// lost. Every process that keeps something newer raises it, so that a restoration
-// from directories that lack it is refused. A restoration removes it.
+// Remembered is a document in etcd about state that etcd has lost and processes still have in
+// their data directories: the newest of each kind. Every process that has something newer
+// writes that into it. So a restoration from directories that lack the newest state is
+// refused. A restoration removes the document.
 type Remembered struct {
 	Keyspace keyspace.Name   `json:"keyspace"`
-	Newest   map[string]Kept `json:"newest"` // by kind of documents, and of the map
-	// Bodies says by checksum which host:directory keeps the bytes of a version that
-	// serves according to a document that etcd has lost.
+	Newest   map[string]Kept `json:"newest"` // by kind of documents, or MapKind
+	// Bodies has, by checksum, the host:directory that keeps the bytes of a version that
+	// serves by a document that etcd has lost.
 	Bodies map[string]string `json:"bodies,omitempty"`
 }
 
-// Kept is what a process keeps.
+// Kept is the newest state of a kind in a process's data directory.
 type Kept struct {
-	Name string `json:"name,omitempty"` // of the document
-	// Revision wrote the document. Of the map it is the assignment's epoch.
+	Name string `json:"name,omitempty"` // of the newest document
+	// Revision is that of etcd at which the document was written; for the map it is the
+	// epoch of the assignment.
 	Revision int64  `json:"revision"`
 	By       string `json:"by"` // host:directory
 }
@@ -33,11 +35,12 @@ type Kept struct {
 // MapKind is the key of the map in [Remembered].Newest.
 const MapKind = "map"
 
-// RememberedKey holds a [Remembered], while processes keep what etcd has lost.
+// RememberedKey returns the key of the [Remembered] document. It exists while processes have
+// state that etcd has lost.
 func (c *Client) RememberedKey() string { return c.prefix + "remembered" }
 
-// Remembered reads what processes have said that they keep, and which revision wrote
-// it. What cannot be read is as nothing: it is written again.
+// Remembered reads the [Remembered] document, and the revision at which it was written; zero
+// if there is none. A document that cannot be parsed counts as empty, and is written anew.
 func (c *Client) Remembered(ctx context.Context) (r Remembered, version int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.AskTime())
 	defer cancel()
@@ -54,10 +57,10 @@ func (c *Client) Remembered(ctx context.Context) (r Remembered, version int64, e
 	return r, version, nil
 }
 
-// TellRemembered says in etcd what this process keeps, where that is newer than what
-// others have said. It is called with each snapshot, and so tries again. A process
-// that has not itself seen etcd go back, and reports ErrBack because others have seen
-// it, keeps nothing newer than etcd, and says nothing.
+// TellRemembered writes into [Remembered] what this process has on disk of a kind, if that is
+// newer than what is there and fault says that etcd has lost state. It is called with each
+// snapshot, so a failure is tried again. A process that reports ErrBack only because others
+// saw etcd go back (o.Back is 0) has nothing newer than etcd, and writes nothing.
 func (c *Client) TellRemembered(ctx context.Context, kind string, k Kept, bodies []string, o keyspace.Origin, fault error) {
 	if c.readOnly || c.dir == "" || k.Revision == 0 || o.Keyspace == (keyspace.Name{}) || !keyspace.PastLost(fault) || o.Back == 0 && errors.Is(fault, keyspace.ErrBack) {
 		return
@@ -65,7 +68,7 @@ func (c *Client) TellRemembered(ctx context.Context, kind string, k Kept, bodies
 	host, _ := os.Hostname()
 	k.By = host + ":" + c.dir
 	told, err := false, error(nil)
-	for range MaxChanges { // others tell theirs at the same time
+	for range MaxChanges { // others write at the same time
 		if told, err = c.raiseRemembered(ctx, kind, k, bodies, o.Keyspace); told || err != nil {
 			break
 		}
@@ -75,7 +78,8 @@ func (c *Client) TellRemembered(ctx context.Context, kind string, k Kept, bodies
 	}
 }
 
-// raiseRemembered reports whether etcd has what is kept here, or something newer.
+// raiseRemembered tries once to write k and bodies into [Remembered]. told says that they are
+// there now, or something newer is.
 func (c *Client) raiseRemembered(ctx context.Context, kind string, k Kept, bodies []string, of keyspace.Name) (told bool, err error) {
 	r, version, err := c.Remembered(ctx)
 	if err != nil || of.Before(r.Keyspace) {
@@ -100,7 +104,7 @@ func (c *Client) raiseRemembered(ctx context.Context, kind string, k Kept, bodie
 	return put.Succeeded, nil
 }
 
-// raise notes what a process keeps, and reports whether nobody has said so yet.
+// raise adds what a process has, and reports whether that changed anything.
 func (r *Remembered) raise(kind string, k Kept, bodies []string) (raised bool) {
 	if r.Newest[kind].Revision < k.Revision {
 		r.Newest[kind], raised = k, true

@@ -14,22 +14,24 @@ import (
 	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
-// ErrLost refuses a change in an etcd that has lost state: processes keep what
-// they had, and would not take it over.
+// ErrLost refuses a change while etcd has lost state. Processes go on with the state that
+// they had, and would not take the change over.
 var ErrLost = errors.New("cluster: etcd has lost state")
 
 // MaxChanges is how often a change is tried while others change the same.
 const MaxChanges = 20
 
-// RestoreWayOut is the way out of [ErrLost], for all who tell of it.
+// RestoreWayOut is the way out of [ErrLost] that errors and alarms name.
 const RestoreWayOut = "millrace cluster restore --data .., with the data directories of all brokers, coordinators and index nodes that you can reach; do not assign anew, which moves every partition"
 
-// SetbackKey holds a [keyspace.Setback], while etcd has gone back.
+// SetbackKey returns the key of the [keyspace.Setback]. It exists while etcd is back at an
+// older state than processes have seen.
 func (c *Client) SetbackKey() string { return c.prefix + "setback" }
 
-// TellSetback notes in etcd that it went back, as a watcher of what has found.
-// What holds another cluster's state is not written to. It is called with each
-// snapshot, and so tries again.
+// TellSetback notes in etcd that it went back to an older state, if a watcher has found that
+// by its snapshot s and its origin o. what names what it watches. It writes nothing into an
+// etcd with the state of another cluster. It is called with each snapshot, so a failure is
+// tried again.
 func (c *Client) TellSetback(ctx context.Context, what string, s *keyspace.Snapshot, o keyspace.Origin) {
 	copied := s.Cluster != o.Cluster && o.Cluster != 0 // an etcd restored from a snapshot may have another id
 	ours := s.Keyspace == o.Keyspace && o.Keyspace != (keyspace.Name{}) || s.Keyspace.Before(o.Keyspace)
@@ -52,14 +54,15 @@ func (c *Client) TellSetback(ctx context.Context, what string, s *keyspace.Snaps
 	}
 }
 
-// Whole holds in a transaction while nobody has found that etcd went back.
+// Whole returns the condition of a transaction that is true while nobody has noted that etcd
+// went back.
 func (c *Client) Whole() clientv3.Cmp {
 	return clientv3.Compare(clientv3.CreateRevision(c.SetbackKey()), "=", 0)
 }
 
-// UnlessSetback returns the error of a transaction that failed since etcd went
-// back: one whose conditions have [Client.Whole], and that reads the setback last
-// if they fail.
+// UnlessSetback returns an [ErrLost] if a transaction failed because etcd went back; nil if it
+// failed for another reason. The transaction must have the condition [Client.Whole], and in
+// its Else branch read the setback key last.
 func UnlessSetback(put *clientv3.TxnResponse) error {
 	last := put.Responses[len(put.Responses)-1].Response.(*etcdserverpb.ResponseOp_ResponseRange)
 	if b := keyspace.ParseSetback(last.ResponseRange.Kvs); b != nil {
@@ -68,8 +71,8 @@ func UnlessSetback(put *clientv3.TxnResponse) error {
 	return nil
 }
 
-// Lost is an [ErrLost] if anything that this client watches tells that etcd has
-// lost state, is older than it was, or another one.
+// Lost returns an [ErrLost] if anything that this client watches shows that etcd has lost
+// state, is older than it was, or is another one; else nil.
 func (c *Client) Lost() error {
 	for _, a := range c.alarms.now() {
 		if _, why := a.fault(); keyspace.PastLost(why) {
@@ -79,7 +82,7 @@ func (c *Client) Lost() error {
 	return nil
 }
 
-// LostState is an [ErrLost] that says why.
+// LostState returns an [ErrLost] that says why.
 func LostState(why string) error {
 	return Refuse(ErrLost, millrace.ReasonUnavailable, "etcd", RestoreWayOut, "etcd has lost state: %s", why)
 }

@@ -11,19 +11,21 @@ import (
 	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
-// MapPrefix begins the keys of etcd from which a [topology.Map] is made.
+// MapPrefix is the prefix, below that of the cluster, of the keys from which a
+// [topology.Map] is made.
 const MapPrefix = "map/"
 
 // Watcher keeps a [topology.Map] up to date.
 type Watcher struct {
 	state  *keyspace.Latest[*topology.Map]
-	origin keyspace.Origin
+	origin keyspace.Origin // the state of etcd that the map comes from; only for Watch's goroutine
 	log    *slog.Logger
 }
 
-// Watch returns once the map has been read, from etcd or, when etcd is away,
+// Watch returns a watcher once the map has been read, from etcd or, if etcd is away,
 // from disk. A cluster without an assignment has a map of epoch 0. The watcher
-// works until ctx or the client ends.
+// works until ctx or the client ends. The error says that neither has a map, and that ctx,
+// [Config.Wait] or the client has ended.
 func (c *Client) Watch(ctx context.Context) (*Watcher, error) {
 	w := &Watcher{state: keyspace.NewLatest(topology.NewMap(topology.Assignment{}, nil, nil)), log: c.log}
 	c.Alarm(ctx, "map", w.state.FaultSince)
@@ -64,7 +66,7 @@ func (c *Client) Watch(ctx context.Context) (*Watcher, error) {
 	return w, nil
 }
 
-// Current returns the last good map.
+// Current returns the last good map, never nil.
 func (w *Watcher) Current() *topology.Map { m, _ := w.state.Get(); return m }
 
 // Changed returns a channel that is closed at the next change of
@@ -76,7 +78,8 @@ func (w *Watcher) Changed() <-chan struct{} { return w.state.Changed() }
 // all is well.
 func (w *Watcher) Fault() error { _, err := w.state.Get(); return err }
 
-// apply takes over what is good of a snapshot. A fault says why there is none.
+// apply takes over from a snapshot what is good of it. If s is nil, fault says why there is no
+// snapshot.
 func (w *Watcher) apply(s *keyspace.Snapshot, fault error) {
 	old, oldFault := w.state.Get()
 	next := old

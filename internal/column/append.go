@@ -7,17 +7,17 @@ import (
 	"math"
 )
 
-// ErrFull is returned when a value or a slab would pass the reach of a
-// reference: 16 MiB a value, 4 GiB a slab.
+// ErrFull is returned when a value or a slab would be larger than a reference can name:
+// 16 MiB a value, 4 GiB of heap a slab.
 var ErrFull = errors.New("column: value or slab too large")
 
 // Row is the row that an [Appender] is writing.
 //
-// Values not set are zero and not null: false, 0, "", an empty list.
+// Values that are not set are zero and not null: false, 0, "", an empty list.
 type Row struct {
 	s   *Slab
 	row int
-	err error
+	err error // the first value that does not fit; End returns it
 }
 
 // Appender appends rows to a slab on behalf of its one writer.
@@ -25,9 +25,9 @@ type Appender struct {
 	next Slab // what is published next: rows counts the finished ones
 }
 
-// Append returns an appender that continues s. Readers of s never see what is
-// appended; the slab that [Appender.Slab] returns has it. Only the latest slab
-// of a line may be continued, since the memory behind it is shared.
+// Append returns an appender that continues s. Readers of s never see what is appended; the
+// slab that [Appender.Slab] returns has it. Slabs that continue each other share memory, so
+// only the latest of them may be continued.
 func (s *Slab) Append() *Appender { return &Appender{next: *s} }
 
 // Slab returns the rows finished so far.
@@ -59,10 +59,10 @@ func (a *Appender) End(r Row) error {
 	return nil
 }
 
-// Heap returns the heap behind the finished rows, for a caller that writes a
-// row as words: it appends to the slice, and gives the row and the slice to
-// [Appender.AppendWords], or forgets both and has changed nothing. It is false
-// if n bytes more might pass the reach of a reference.
+// Heap returns the heap of the finished rows, for a caller that writes a row as words.
+// The caller appends to the slice, and gives the row and the slice to
+// [Appender.AppendWords]; or it drops both, and nothing has changed. ok is false if n
+// more bytes might be too many for a reference.
 func (a *Appender) Heap(n int) (heap []byte, ok bool) {
 	heap = a.next.heap
 	return heap, n <= maxRefLen && uint64(len(heap))+uint64(n) <= maxHeapLen
@@ -90,6 +90,7 @@ func (a *Appender) AppendWords(words []uint64, heap []byte) {
 	s.rows++
 }
 
+// grow makes room for half as many rows again.
 func (s *Slab) grow() {
 	cols := s.layout.nullWords + len(s.layout.fields)
 	stride := s.stride + s.stride/2 + 4
@@ -110,8 +111,8 @@ func (r *Row) SetNull(field int) {
 	r.set(field, 0)
 }
 
-// CopyField gives a field what another has so far: of the same kind, or an Int
-// as a Double.
+// CopyField gives the field to the value that the field from of the same row has so far.
+// The two are of the same kind, or an Int becomes a Double.
 func (r *Row) CopyField(to, from int) {
 	switch w := r.s.words[(r.s.layout.nullWords+from)*r.s.stride+r.row]; {
 	case r.s.Null(from, r.row):
@@ -123,11 +124,11 @@ func (r *Row) CopyField(to, from int) {
 	}
 }
 
-// Set gives a field the value of that field of another slab of the layout.
+// Set gives a field the value that it has in a row of another slab of the same layout.
 func (r *Row) Set(field int, from *Slab, row int) { r.SetFrom(field, from, field, row) }
 
-// SetFrom gives a field the value of a field of another slab, of the same kind,
-// or an Int as a Double.
+// SetFrom gives a field the value that the field of has in a row of another slab. The two
+// are of the same kind, or an Int becomes a Double.
 func (r *Row) SetFrom(field int, from *Slab, of, row int) {
 	w := from.Word(of, row)
 	switch kind := r.s.layout.fields[field].Kind; {
@@ -146,7 +147,7 @@ func (r *Row) SetFrom(field int, from *Slab, of, row int) {
 	}
 }
 
-// SetBool sets a Bool.
+// SetBool sets a Bool that was not set before.
 func (r *Row) SetBool(field int, v bool) {
 	if v {
 		r.set(field, 1)
@@ -159,8 +160,8 @@ func (r *Row) SetInt(field int, v int64) { r.set(field, uint64(v)) }
 // SetDouble sets a Double.
 func (r *Row) SetDouble(field int, v float64) { r.set(field, math.Float64bits(v)) }
 
-// Heap appends b to the heap and returns where, for [Row.SetHeapString]: a
-// record's body is put there once, and its long strings point into it.
+// Heap appends b to the heap and returns its offset, for [Row.SetHeapString]. A record's
+// body goes there once, and its long strings point into it.
 func (r *Row) Heap(b []byte) (off int) {
 	off, ok := r.room(len(b))
 	if ok {
@@ -169,7 +170,7 @@ func (r *Row) Heap(b []byte) (off int) {
 	return off
 }
 
-// room returns where the next n bytes of the heap go, if they fit.
+// room returns the offset at which the next n bytes of the heap go, if they fit.
 func (r *Row) room(n int) (off int, ok bool) {
 	off = len(r.s.heap)
 	if n > maxRefLen || uint64(off)+uint64(n) > maxHeapLen {
@@ -179,7 +180,7 @@ func (r *Row) room(n int) (off int, ok bool) {
 	return off, true
 }
 
-// SetHeapString sets a String to v, which stands at off in the heap already.
+// SetHeapString sets a String to v, which is in the heap already, at off.
 func (r *Row) SetHeapString(field int, v []byte, off int) {
 	if len(v) <= maxInline {
 		r.setInline(field, v)

@@ -5,36 +5,36 @@ import (
 	"slices"
 )
 
-// Batch is rows of many Packed of one layout side by side, of which a scan
-// reads some columns: what runs over columns then runs over a thousand rows at
-// a time where a timeline has twenty. Its memory is used again.
+// Batch has rows of many Packed of one layout side by side, with the columns that a scan
+// reads. A kernel then runs over a thousand rows at a time, where a timeline has twenty.
+// The memory of a batch is used again.
 //
-// Lists and long strings stay where they are: a word of them names the packed
-// rows and the row, and is resolved when it is read, which is for few rows, since
-// filters come first. So the packed rows must hold as long as those of the batch.
+// Lists and long strings stay in the packed rows. The word of one names these and the
+// row, and is resolved when it is read. That happens for few rows, since filters come
+// first. So the packed rows must stay valid as long as the rows of the batch are used.
 type Batch struct {
 	rows    Slab
-	room    int           // in rows
-	columns []batchColumn // of fields, and of the null bits that go with them
+	room    int           // how many rows there is room for in all
+	columns []batchColumn // those of the fields, and of the null bits that go with them
 }
 
 // batchColumn is a column of a batch.
 type batchColumn struct {
-	column int // of the Packed: those of null bits come first
-	field  int // -1 of null bits
+	column int // its index in the Packed, where those of null bits come first
+	field  int // -1: it is of null bits
 	words  []uint64
 	most   uint64 // see Most
 	watch  bool   // most is kept
 
-	// Many columns are equal in every row of many timelines: words [from, to)
-	// are so, maybe from before the batch was last cleared, and need not be
-	// written again.
+	// In many columns all rows of many timelines have the same word. The words
+	// [from, to) are all equal, perhaps since before the batch was last cleared, and
+	// need not be written again for such a timeline.
 	equal    uint64
 	from, to int
 }
 
-// Reset empties the batch, and makes it one of up to rows rows of l that has
-// the given fields. All others read as anything.
+// Reset empties the batch, and makes it one of up to rows rows of l that has the given
+// fields. The words of all other fields have no meaning.
 func (b *Batch) Reset(l *Layout, fields []int, rows int) {
 	words := b.rows.words
 	stride := rows + padRows
@@ -62,7 +62,8 @@ func (b *Batch) add(column, field int) {
 	b.columns = append(b.columns, batchColumn{column: column, field: field, words: b.rows.words[column*b.rows.stride:][:b.rows.stride]})
 }
 
-// Watch keeps what Most tells of fields, and of no others, from now on.
+// Watch makes the batch keep what Most returns for these fields, and for no others, from
+// now on.
 func (b *Batch) Watch(fields []int) {
 	for i := range b.columns {
 		c := &b.columns[i]
@@ -70,8 +71,9 @@ func (b *Batch) Watch(fields []int) {
 	}
 }
 
-// Most returns a word that is not less than any that a watched field had since
-// Watch, which must not be of references; it may be more than the greatest.
+// Most returns a word that is not less than any that a watched field had since Watch; it
+// may be more than the greatest. The field must not be of strings or lists. For a field
+// that is not watched it returns the greatest word there is.
 func (b *Batch) Most(field int) uint64 {
 	for i := range b.columns {
 		if c := &b.columns[i]; c.field == field && c.watch {
@@ -93,11 +95,12 @@ func (b *Batch) Len() int { return b.rows.rows }
 // Room returns how many rows more there is room for.
 func (b *Batch) Room() int { return b.room - b.rows.rows }
 
-// padRows keeps rows of several columns from standing at equal offsets within a
-// page, where a processor takes one for the other for a while.
+// padRows keeps the words of one row in several columns from being at equal offsets
+// within a page: a processor may take a load there for one of a recent store, and wait
+// for it.
 const padRows = 24
 
-// Slab returns the rows. They hold until the batch is cleared.
+// Slab returns the rows. They are valid until the batch is cleared.
 func (b *Batch) Slab() *Slab { return &b.rows }
 
 // Add adds rows [lo, hi) of p, for which there must be room.
@@ -128,20 +131,20 @@ func (b *Batch) Add(p Packed, lo, hi int) {
 	s.rows += n
 }
 
-// source is a column of references of packed rows that a batch has rows of.
+// source is a column of strings or lists in packed rows that a batch has rows of.
 type source struct {
 	p     Packed
 	field int
 }
 
-// A reference in a batch is the tag, 24 bits that count in the sources, and 32
-// bits of the row there.
+// A reference in a batch is refTag in the low byte, then 24 bits for the index of its
+// source, and 32 bits for the row there.
 func sourceWord(source, row int) uint64 { return refTag | uint64(source)<<8 | uint64(row)<<32 }
 
 func (s *Slab) sourceOf(w uint64) *source { return &s.sources[w>>8&maxRefLen] }
 
-// addTexts writes the words of strings: those of up to 7 bytes as they are
-// everywhere, since equal ones must be equal words.
+// addTexts writes the words of strings. Those of up to 7 bytes are in the word itself, as
+// in any slab: equal short strings must be equal words.
 func (s *Slab) addTexts(dst []uint64, p Packed, lo, field int) {
 	s.sources = append(s.sources, source{p, field})
 	lengths := at[descriptor](p.bytes(*p.column(s.layout, field)), 1)
@@ -161,8 +164,8 @@ func (s *Slab) addLists(dst []uint64, p Packed, lo, field int) {
 	}
 }
 
-// text returns the bytes of a string that a word refers to, list and strings
-// the items of a list.
+// text returns the bytes of the string that a word refers to. list and strings return the
+// items of the list that a word refers to.
 func (f *source) text(l *Layout, w uint64) []byte {
 	r := f.p.reference(l, f.field, int(w>>32))
 	return f.p.slice(r.off, r.n)
@@ -174,7 +177,7 @@ func (f *source) strings(dst []string, l *Layout, w uint64) []string {
 	return f.p.strings(dst, l, f.field, int(w>>32))
 }
 
-// fill makes n words from row at on equal.
+// fill sets the n words from row at on to w, as far as they are not w already.
 func (c *batchColumn) fill(at, n int, w uint64) {
 	if c.most |= w; c.equal != w || at < c.from || c.to < at {
 		c.equal, c.from, c.to = w, at, at
@@ -185,8 +188,8 @@ func (c *batchColumn) fill(at, n int, w uint64) {
 	}
 }
 
-// Most returns a word that is not less than any of a field, which must not be
-// of references; it may be more than the greatest.
+// Most returns a word that is not less than any of a field; it may be more than the
+// greatest. A field of strings or lists may have the greatest word there is.
 func (p Packed) Most(field int) uint64 { return p.most(*p.column(p.Layout(), field)) }
 
 func (p Packed) most(d descriptor) (w uint64) {

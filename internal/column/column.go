@@ -3,7 +3,7 @@
 // collector never looks inside. A cache keeps them [Packed], in a few bytes a
 // value, and widens what a query asks for into a slab again ([Slab.Gather]).
 //
-// A [Slab] is the records of one timeline under one [Layout]:
+// A [Slab] has the records of one timeline under one [Layout]:
 //
 //	         rows, oldest first ──►
 //	nulls 0  [ bits of fields 0..63   ] one word a row
@@ -12,8 +12,8 @@
 //	  ...                               into
 //	heap     [ body body body ...]      the records' Avro bodies, end to end
 //
-// Rows of a [Batch] have no heap: their references are to the packed rows that
-// they were added from.
+// The rows of a [Batch] have no heap: their references are to the packed rows from which
+// they were added.
 //
 // A slab has one writer. The writer appends behind the published length and
 // publishes a new Slab that shares the memory (read-copy-update); a reader's
@@ -58,7 +58,7 @@ type Field struct {
 	Kind     Kind
 	Nullable bool
 	Role     string // the schema's role of the field: "time", "id"; empty for none
-	Widened  bool   // a Double that is an Int to some schema
+	Widened  bool   // a Double that some schema has as an Int
 }
 
 // Layout is the columns of a schema, in a fixed order. It is immutable.
@@ -69,13 +69,13 @@ type Layout struct {
 	time      int // column of the role "time", or -1
 	body      int // column of [BodyName], or -1
 	nullWords int
-	packed    atomic.Uint32     // its place in layouts and 1; 0 until a slab of it is packed
+	packed    atomic.Uint32     // its index in layouts, plus 1; 0 until a slab of it is packed
 	blank     *Slab             // see Blank
 	other     map[string]string // see Carried
 }
 
-// BodyName is the name of the column of strings that holds a record's body.
-// Other strings of the row stand within it, as a rule.
+// BodyName is the name of the column of strings that holds a record's body. The other
+// strings of a row are mostly parts of it.
 const BodyName = "$body"
 
 // NewLayout returns the layout of fields. Names must be unique, and so must
@@ -116,8 +116,8 @@ func (l *Layout) Index(name string) int {
 	return -1
 }
 
-// Role returns the column of the field with a role, or -1: models that hold
-// for every schema find a record's time so.
+// Role returns the column of the field with a role, or -1. By it a model that is for every
+// schema finds a record's time, for example.
 func (l *Layout) Role(role string) int {
 	if i, ok := l.roles[role]; ok {
 		return i
@@ -125,16 +125,16 @@ func (l *Layout) Role(role string) int {
 	return -1
 }
 
-// Describe says what fields alone do not, once, before anybody else has the
-// layout: see [Layout.Blank] and [Layout.Carried].
+// Describe sets what [Layout.Blank] and [Layout.Carried] return. Call it at most once,
+// before anybody else has the layout.
 func (l *Layout) Describe(blank *Slab, other map[string]string) { l.blank, l.other = blank, other }
 
-// Blank returns one row with the defaults of the schema, and zeros elsewhere;
-// nil where there is no schema.
+// Blank returns a slab of one row with the defaults of the schema, and zeros elsewhere;
+// nil if Describe gave none.
 func (l *Layout) Blank() *Slab { return l.blank }
 
-// Carried returns the fields that have no column, by dotted name, and the type
-// of each in words.
+// Carried returns the fields of the schema that have no column: their types in words, by
+// their dotted names.
 func (l *Layout) Carried() map[string]string { return l.other }
 
 // Time returns the column of the role "time", or -1.
@@ -218,12 +218,12 @@ func InlineWord(s string) (uint64, bool) {
 	return w, true
 }
 
-// ShortWord returns the word of a string of n bytes, up to 7, which are the
-// low bytes of b in order; the rest of b is 0.
+// ShortWord returns the word of a string of n bytes, at most 7. The bytes are the low
+// bytes of b in order; the rest of b must be 0.
 func ShortWord(b uint64, n int) uint64 { return b<<8 | uint64(n) }
 
-// LongWord returns the word of a string of more than 7 bytes, or of a list of
-// any but 0, that stands at off in the heap and has n bytes.
+// LongWord returns the word of a string of more than 7 bytes, or of a list that is not
+// empty, which has n bytes at off in the heap.
 func LongWord(off, n int) uint64 { return refWord(off, n) }
 
 // IsInline reports whether a string's word holds the string itself.
@@ -231,7 +231,7 @@ func IsInline(w uint64) bool { return w&0xff != refTag }
 
 func refWord(off, n int) uint64 { return refTag | uint64(n)<<8 | uint64(off)<<32 }
 
-// ref returns the bytes of a string that is a reference.
+// ref returns the bytes of a string whose word is a reference.
 func (s *Slab) ref(w uint64) []byte {
 	if len(s.sources) > 0 {
 		return s.sourceOf(w).text(s.layout, w)
@@ -255,12 +255,12 @@ func (s *Slab) stringLen(w uint64) int {
 	return int(w >> 8 & maxRefLen)
 }
 
-// Size returns how many bytes the text or list of a value has, where long texts and
-// lists stand; it does not read them.
+// Size returns how many bytes the string or list of a value has where it is stored. It
+// does not read them.
 func (s *Slab) Size(field, row int) int {
 	w := s.Word(field, row)
 	switch {
-	case IsInline(w): // of a list, 0
+	case IsInline(w): // an empty list has the word 0
 		return int(w & 0xff)
 	case len(s.sources) == 0:
 		return int(w >> 8 & maxRefLen)
@@ -268,7 +268,7 @@ func (s *Slab) Size(field, row int) int {
 	from := s.sourceOf(w)
 	n := int(from.p.value(from.p.references(s.layout, field)[1], int(w>>32)))
 	if s.layout.fields[field].Kind == Doubles {
-		return 8 * n // which is counted in items there
+		return 8 * n // packed rows count the items of a list of doubles
 	}
 	return n
 }
@@ -295,8 +295,8 @@ func (s *Slab) String(w uint64) string {
 	return unsafe.String(unsafe.SliceData(r), len(r))
 }
 
-// littleEndian says whether an inline string's bytes lie behind its length in
-// memory, in order.
+// littleEndian says whether in memory the bytes of an inline string follow its length, in
+// order.
 var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
 
 // StringAt returns the string of a value without allocating. It stays valid as
@@ -324,8 +324,8 @@ func (s *Slab) EqualString(w uint64, v string) bool {
 	return string(s.ref(w)) == v
 }
 
-// List returns the list of doubles of a word, where it stands. An empty list
-// may be the word 0.
+// List returns the list of doubles of a word, without copying it. The word 0 is an empty
+// list.
 func (s *Slab) List(w uint64) List {
 	switch {
 	case w == 0:
@@ -337,14 +337,14 @@ func (s *Slab) List(w uint64) List {
 	return List{unsafe.Pointer(unsafe.SliceData(b)), int32(len(b) / 8), 8}
 }
 
-// ListAt returns the list of doubles of a value, where it stands.
+// ListAt returns the list of doubles of a value, without copying it.
 func (s *Slab) ListAt(field, row int) List { return s.List(s.Word(field, row)) }
 
 // Doubles appends the list of a word to dst.
 func (s *Slab) Doubles(dst []float64, w uint64) []float64 { return s.List(w).Append(dst) }
 
-// Strings appends the list of a word to dst. The strings share the memory that
-// they stand in.
+// Strings appends the list of a word to dst. The strings share the memory of the slab, or
+// of the packed rows of a batch.
 func (s *Slab) Strings(dst []string, w uint64) []string {
 	if w == 0 {
 		return dst
@@ -366,7 +366,7 @@ func (s *Slab) DoublesAt(dst []float64, field, row int) []float64 {
 	return s.Doubles(dst, s.Word(field, row))
 }
 
-// StringsAt is DoublesAt of strings, which share the memory that they stand in.
+// StringsAt is DoublesAt of strings, which share memory as those of [Slab.Strings] do.
 func (s *Slab) StringsAt(dst []string, field, row int) []string {
 	return s.Strings(dst, s.Word(field, row))
 }

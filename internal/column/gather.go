@@ -6,18 +6,17 @@ import (
 	"slices"
 )
 
-// Reset empties a slab that has one owner and no readers, and makes it one of
-// rows of l. It keeps its memory.
+// Reset empties a slab that has one owner and no readers, and gives it the layout l. It
+// keeps the memory.
 func (s *Slab) Reset(l *Layout) {
 	words := s.words[:cap(s.words)]
 	*s = Slab{layout: l, stride: len(words) / max(l.nullWords+len(l.fields), 1), words: words, heap: s.heap[:0]}
 }
 
-// Gather appends rows [lo, hi) of p, which has the layout of s, to a slab that
-// has one owner and no readers. Of the fields
-// only those named are gathered, with their null bits, or all for nil; what
-// the others' columns have has no meaning. Long strings and lists are copied
-// to the heap of s, strings that stand within a body that is gathered with it.
+// Gather appends rows [lo, hi) of p, which has the layout of s, to a slab that has one
+// owner and no readers. It gathers the given fields with their null bits; nil: all of
+// them. The words of other fields have no meaning. Long strings and lists are copied to
+// the heap of s; a string that is part of a gathered body is not copied again.
 func (s *Slab) Gather(p Packed, lo, hi int, fields []int) {
 	l := s.layout
 	if p.Layout() != l {
@@ -50,12 +49,12 @@ func (s *Slab) Gather(p Packed, lo, hi int, fields []int) {
 	s.rows += n
 }
 
-// gathering is n rows of p from lo on, on their way into a slab.
+// gathering is the state of Gather: n rows of p, from lo on, go into a slab.
 type gathering struct {
 	*Slab
 	p      Packed
 	lo, n  int
-	bodies []uint64 // the words of their bodies; nil where those are left out
+	bodies []uint64 // the words of their bodies; nil: bodies are not gathered
 }
 
 // gather appends the words of a field, and returns them.

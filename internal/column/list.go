@@ -6,8 +6,8 @@ import (
 	"unsafe"
 )
 
-// List is a list of doubles where it stands: in the heap of a slab, or in
-// packed rows. It holds as long as these do.
+// List is a list of doubles that stays where it is: in the heap of a slab, or in packed
+// rows. It is valid as long as these are.
 type List struct {
 	at    unsafe.Pointer
 	n     int32
@@ -17,7 +17,7 @@ type List struct {
 // Len returns the number of items.
 func (l List) Len() int { return int(l.n) }
 
-// At returns an item, NaN where the list has no such.
+// At returns an item; NaN if the list has no such item.
 func (l List) At(i int) float64 {
 	if uint(i) >= uint(l.n) {
 		return math.NaN()
@@ -25,7 +25,7 @@ func (l List) At(i int) float64 {
 	return l.item(i)
 }
 
-// item is At of an item that the list has.
+// item is At for an index that is in the list.
 func (l List) item(i int) float64 {
 	switch l.width {
 	case 8:
@@ -44,8 +44,8 @@ func (l List) Append(dst []float64) []float64 {
 	return dst
 }
 
-// appendItems appends the strings of a packed list to dst. They share its
-// bytes: each stands behind its length, as Avro writes them.
+// appendItems appends the strings of a packed list to dst. They share its bytes, in which
+// each string follows its length, as Avro writes them.
 func appendItems(dst []string, b []byte) []string {
 	for len(b) > 0 {
 		n, at := binary.Varint(b)

@@ -2,14 +2,16 @@ package column
 
 import "unsafe"
 
-// This file finds the lists of many rows of a batch. Rows of one source come one after
-// the other, as a rule without gaps: what finds a list is looked up once for all of them.
+// This file finds the lists of many rows of a batch. Rows of one source mostly come one
+// after the other without gaps. So the columns that say where lists are get decoded once
+// for a run of rows, and not once a row.
 
-// runRows is how many rows are looked up at once.
+// runRows is how many rows a run has at most.
 const runRows = 64
 
-// run returns how many of the rows are of the source of the first, and whether there are
-// no gaps between them there. Words are those of a field; that of the first row is no 0.
+// run returns how many of the rows, from the first on, are of one source, and whether
+// they follow each other there without gaps. words are those of a field; the first row's
+// must be a reference.
 func run(words []uint64, rows []int32) (n int, gapless bool) {
 	rows = rows[:min(runRows, len(rows))]
 	first := words[rows[0]]
@@ -22,7 +24,8 @@ func run(words []uint64, rows []int32) (n int, gapless bool) {
 	return n, gapless
 }
 
-// ListsAt writes the lists of doubles of rows of a field, where they stand.
+// ListsAt writes the lists of doubles that rows have in a field to dst, one a row, without
+// copying the items.
 func (s *Slab) ListsAt(dst []List, field int, rows []int32) {
 	words, dst := s.Column(field), dst[:len(rows)]
 	var found places
@@ -45,10 +48,11 @@ func (s *Slab) ListsAt(dst []List, field int, rows []int32) {
 	}
 }
 
-// places are where the lists of a run stand.
+// places says where the lists of a run are: offsets from the row's body, where bodies
+// begin, and how many items there are.
 type places struct{ offs, bodies, items [runRows]uint64 }
 
-// lists writes the lists of rows from one on.
+// lists writes the lists of len(dst) rows of a source, from row on.
 func (f *places) lists(dst []List, s *source, l *Layout, row int) {
 	p, n := s.p, len(dst)
 	parts, heap := p.references(l, s.field), unsafe.Add(p.at, p.head().heap)
@@ -62,7 +66,7 @@ func (f *places) lists(dst []List, s *source, l *Layout, row int) {
 	}
 }
 
-// Sizes is the sum of [Slab.Size] of rows.
+// Sizes returns the sum of [Slab.Size] over rows.
 func (s *Slab) Sizes(field int, rows []int32) (sum int) {
 	words, doubles := s.Column(field), s.layout.fields[field].Kind == Doubles
 	for k := 0; k < len(rows); {

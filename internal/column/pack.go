@@ -7,8 +7,8 @@ import (
 	"unsafe"
 )
 
-// Pack appends the rows of s to dst, of which the length must be a multiple
-// of 8. It fails with [ErrFull] where they are too many.
+// Pack appends the rows of s to dst, packed as [Packed] says. The length of dst must be a
+// multiple of 8. It fails with [ErrFull] if the rows are too many bytes.
 func Pack(dst []byte, s *Slab) ([]byte, error) {
 	k := packers.Get().(*packer)
 	defer packers.Put(k)
@@ -21,15 +21,15 @@ func Pack(dst []byte, s *Slab) ([]byte, error) {
 type packer struct {
 	*Slab
 	dst    []byte
-	start  int
-	heap   []byte
-	offs   []uint64 // of a column of references, of each row
-	lens   []uint64
+	start  int      // where the packed rows begin in dst
+	heap   []byte   // the heap of the packed rows, which pack appends to dst
+	offs   []uint64 // of a column of strings or lists: where each row's value is, from its body on
+	lens   []uint64 // and its length
 	bodies []uint64 // where each row's body begins in heap
 	item   []byte   // a list on its way into the heap
-	full   bool
+	full   bool     // a column is beyond what a descriptor can name
 
-	// Where what was looked for last stood in its row's body, from both ends.
+	// Where find last found bytes in a row's body, from both ends of the body.
 	fromStart, fromEnd int
 }
 
@@ -77,7 +77,8 @@ func (k *packer) describe(column int, d descriptor) {
 	*(*descriptor)(unsafe.Pointer(&k.dst[k.start+descriptorAt+4*column])) = d
 }
 
-// cold reports whether a field is read for an answer's items only.
+// cold reports whether a field is mostly read only for the items of an answer, and not by
+// filters and models.
 func (k *packer) cold(f int) bool {
 	switch field := &k.layout.fields[f]; {
 	case f == k.layout.body, field.Role != "" && field.Role != "type", field.Kind == Doubles, field.Kind == Strings:
@@ -103,8 +104,8 @@ func (k *packer) field(f int) {
 	k.describe(k.layout.nullWords+f, d)
 }
 
-// refers reports whether a column of strings is kept as references: if any is
-// long, or if they are names that stand in the body anyway.
+// refers reports whether a column of strings is kept as references into the heap: if any is
+// long, or if they are ids, which are parts of the body anyway.
 func (k *packer) refers(f int) bool {
 	var long, different uint64
 	words := k.Column(f)
@@ -122,8 +123,8 @@ func (k *packer) refers(f int) bool {
 	return false
 }
 
-// placeBodies copies the bodies, in order, so that what refers to them can
-// count from where they begin.
+// placeBodies copies the bodies to the heap, in order, and keeps where each begins. If
+// bodies are not kept as references, all count as beginning at 0.
 func (k *packer) placeBodies() {
 	k.bodies = k.bodies[:0]
 	body := k.layout.body
@@ -137,7 +138,8 @@ func (k *packer) placeBodies() {
 	}
 }
 
-// room appends n bytes at a multiple of align, and returns where.
+// room appends n zero bytes to dst at a multiple of align, and returns their offset from
+// start.
 func (k *packer) room(n, align int) (off int) {
 	off = (len(k.dst) - k.start + align - 1) &^ (align - 1)
 	k.dst = slices.Grow(k.dst, off+n+k.start-len(k.dst))
@@ -156,9 +158,9 @@ func (k *packer) located(e encoding, off int) descriptor {
 	return descriptor(e) | descriptor(off/unit)<<8
 }
 
-// numbers writes words in the encoding that takes the fewest bytes. The bytes
-// of a string stay together, since [Packed.StringAt] points at them: of it no
-// word is kept as a difference, nor in one byte.
+// numbers writes words in the encoding that takes the fewest bytes. [Packed.StringAt]
+// points at the bytes of a string within its word, so no word of a string is kept as a
+// difference, nor in one byte.
 func (k *packer) numbers(words []uint64, kind Kind) descriptor {
 	if len(words) == 0 {
 		return 0
@@ -213,7 +215,8 @@ func (k *packer) numbers(words []uint64, kind Kind) descriptor {
 	return k.encode(best, words, least, index)
 }
 
-// encode writes words in an encoding.
+// encode writes words in an encoding. least is the least word, for offset8 to offset32;
+// index has the different words, for indexed.
 func (k *packer) encode(e encoding, words []uint64, least uint64, index []uint64) descriptor {
 	rows := len(words)
 	switch e {
@@ -250,7 +253,7 @@ func (k *packer) encode(e encoding, words []uint64, least uint64, index []uint64
 	return k.located(indexed, off)
 }
 
-// put writes words in a width.
+// put writes words at off, width bytes each.
 func (k *packer) put(off int, words []uint64, width int) {
 	b := unsafe.Pointer(&k.dst[k.start+off])
 	for i, w := range words {
@@ -267,7 +270,7 @@ func (k *packer) put(off int, words []uint64, width int) {
 	}
 }
 
-// widthOf returns how many bytes hold 0 to most: 1, 2, 4 or 8.
+// widthOf returns how many bytes a number from 0 to most needs: 1, 2, 4 or 8.
 func widthOf(most uint64) int {
 	switch {
 	case most <= math.MaxUint8:
@@ -289,14 +292,14 @@ func isFloat32(w uint64) bool {
 	return math.Float64bits(float64(float32(math.Float64frombits(w)))) == w
 }
 
-// isInt8 reports whether the double of these bits is a whole number from -128 to 127.
-// -0 is none: an int8 has one zero.
+// isInt8 reports whether the double of these bits is a whole number from -128 to 127. It is
+// false for -0: an int8 has only one zero.
 func isInt8(w uint64) bool {
 	x := math.Float64frombits(w)
 	return x >= math.MinInt8 && x <= math.MaxInt8 && math.Float64bits(float64(int8(x))) == w
 }
 
-// maxIndexed is how many different words an indexed column has at most.
+// maxIndexed is the most different words that an indexed column may have.
 const maxIndexed = 32
 
 // distinct appends the different words to dst, none if there are too many.

@@ -10,24 +10,23 @@ import (
 	"unsafe"
 )
 
-// Packed is the rows of a slab in a few relocatable bytes without pointers,
-// which never change: a cache keeps timelines so. See [Pack].
+// Packed is the rows of a slab in a few bytes, which have no pointers, may be moved and
+// never change. A cache keeps timelines in this form. See [Pack].
 //
 //	header        layout, rows, oldest and newest time: most windows of time
 //	              are decided here
 //	descriptors   4 bytes a column: its encoding, and where it is
 //	columns       the time, then what filters and models read, then what
 //	              only an answer's items need
-//	heap          the records' bodies, and what of long strings and lists is
-//	              not within them
+//	heap          the records' bodies, and those long strings and lists that
+//	              are not parts of a body
 //
-// A column takes as few bytes a row as its values allow: none where all are
-// equal, one where there are few different ones, else the width of their
-// range. A long string, and a list, is where in the row's body it stands: an
-// Avro body has floats and doubles one after the other, and strings behind
-// their lengths.
+// A column takes as few bytes a row as its values allow: none if all are equal, one if
+// there are few different ones, else the width of their range. A long string or a list is
+// kept as its place in the row's body. An Avro body has it in the same form: floats and
+// doubles one after the other, and strings behind their lengths.
 //
-// A Packed is the address of its bytes. Who made them says how long they stay.
+// A Packed is the address of its bytes. They stay valid for as long as their maker says.
 type Packed struct{ at unsafe.Pointer }
 
 // header begins the bytes.
@@ -35,40 +34,40 @@ type header struct {
 	layout, rows   uint32
 	oldest, newest int64
 	heap, size     uint32 // where the heap begins and ends
-	hot            uint32 // where the columns end that filters and models read
+	hot            uint32 // where the columns end that filters and models read; cold ones follow
 	_              uint32
 }
 
 const headerBytes = int(unsafe.Sizeof(header{}))
 
-// descriptor is an encoding in the low byte, and above it the offset of the
-// column's bytes in units of 4, or the value of a small constant.
+// descriptor has the encoding of a column in the low byte. Above it is the offset of the
+// column's bytes, in units of 4, or the value of a small constant.
 type descriptor uint32
 
 const (
-	unit         = 4
-	maxUnits     = 1<<24 - 1
-	maxSmall     = 1<<24 - 1
-	descriptorAt = headerBytes // of the first column: those of null bits go before those of fields
+	unit         = 4           // bytes
+	maxUnits     = 1<<24 - 1   // the greatest offset in a descriptor
+	maxSmall     = 1<<24 - 1   // the greatest value in a descriptor
+	descriptorAt = headerBytes // where the first descriptor is: columns of null bits come before those of fields
 )
 
 // encoding is how a column's words are kept.
 type encoding uint8
 
 const (
-	small    encoding = iota // all are the value in the descriptor
-	constant                 // all are the word there
-	narrow8                  // a byte each
-	narrow16
-	narrow32
-	wide     // as they are
-	offset8  // the least, then what each is above it
-	offset16 //
-	offset32 //
-	float32s // doubles that a float32 holds
-	indexed  // a byte each that counts in the words behind: [at, at+rows), up to 8, words
-	texts    // two descriptors: where each string stands, and its length
-	lists    // three: the same of lists; the length is in items of doubles, in bytes of strings; then the bytes of an item of doubles
+	small    encoding = iota // all words are the value in the descriptor
+	constant                 // all words are the one there
+	narrow8                  // 1 byte a word
+	narrow16                 // 2 bytes
+	narrow32                 // 4 bytes
+	wide                     // words as they are
+	offset8                  // the least word, then 1 byte a word: its difference from the least
+	offset16                 // the same with 2 bytes
+	offset32                 // the same with 4 bytes
+	float32s                 // doubles that a float32 holds exactly, 4 bytes each
+	indexed                  // 1 byte a word, padded to a multiple of 8: its index in the different words, which follow
+	texts                    // three descriptors: where each string is, its length in bytes, and 0
+	lists                    // three: where each list is; its length, in items of doubles or in bytes of strings; the bytes of an item of doubles
 )
 
 func (p Packed) head() *header { return (*header)(p.at) }
@@ -92,17 +91,19 @@ func (p Packed) Len() int { return int(p.head().rows) }
 // Size returns the number of bytes.
 func (p Packed) Size() int { return int(p.head().size) }
 
-// Hot returns how many bytes there are up to what only an answer's items need.
+// Hot returns how many bytes there are before the columns that only an answer's items need.
 func (p Packed) Hot() int { return int(p.head().hot) }
 
 // Layout returns the layout of the rows.
 func (p Packed) Layout() *Layout { return (*layouts.byID.Load())[p.head().layout] }
 
-// Times returns the time of the first and of the last row, as the column of
-// the role "time" has them; 0 where there is no such column, or no row.
+// Times returns the times of the first and of the last row, in milliseconds since the
+// epoch, as the column of the role "time" has them; 0 if there is no such column, or no
+// row.
 func (p Packed) Times() (oldest, newest int64) { return p.head().oldest, p.head().newest }
 
-// FirstAt returns the first row at t or later. Times ascend.
+// FirstAt returns the first row whose time is t or later; Len if there is none. Times
+// ascend.
 func (p Packed) FirstAt(t int64) int {
 	if h := p.head(); h.rows == 0 || t <= h.oldest {
 		return 0
@@ -121,9 +122,9 @@ func (p Packed) FirstAt(t int64) int {
 	return sort.Search(p.Len(), func(i int) bool { return int64(p.value(d, i)) >= t })
 }
 
-// firstAt returns the first of n times, kept as what they are above a base, that
-// is t or later. What it looks at next is chosen without a branch: where a window
-// ends in a timeline cannot be predicted.
+// firstAt returns the first of n times that is t or later; they are kept as differences
+// from a base. It chooses what to look at next without a branch, since a processor cannot
+// predict where a window ends in a timeline.
 func firstAt[T uint8 | uint16 | uint32](b unsafe.Pointer, n int, base, t int64) (lo int) {
 	for n > 1 {
 		half := n / 2
@@ -139,7 +140,7 @@ func firstAt[T uint8 | uint16 | uint32](b unsafe.Pointer, n int, base, t int64) 
 	return lo
 }
 
-// column returns the descriptor of a field; of null bits it is [Packed.nulls].
+// column returns the descriptor of a field. [Packed.nulls] returns that of its null bits.
 func (p Packed) column(l *Layout, field int) *descriptor { return p.descriptor(l.nullWords + field) }
 
 func (p Packed) descriptor(i int) *descriptor {
@@ -151,17 +152,18 @@ func (d descriptor) encoding() encoding { return encoding(d) }
 // bytes returns where the column's bytes are.
 func (p Packed) bytes(d descriptor) unsafe.Pointer { return unsafe.Add(p.at, int(d>>8)*unit) }
 
+// at returns the i-th T of those that begin at b.
 func at[T any](b unsafe.Pointer, i int) T {
 	var zero T
 	return *(*T)(unsafe.Add(b, i*int(unsafe.Sizeof(zero))))
 }
 
-// indexedWords returns the words of an indexed column.
+// indexedWords returns where the different words of an indexed column begin.
 func indexedWords(b unsafe.Pointer, rows int) unsafe.Pointer {
 	return unsafe.Add(b, (rows+7)&^7)
 }
 
-// value returns one word of a column that is not of references.
+// value returns the word that a row has in a column that is not of texts or lists.
 func (p Packed) value(d descriptor, row int) uint64 {
 	if d.encoding() == small {
 		return uint64(d >> 8)
@@ -192,8 +194,8 @@ func (p Packed) value(d descriptor, row int) uint64 {
 	panic("column: not a column of words")
 }
 
-// widen writes the words of rows [lo, lo+len(dst)) of a column that is not of
-// references.
+// widen writes the words of rows [lo, lo+len(dst)) of a column that is not of texts or
+// lists.
 func (p Packed) widen(dst []uint64, d descriptor, lo int) {
 	if len(dst) == 0 {
 		return
@@ -240,6 +242,7 @@ func fill(dst []uint64, w uint64) {
 	}
 }
 
+// add writes the words that are kept as differences of type T from base, from row lo on.
 func add[T uint8 | uint16 | uint32](dst []uint64, b unsafe.Pointer, lo int, base uint64) {
 	var zero T
 	src := unsafe.Slice((*T)(unsafe.Add(b, lo*int(unsafe.Sizeof(zero)))), len(dst))
@@ -256,19 +259,19 @@ func (p Packed) Null(field, row int) bool {
 	return p.value(p.nulls(field), row)&(1<<(field%64)) != 0
 }
 
-// Word returns the word of a value that is no reference: neither a string nor
-// a list.
+// Word returns the word of a value that is neither a string nor a list.
 func (p Packed) Word(field, row int) uint64 { return p.value(*p.column(p.Layout(), field), row) }
 
-// reference is where in the heap a string or a list stands.
+// reference is where in the heap a string or a list is. n is its length: in items for a
+// list of doubles, else in bytes.
 type reference struct{ off, n uint32 }
 
-// references returns the descriptors that a column of references is made of.
+// references returns the three descriptors of a column of texts or lists.
 func (p Packed) references(l *Layout, field int) *[3]descriptor {
 	return (*[3]descriptor)(p.bytes(*p.column(l, field)))
 }
 
-// reference returns where the value of a column of references stands.
+// reference returns where a row's value in a column of texts or lists is.
 func (p Packed) reference(l *Layout, field, row int) reference {
 	parts := p.references(l, field)
 	r := reference{uint32(p.value(parts[0], row)), uint32(p.value(parts[1], row))}
@@ -281,7 +284,8 @@ func (p Packed) reference(l *Layout, field, row int) reference {
 // bodyAt returns where in the heap a row's body begins.
 func (p Packed) bodyAt(l *Layout, row int) uint32 { return uint32(p.value(p.bodies(l), row)) }
 
-// bodies returns the descriptor of where rows' bodies begin.
+// bodies returns the descriptor of the column that says where rows' bodies begin. It is 0
+// throughout if bodies are not kept as texts.
 func (p Packed) bodies(l *Layout) descriptor {
 	if l.body >= 0 && p.column(l, l.body).encoding() == texts {
 		return p.references(l, l.body)[0]
@@ -289,15 +293,15 @@ func (p Packed) bodies(l *Layout) descriptor {
 	return descriptor(small)
 }
 
-// inline returns the word of a string of up to 7 bytes.
+// inline returns the word of a string of up to 7 bytes that is in the heap.
 func (p Packed) inline(r reference) uint64 {
 	var b [8]byte
 	copy(b[:], p.slice(r.off, r.n))
 	return ShortWord(binary.LittleEndian.Uint64(b[:]), int(r.n))
 }
 
-// slice returns bytes of the heap. None have no address, which might be that
-// of what follows.
+// slice returns n bytes of the heap; nil for 0, since a pointer to no bytes might be one
+// to what follows the heap.
 func (p Packed) slice(off, n uint32) []byte {
 	if n == 0 {
 		return nil
@@ -335,7 +339,7 @@ func (p Packed) StringAt(field, row int) string {
 	panic("column: not a column of strings")
 }
 
-// inlineAt returns the string of a word of which the bytes stand at b.
+// inlineAt returns the inline string of the word w, which is in memory at b.
 func inlineAt(b unsafe.Pointer, w uint64) string {
 	if littleEndian {
 		return unsafe.String((*byte)(unsafe.Add(b, 1)), int(w&0xff))
@@ -350,7 +354,7 @@ func (p Packed) BytesAt(field, row int) []byte {
 	return unsafe.Slice(unsafe.StringData(v), len(v))
 }
 
-// ListAt returns the list of doubles of a value, where it stands.
+// ListAt returns the list of doubles of a value, without copying it.
 func (p Packed) ListAt(field, row int) List { return p.list(p.Layout(), field, row) }
 
 func (p Packed) list(l *Layout, field, row int) List {
@@ -381,14 +385,14 @@ func (p Packed) strings(dst []string, l *Layout, field, row int) []string {
 	return appendItems(dst, p.slice(r.off, r.n))
 }
 
-// layouts numbers the layouts that were packed. They come from schemas, which
-// are few and stay.
+// layouts has the layouts that were packed; a Packed names its layout by its index here.
+// Layouts come from schemas, which are few and stay, so none is ever removed.
 var layouts struct {
 	sync.Mutex
 	byID atomic.Pointer[[]*Layout]
 }
 
-// number returns the layout's place in layouts.
+// number returns the layout's index in layouts, to which it adds the layout if necessary.
 func (l *Layout) number() uint32 {
 	if n := l.packed.Load(); n != 0 {
 		return n - 1

@@ -8,9 +8,9 @@ import (
 	"unsafe"
 )
 
-// This file packs what stands in the heap: strings and lists.
+// This file packs what is kept in the heap: strings and lists.
 
-// texts writes a column of strings that stand in the heap.
+// texts writes a column of strings that are kept in the heap.
 func (k *packer) texts(f int) descriptor {
 	k.begin()
 	for row, w := range k.Column(f) {
@@ -20,12 +20,13 @@ func (k *packer) texts(f int) descriptor {
 	return k.references(texts, 0)
 }
 
-// begin begins a column of references.
+// begin begins a column of texts or lists.
 func (k *packer) begin() {
 	k.offs, k.lens, k.fromStart, k.fromEnd = k.offs[:0], k.lens[:0], 0, 0
 }
 
-// references writes where what was placed stands.
+// references writes the column of what was placed since begin: where each value is, and its
+// length. width is the bytes of an item of doubles, else 0.
 func (k *packer) references(e encoding, width int) descriptor {
 	if !slices.ContainsFunc(k.lens, func(n uint64) bool { return n > 0 }) {
 		return descriptor(small)
@@ -36,8 +37,9 @@ func (k *packer) references(e encoding, width int) descriptor {
 	return k.located(e, parts)
 }
 
-// placeText returns where a string stands, counted from where the row's body
-// begins, and its length. What is not within the body is copied.
+// placeText returns where a string is in the heap, counted from where the row's body
+// begins, and its length. A string that is not part of the body is copied. The body
+// itself counts from the beginning of the heap.
 func (k *packer) placeText(f, row int, w uint64) (off, n uint64) {
 	l := k.layout
 	if f == l.body {
@@ -66,8 +68,8 @@ func (k *packer) body(row int) uint64 {
 	return k.Word(k.layout.body, row)
 }
 
-// place returns where bytes stand, and how many: within the row's body if they
-// do, otherwise copied.
+// place returns where bytes are in the heap, counted from where the row's body begins,
+// and how many. If they are not part of the body, it copies them.
 func (k *packer) place(row int, b []byte) (off, n uint64) {
 	if body := k.body(row); !IsInline(body) {
 		if i := k.find(k.ref(body), b); i >= 0 {
@@ -77,8 +79,9 @@ func (k *packer) place(row int, b []byte) (off, n uint64) {
 	return k.copied(row, b), uint64(len(b))
 }
 
-// find returns where b stands in a body, or -1. Records of a schema have a field
-// at about the same place, seen from one end or the other.
+// find returns where b is in a body, or -1. It first looks where it last found something,
+// since records of a schema have a field at about the same place, counted from one end or
+// the other.
 func (k *packer) find(body, b []byte) int {
 	for _, at := range [...]int{k.fromStart, len(body) - k.fromEnd} {
 		if at >= 0 && at+len(b) <= len(body) && bytes.Equal(body[at:at+len(b)], b) {
@@ -93,6 +96,8 @@ func (k *packer) find(body, b []byte) int {
 	return at
 }
 
+// copied copies bytes to the heap, and returns where they are, counted from where the
+// row's body begins. That may be negative, and wraps around.
 func (k *packer) copied(row int, b []byte) (off uint64) {
 	off = uint64(len(k.heap)) - k.bodies[row]
 	k.heap = append(k.heap, b...)
@@ -122,7 +127,7 @@ func (k *packer) list(w uint64) []byte {
 	return k.ref(w)
 }
 
-// placeItems places the list that was made, of a length.
+// placeItems places the list in k.item, whose length is to be kept as length.
 func (k *packer) placeItems(row, length int) {
 	var off uint64
 	if length > 0 {
@@ -131,8 +136,9 @@ func (k *packer) placeItems(row, length int) {
 	k.offs, k.lens = append(k.offs, off), append(k.lens, uint64(length))
 }
 
-// doubles writes a column of lists of doubles, in the fewest bytes an item that hold
-// all items exactly, unless the bodies have them in more already.
+// doubles writes a column of lists of doubles. All items get the same width, which holds
+// them exactly, and for which the fewest bytes must be copied: bodies have some widths
+// already.
 func (k *packer) doubles(f int) descriptor {
 	before := len(k.heap)
 	exact := k.width(f)
@@ -158,7 +164,7 @@ func (k *packer) doubles(f int) descriptor {
 	return k.references(lists, best)
 }
 
-// width returns how many bytes hold each item of a column of lists: 1, 4 or 8.
+// width returns how many bytes hold every item of a column of lists exactly: 1, 4 or 8.
 func (k *packer) width(f int) int {
 	width := 1
 	for _, w := range k.Column(f) {
@@ -174,7 +180,7 @@ func (k *packer) width(f int) int {
 	return width
 }
 
-// placeDoubles places the lists of a column with a number of bytes an item.
+// placeDoubles places the lists of a column with width bytes an item.
 func (k *packer) placeDoubles(f, width int) {
 	k.begin()
 	for row, w := range k.Column(f) {

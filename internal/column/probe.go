@@ -8,12 +8,11 @@ import (
 	"github.com/millrace/millrace/internal/ahead"
 )
 
-// Probe is a list that the lists of many rows are compared with, one after the other:
-// a viewer's taste, say.
+// Probe is a list that is compared with the lists of many rows, such as a viewer's taste.
 //
-// The sum of products of two lists is defined as that of float64s from the first item
-// on, each product rounded before it is added; it begins with 0. So nothing here adds in
-// another order or without that rounding. Two ways are faster all the same:
+// The sum of products of two lists is defined as a sum of float64s from the first item
+// on. It begins with 0, and each product is rounded before it is added. So nothing here
+// adds in another order or without that rounding. Two ways are faster all the same:
 //
 //   - Sums of several rows side by side: an addition waits for the one before it only
 //     within its row.
@@ -25,19 +24,20 @@ import (
 //     no addition, whatever zeros are added.
 type Probe struct {
 	items   []float64
-	whole   []int16 // the items, where all are int16s, and a block for the kernel; see Set
-	square  float64
-	squared bool // square is known
+	whole   []int16 // the items if all are int16s, and perhaps a block for the assembly, see Set; else empty
+	square  float64 // see Square
+	squared bool    // square is known
 }
 
-// A block is how many small whole numbers the kernels multiply at once. They count in
-// int32s: lists of up to mostWhole items come to less than 2^31.
+// A block is how many small whole numbers the assembly multiplies at once. It adds in
+// int32s: a product is at most 2^22, so the sum over a list of up to mostWhole items is
+// below 2^31.
 const (
 	block     = 16
 	mostWhole = 1<<31/(1<<22) - 1
 )
 
-// Set makes items those of the probe, which copies them.
+// Set gives the probe a copy of items.
 func (p *Probe) Set(items []float64) {
 	p.items, p.whole, p.squared = append(p.items[:0], items...), p.whole[:0], false
 	for _, x := range items {
@@ -48,8 +48,9 @@ func (p *Probe) Set(items []float64) {
 		p.whole = append(p.whole, int16(x))
 	}
 	if n := len(items); n >= block {
-		// What is behind the last whole block is read with what is before it, to make a
-		// block: it counts, and that does not.
+		// The assembly reads the items behind the last whole block as part of the block
+		// that ends with the last item. In the copy of that block that follows here, the
+		// items that were counted already are 0.
 		p.whole = append(p.whole, p.whole[n-block:]...)
 		clear(p.whole[n : n+block-n%block])
 	}
@@ -70,18 +71,18 @@ func (p *Probe) Square() float64 {
 }
 
 // Dots writes the sum of the products of each list's items and the probe's. It is NaN
-// for lists of another length, and if there are no items.
+// for lists of another length, and if the probe has no items.
 func (p *Probe) Dots(dst []float64, lists []List) { p.sum(dst, lists, products) }
 
 // Squares writes the sum of the squares of each list's items. It is NaN for lists of
-// another length than the probe's, and if there are no items.
+// another length than the probe's, and if the probe has no items.
 func (p *Probe) Squares(dst []float64, lists []List) { p.sum(dst, lists, squares) }
 
-// Differences writes the sum of the squares of what each list's items and the probe's
-// differ by. It is NaN for lists of another length, and if there are no items.
+// Differences writes the sum of the squares of the differences between each list's items
+// and the probe's. It is NaN for lists of another length, and if the probe has no items.
 func (p *Probe) Differences(dst []float64, lists []List) { p.sum(dst, lists, differences) }
 
-// summed is what a sum is of.
+// summed says what a sum is of.
 type summed uint8
 
 const (
@@ -93,12 +94,14 @@ const (
 // group is lists of one width that are summed side by side.
 type group struct {
 	lists [groupLists]List
-	at    [groupLists]int // in dst
-	n     int
+	at    [groupLists]int // where the sums go in dst
+	n     int             // how many lists there are
 }
 
+// groupLists is how many lists a group has room for.
 const groupLists = 8
 
+// sum writes the sum of each list to dst; len(dst) is at least len(lists).
 func (p *Probe) sum(dst []float64, lists []List, of summed) {
 	n := len(p.items)
 	whole := of == squares || len(p.whole) > 0 && (of == products || n <= mostDifferent)
@@ -128,12 +131,13 @@ func (p *Probe) sum(dst []float64, lists []List, of summed) {
 	}
 }
 
-// mostDifferent is how many small whole numbers and int16s may differ and be summed as
-// integers: less than 2^16 by less than 2^16 so often come to less than 2^53.
+// mostDifferent is how many items lists of small whole numbers may have so that their
+// squared differences are summed as integers: each is below 2^32, and so many of them
+// come to less than 2^53.
 const mostDifferent = 1 << 20
 
-// wholes is sumWhole of anything: (a-b)^2 is a^2 - 2ab + b^2, of whole numbers also after
-// they are summed.
+// wholes is sumWhole for differences, too. It works them out as sums of a², -2ab and b²:
+// with whole numbers that is exact.
 func (p *Probe) wholes(dst []float64, lists []List, of summed) int {
 	if of != differences {
 		return p.sumWhole(dst, lists, of)
@@ -148,14 +152,14 @@ func (p *Probe) wholes(dst []float64, lists []List, of summed) int {
 	return n
 }
 
-// ahead asks for the items, which are read soon.
+// ahead asks the processor to fetch the items, which are read soon.
 func (l *List) ahead() {
 	const line, mostLines = 64, 32
 	ahead.Lines(l.at, min(int(l.n)*int(l.width)/line+1, mostLines))
 }
 
-// sumWhole sums as integers the first lists, of small whole numbers and as long as the
-// probe, and returns how many these are.
+// sumWhole sums as integers the lists up to the first that is not of small whole numbers,
+// or not as long as the probe. It returns how many it summed.
 func (p *Probe) sumWhole(dst []float64, lists []List, of summed) int {
 	switch n := len(p.items); {
 	case !hasAVX2 || n < block || n > mostWhole:
@@ -167,7 +171,7 @@ func (p *Probe) sumWhole(dst []float64, lists []List, of summed) int {
 	}
 }
 
-// behind[n:] are the masks of a block of which the last n count.
+// behind[n:] is the mask of a block of which only the last n items count.
 var behind = [2 * block]int16{block: -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1}
 
 func (p *Probe) sumWholePortably(dst []float64, lists []List, of summed) int {
@@ -212,14 +216,14 @@ func (p *Probe) sumGroup(dst []float64, g *group, of summed) {
 	for i, at := range g.at[:g.n] {
 		dst[at] = sums[i]
 	}
-	*g = group{} // which points at no row any more
+	*g = group{} // so that it keeps no rows alive
 }
 
-// canSlide tells whether the processor reads numbers at any address, as lists stand. It
-// is false in tests of those that do not.
+// canSlide tells whether the processor reads numbers at any address: lists are not aligned.
+// Tests set it to false, to test the code for other processors.
 var canSlide = runtime.GOARCH == "amd64" || runtime.GOARCH == "arm64"
 
-// sumPortably adds what is of the items from one on.
+// sumPortably adds to sums what the items from index from on contribute.
 func (g *group) sumPortably(sums *[groupLists]float64, items []float64, from int, of summed) {
 	for half := 0; half < g.n; half += 4 {
 		four, lists := (*[4]float64)(sums[half:]), (*[4]List)(g.lists[half:])

@@ -2,25 +2,27 @@ package column
 
 import "golang.org/x/sys/cpu"
 
-// hasAVX2 tells whether the processor has what the kernels are made of. It is false in
-// tests of plain Go.
+// hasAVX2 tells whether the processor has AVX2, which the assembly needs. Tests of the
+// plain Go code set it to false.
 var hasAVX2 = cpu.X86.HasAVX2
 
-// wholeProducts writes the sums of the products of small whole numbers and those at
-// whole, and returns how many lists come before the first that has another width than 1
-// or other than n items, which are at least a block and at most mostWhole. Behind the
-// items at whole is a block for those behind the last whole block; see [Probe.Set].
+// wholeProducts writes, for each list of small whole numbers, the sum of its products
+// with the numbers at whole. It stops at the first list whose width is not 1 or that has
+// not n items, and returns how many come before it. n is at least a block and at most
+// mostWhole. One more block follows the n numbers at whole, for the items behind the last
+// whole block; see [Probe.Set].
 //
 //go:noescape
 func wholeProducts(dst *float64, lists *List, rows int, whole *int16, n int) int
 
-// wholeSquares is wholeProducts of the lists and themselves. At mask is the mask of the
-// block that ends with the last item.
+// wholeSquares is wholeProducts of the lists with themselves. mask points to the mask of
+// the block that ends with the last item, see behind.
 //
 //go:noescape
 func wholeSquares(dst *float64, lists *List, rows int, mask *int16, n int) int
 
-// sumEight adds up what is of the first n items, a multiple of 4.
+// sumEight adds to sums what the first n items contribute; n is a multiple of 4. width is
+// that of the lists, and items are the probe's.
 func sumEight(sums *[groupLists]float64, lists *[groupLists]List, items *float64, n, width int, of summed) {
 	switch of {
 	case products:
@@ -41,7 +43,7 @@ func sumEight(sums *[groupLists]float64, lists *[groupLists]List, items *float64
 		default:
 			differencesInt8(sums, lists, items, n)
 		}
-	default: // of small whole numbers they are integers
+	default: // squares of small whole numbers are summed as integers, by wholeSquares
 		if width == 8 {
 			squaresDouble(sums, lists, n)
 		} else {

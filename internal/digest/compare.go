@@ -1,12 +1,12 @@
-// Package digest compares the replicas of partitions, finds those that are not
-// what their log makes of a replica, and has them replaced.
+// Package digest compares the replicas of partitions, finds those that do not have what their
+// log says, and has them made anew.
 //
-// Replicas are masters all, and none of them knows that it is wrong. What shows
-// it is that two have been at one offset of one log with different digests.
-// Where most of three or more agree, the others are wrong. Of two, digests do
-// not tell which: then the stream is made anew from the log, or from a backup
-// that both agree with, and that decides. Where neither is there, nobody is
-// taken out, and a person decides.
+// No replica leads the others, and none knows that it is wrong. It shows when two replicas
+// have had different digests at the same offset of the same log. A digest is a checksum of all
+// that a replica has of a stream (content or features). If more than half of the replicas have
+// one digest, the others are wrong. Otherwise, as with two, a node makes the stream anew from
+// the log, or from a backup that both agree with, and the digest of that decides. If that is
+// not possible, no replica is taken out of service, and a person decides.
 package digest
 
 import (
@@ -25,27 +25,28 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
-// Dial returns a client of a node. Who gives it closes its connections.
+// Dial returns a client of a node. The caller that provides the function closes the
+// connections.
 type Dial func(topology.Node) (nodev1.NodeServiceClient, error)
 
 // Difference is a partition whose replicas differ in one stream.
 type Difference struct {
 	Partition millrace.Partition
 	Stream    kafka.Stream
-	Offset    millrace.Offset            // the newest that tells most
-	Digests   map[millrace.NodeID]uint64 // there, of those that have been there
-	// Wrong are those that differ from what should be, and Right is one that
-	// does not; both are empty where digests do not tell.
+	Offset    millrace.Offset            // the offset at which they are compared: see judge
+	Digests   map[millrace.NodeID]uint64 // the digests there, of the replicas that have been there
+	// Wrong are the nodes whose digest is not the right one, and Right is one node that has
+	// it. Both are empty if it is not known which digest is right.
 	Wrong []millrace.NodeID
 	Right millrace.NodeID
-	// Agreed is the newest offset known at which all of Digests were equal; -1
-	// is none.
+	// Agreed is the newest known offset before Offset at which all these nodes had the same
+	// digest; -1: none is known.
 	Agreed millrace.Offset
-	// Witness is what the stream was made anew from, where that decided.
+	// Witness says what the stream was made anew from, if that decided; "": it was not.
 	Witness string
 }
 
-// String says who differs, for people.
+// String says for people which nodes differ.
 func (d *Difference) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "partition %d: at %d of %s", d.Partition, d.Offset, d.Stream)
@@ -64,7 +65,7 @@ func (d *Difference) String() string {
 	return b.String()
 }
 
-// nodes returns who has been at the offset, by id.
+// nodes returns the nodes of Digests, sorted.
 func (d *Difference) nodes() []millrace.NodeID {
 	var all []millrace.NodeID
 	for id := range d.Digests {
@@ -74,16 +75,16 @@ func (d *Difference) nodes() []millrace.NodeID {
 	return all
 }
 
-// Trail is what a node tells of a replica.
+// Trail is the offsets that the replica of a node passed, and its digests there.
 type Trail struct {
 	Node millrace.NodeID
 	*nodev1.Trail
 }
 
-// Compare asks all nodes that are alive for the digests of their replicas, those
-// of backup nodes too, and returns the partitions whose replicas differ. Nodes
-// that do not answer are left out and named by the error; what the others tell
-// is compared all the same, and the partitions of the former are unseen.
+// Compare asks all nodes that are alive, backup nodes too, for the digests of their replicas,
+// and returns the partitions whose replicas differ. The error names the nodes that do not
+// answer. Their partitions are in unseen, and the replicas of the other nodes are compared all
+// the same.
 func Compare(ctx context.Context, m *topology.Map, dial Dial) (all []Difference, unseen topology.Set, err error) {
 	trails, mute, err := ask(ctx, m, dial)
 	for _, n := range mute {
@@ -98,14 +99,15 @@ func Compare(ctx context.Context, m *topology.Map, dial Dial) (all []Difference,
 	return all, unseen, err
 }
 
-// Trails asks all nodes that are alive for the digests of their replicas, of
-// some partitions or of all.
+// Trails asks all nodes that are alive for the digests of their replicas, of the partitions in
+// of, or of all if it is empty. The trails of a partition are in the order of nodes. The error
+// names the nodes that do not answer, and may come with the trails of the others.
 func Trails(ctx context.Context, m *topology.Map, dial Dial, of ...millrace.Partition) (map[millrace.Partition][]Trail, error) {
 	all, _, err := ask(ctx, m, dial, of...)
 	return all, err
 }
 
-// ask is Trails, and returns which nodes do not answer.
+// ask is Trails, and also returns the nodes that do not answer.
 func ask(ctx context.Context, m *topology.Map, dial Dial, of ...millrace.Partition) (all map[millrace.Partition][]Trail, mute []topology.Node, err error) {
 	req := &nodev1.DigestsRequest{}
 	for _, p := range of {
@@ -145,7 +147,8 @@ func ask(ctx context.Context, m *topology.Map, dial Dial, of ...millrace.Partiti
 	return all, mute, errors.Join(errs...)
 }
 
-// stream returns the offsets of a stream that the trail knows, and the digests.
+// stream returns the offsets of a stream that the replica passed, ascending, and its digests
+// there.
 func (t Trail) stream(s kafka.Stream) ([]int64, []uint64) {
 	at, digests := t.ContentAt, t.Content
 	if s == kafka.Features {
@@ -155,8 +158,8 @@ func (t Trail) stream(s kafka.Stream) ([]int64, []uint64) {
 	return at[:n], digests[:n]
 }
 
-// Judge says in which streams the replicas of a partition differ. Those of
-// different logs are not compared.
+// Judge returns the streams in which the replicas of a partition differ. Replicas of different
+// logs are not compared.
 func Judge(p millrace.Partition, trails []Trail) (all []Difference) {
 	byLog := map[string][]Trail{}
 	for _, t := range trails {
@@ -174,9 +177,9 @@ func Judge(p millrace.Partition, trails []Trail) (all []Difference) {
 	return all
 }
 
-// judge compares one stream of replicas of one log, at the newest of the
-// offsets that most of them have been at. One that differed and does no more,
-// because what differed was replaced since, is well.
+// judge compares one stream of the replicas of one log. It does so at the offset that the most
+// of them have passed, and of several such offsets at the newest. A replica that differed
+// before and is equal there counts as right: what differed has been replaced since.
 func judge(p millrace.Partition, s kafka.Stream, trails []Trail) (d Difference, differ bool) {
 	told := map[int64]map[millrace.NodeID]uint64{}
 	for _, t := range trails {
@@ -206,7 +209,7 @@ func judge(p millrace.Partition, s kafka.Stream, trails []Trail) (d Difference, 
 	return d, true
 }
 
-// groups counts who has which digest.
+// groups returns how many nodes have each digest.
 func groups(by map[millrace.NodeID]uint64) map[uint64]int {
 	all := map[uint64]int{}
 	for _, digest := range by {
@@ -215,7 +218,7 @@ func groups(by map[millrace.NodeID]uint64) map[uint64]int {
 	return all
 }
 
-// vote names those that differ from most, if most agree.
+// vote decides by the digest that more than half of the nodes have, if there is one.
 func (d *Difference) vote() {
 	for digest, n := range groups(d.Digests) {
 		if 2*n > len(d.Digests) {
@@ -224,7 +227,7 @@ func (d *Difference) vote() {
 	}
 }
 
-// decide names those whose digest is not the one that it should be.
+// decide sets Wrong and Right, where digest is the right one.
 func (d *Difference) decide(digest uint64) {
 	d.Wrong, d.Right = nil, ""
 	for _, id := range d.nodes() {

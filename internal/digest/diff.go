@@ -12,26 +12,26 @@ import (
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 )
 
-// Side is a replica that is read beside another.
+// Side is one of the two replicas that are read side by side.
 type Side struct {
 	Node   millrace.NodeID
 	Client nodev1.NodeServiceClient
 }
 
-// Delta is what two replicas do not have alike: one record of a timeline, or
-// features of one subject. A side that lacks it is nil.
+// Delta is one record of a timeline, or the features of one subject, that two replicas do not
+// have alike. Sides are in the order of the replicas; nil: that replica does not have it.
 type Delta struct{ Sides [2]*nodev1.Row }
 
-// Diff is what two replicas of a partition hold, at the same offsets.
+// Diff reads what two replicas of a partition have at the same offsets.
 type Diff struct {
-	At      *nodev1.Offsets
-	Digests [2]*nodev1.ReadPartitionResponse // of which content and features
+	At      *nodev1.Offsets                  // these offsets
+	Digests [2]*nodev1.ReadPartitionResponse // their digests there, of content and features
 	sides   [2]rows
 	cancel  context.CancelFunc
 }
 
-// Open has two replicas stand still for a moment at the same offsets, where both
-// begin to tell what they hold. Close it in the end.
+// Open begins to read two replicas. Each stops ingest for a moment at the same offsets, and
+// then sends what it has there. Close is to be called in the end.
 func Open(ctx context.Context, p millrace.Partition, sides [2]Side) (_ *Diff, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	d := &Diff{At: &nodev1.Offsets{}, cancel: cancel}
@@ -66,7 +66,7 @@ func Open(ctx context.Context, p millrace.Partition, sides [2]Side) (_ *Diff, er
 		}
 	}
 	for i := range d.sides {
-		if err := d.sides[i].stream.Send(&nodev1.ReadPartitionRequest{To: d.At}); err != nil && err != io.EOF { // EOF: recv has why
+		if err := d.sides[i].stream.Send(&nodev1.ReadPartitionRequest{To: d.At}); err != nil && err != io.EOF { // after EOF, recv returns the reason
 			return nil, fmt.Errorf("%s: %w", d.sides[i].node, err)
 		}
 	}
@@ -78,10 +78,11 @@ func Open(ctx context.Context, p millrace.Partition, sides [2]Side) (_ *Diff, er
 	return d, nil
 }
 
-// Close ends reading.
+// Close ends the reading.
 func (d *Diff) Close() { d.cancel() }
 
-// All ranges over what differs, in order. It holds a few rows at a time.
+// All yields what differs, in the order of rows. It has only a few rows in memory at a time. An
+// error ends it.
 func (d *Diff) All() iter.Seq2[Delta, error] {
 	return func(yield func(Delta, error) bool) {
 		a, b := &d.sides[0], &d.sides[1]
@@ -118,7 +119,7 @@ func (d *Diff) All() iter.Seq2[Delta, error] {
 	}
 }
 
-// compare orders rows as replicas tell them; nil is behind all.
+// compare compares two rows in the order in which replicas send them; nil comes after all.
 func compare(x, y *nodev1.Row) int {
 	switch {
 	case x == nil && y == nil:
@@ -132,21 +133,22 @@ func compare(x, y *nodev1.Row) int {
 }
 
 func orderInTimeline(x, y *nodev1.Row) int {
-	if x.Type == "" { // features: the key has the subject
+	if x.Type == "" { // features: one row for each key
 		return 0
 	}
 	return cmp.Or(cmp.Compare(y.TimeMs, x.TimeMs), cmp.Compare(x.Id, y.Id))
 }
 
-// rows is one replica's, a message at a time.
+// rows reads the rows of one replica, a message at a time.
 type rows struct {
 	node   millrace.NodeID
 	stream nodev1.NodeService_ReadPartitionClient
-	here   []*nodev1.Row
-	last   *nodev1.Row
-	ended  bool
+	here   []*nodev1.Row // received and not read yet
+	last   *nodev1.Row   // the last one that was read; nil: none was
+	ended  bool          // the stream has ended
 }
 
+// recv returns the next message, in which an end of the stream is an error.
 func (r *rows) recv() (*nodev1.ReadPartitionResponse, error) {
 	resp, err := r.stream.Recv()
 	if err == io.EOF {
@@ -158,7 +160,7 @@ func (r *rows) recv() (*nodev1.ReadPartitionResponse, error) {
 	return resp, nil
 }
 
-// head returns the next row, nil behind the last.
+// head returns the next row without taking it; nil after the last.
 func (r *rows) head() (*nodev1.Row, error) {
 	for len(r.here) == 0 && !r.ended {
 		resp, err := r.stream.Recv()
@@ -181,4 +183,5 @@ func (r *rows) head() (*nodev1.Row, error) {
 	return row, nil
 }
 
+// next takes the row that head returned.
 func (r *rows) next() { r.last, r.here = r.here[0], r.here[1:] }

@@ -20,7 +20,7 @@ import (
 // Decode reads a document in YAML into the struct that into points to, by the
 // names in its yaml tags. It refuses a field that the struct doesn't have and
 // one that stands twice, and returns every fault at once as an [Error]. An empty
-// document changes nothing.
+// document changes nothing. If there are faults, the struct may be filled in part.
 func Decode(src []byte, into any) error {
 	n, err := Parse(src)
 	if err != nil {
@@ -62,7 +62,7 @@ func (d *decoder) mismatch(n *Node, path, want string) {
 	d.faults.add(n.Line, n.Col, path, fmt.Sprintf("this is %s, and not %s", got, want), "")
 }
 
-// value reads n into v. Nothing leaves v as it is.
+// value reads n into v. A null value leaves v as it is.
 func (d *decoder) value(n *Node, v reflect.Value, path string) {
 	if n.Kind == Null {
 		return
@@ -83,7 +83,7 @@ func (d *decoder) value(n *Node, v reflect.Value, path string) {
 		})
 	case reflect.Slice:
 		d.list(n, v, path)
-	case reflect.Pointer: // what may be left out
+	case reflect.Pointer: // a value that may be left out: it stays nil then, and if there is a fault
 		x, before := reflect.New(v.Type().Elem()), len(d.faults.Faults)
 		if d.value(n, x.Elem(), path); len(d.faults.Faults) == before {
 			v.Set(x)
@@ -124,8 +124,8 @@ func (d *decoder) field(e Entry, v reflect.Value, path string) {
 	d.faults.add(e.Line, e.Col, path, "there is no such field", hint.Nearest(e.Key, slices.Sorted(maps.Keys(fields))))
 }
 
-// fieldsOf collects a struct's fields by their names in a document, and those
-// of the structs that are inline in it.
+// fieldsOf collects a struct's fields by their names in a document, including the fields
+// of structs that are inline in it.
 func fieldsOf(v reflect.Value, into map[string]reflect.Value) {
 	for i := range v.NumField() {
 		switch name, inline := Key(v.Type().Field(i)); {
@@ -137,8 +137,9 @@ func fieldsOf(v reflect.Value, into map[string]reflect.Value) {
 	}
 }
 
-// Key returns the name that a field of a struct has in a document, or whether
-// its own fields stand in its place. One that is in no document has neither.
+// Key returns the name that a field of a struct has in a document. inline reports that the
+// field is a struct whose own fields take its place; it then has no name. A field that no
+// document has is neither.
 func Key(f reflect.StructField) (name string, inline bool) {
 	name, options, _ := strings.Cut(f.Tag.Get("yaml"), ",")
 	switch {
@@ -170,8 +171,8 @@ func (d *decoder) duration(n *Node, v reflect.Value, path string) {
 	v.SetInt(int64(t))
 }
 
-// scalar reads a text, number or boolean. A field that is a text takes a
-// number as it is written.
+// scalar reads a text, number or boolean. A field of type string takes any scalar as it is
+// written.
 func (d *decoder) scalar(n *Node, v reflect.Value, path string) {
 	want := ""
 	if k := v.Kind(); k != reflect.String && (n.Kind == Int || n.Kind == Float) && octal(n.Text) {
@@ -204,7 +205,7 @@ func (d *decoder) scalar(n *Node, v reflect.Value, path string) {
 		switch {
 		case n.Kind != Int && n.Kind != Float:
 			want = "a number"
-		case err != nil || math.IsInf(f, 0) || math.IsNaN(f): // .nan and .inf are none that is read
+		case err != nil || math.IsInf(f, 0) || math.IsNaN(f): // YAML's .nan and .inf are not taken either: ParseFloat refuses them
 			want = "a finite number"
 		}
 		if want != "" {
@@ -219,15 +220,16 @@ func (d *decoder) scalar(n *Node, v reflect.Value, path string) {
 	}
 }
 
-// octal reports whether a number begins as those of YAML 1.1 that are octal,
-// and of YAML 1.2 are not.
+// octal reports whether a number begins with a 0 that makes it octal in YAML 1.1, but not
+// in YAML 1.2.
 func octal(text string) bool {
 	text = strings.TrimLeft(text, "+-")
 	return len(text) > 1 && text[0] == '0' && (text[1] >= '0' && text[1] <= '9' || text[1] == '_')
 }
 
-// Value is a value as encoding/json takes it: nil, a bool, a number, a string, a
-// []any or a map[string]any. What JSON has no number for, such as .inf, is a text.
+// Value returns the value in a form that encoding/json takes: nil, a bool, an int64, a
+// float64, a string, a []any or a map[string]any. A number that JSON cannot write, such
+// as .inf, is a string. A nil Node is nil.
 func (n *Node) Value() any {
 	if n == nil {
 		return nil

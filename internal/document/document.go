@@ -1,7 +1,7 @@
-// Package document reads what people and other processes write in YAML and JSON,
-// within bounds that hold before any of it is trusted: its bytes, its depth and its
-// values are counted, and nothing in it refers to something else. It is the only
-// package that knows a YAML library.
+// Package document reads what people and other processes write in YAML, of which JSON is
+// a part. It keeps to bounds before it trusts any of it: it counts bytes, depth and
+// values, and nothing in a document may refer to something else. It is the only package
+// that knows a YAML library.
 //
 // YAML is read without anchors, aliases, merge keys and tags: a few hundred
 // bytes of aliases stand for billions of values. Without them, what a document
@@ -28,7 +28,7 @@ const (
 	MaxBytes  = 512 << 10
 	MaxDepth  = 32      // of lists and mappings in one another
 	MaxValues = 1 << 15 // scalars, lists and mappings, keys included
-	maxMarks  = 1 << 16 // line ends, commas, colons, dashes and brackets, counted before the library reads any
+	maxMarks  = 1 << 16 // see marks; they are counted before the library reads anything
 )
 
 // Kind is what a value is.
@@ -55,8 +55,8 @@ type Node struct {
 	Kind      Kind
 	Line, Col int
 	Text      string  // of a scalar, without quotes
-	Quoted    bool    // a text in ' or "
-	Block     bool    // a text after | or >
+	Quoted    bool    // it is a text in ' or "
+	Block     bool    // it is a text after | or >
 	Items     []*Node // of a list
 	Entries   []Entry // of a mapping, in order; a key may stand twice
 }
@@ -68,8 +68,9 @@ type Entry struct {
 	Value     *Node
 }
 
-// Find returns where a field stands, by its path as faults name it, or the last
-// key before it that there is. The document itself begins in line 1.
+// Find returns where a field stands, by its path in the form of [Fault.Field]. If it is
+// not there, Find returns where the last part of the path is that is there; if there is
+// none, line and column 1. n may be nil.
 func (n *Node) Find(path string) (line, col int) {
 	line, col = 1, 1
 	for n != nil {
@@ -100,12 +101,13 @@ type Fault struct {
 	WayOut    string // what to write instead; may be empty
 }
 
-// Error is every fault of a document that could be found, in its order.
+// Error is the error of a document: its faults as far as they could be found, the first
+// maxFaults in the order of the document.
 type Error struct {
 	Faults []Fault
 }
 
-// Error renders a fault a line:
+// Error renders the faults, one a line:
 //
 //	line 3, column 1: windw: there is no such field; did you mean window?
 func (e *Error) Error() string {
@@ -126,7 +128,7 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// maxFaults bounds what an [Error] tells.
+// maxFaults bounds the faults of an [Error]; further ones are dropped.
 const maxFaults = 20
 
 func (e *Error) add(line, col int, field, detail, wayOut string) {
@@ -142,8 +144,8 @@ func (e *Error) orNil() error {
 	return e
 }
 
-// ReadFile reads a file that [Parse] or [Decode] shall read, and no more of it
-// than tells that it is too large.
+// ReadFile reads a file for [Parse] or [Decode]. It reads at most MaxBytes and one byte
+// more, by which these see that a file is too large.
 func ReadFile(name string) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -153,8 +155,9 @@ func ReadFile(name string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, MaxBytes+1))
 }
 
-// Parse reads the one document of a file in YAML. It returns nil for a file
-// that holds none, and an [Error] for what is not within the bounds.
+// Parse reads the one document of a file in YAML. It returns nil for a file without a
+// document. The error is an [Error]: of a file that is no YAML, is beyond the bounds, has
+// a second document, or has an anchor, an alias, a merge key or a tag.
 func Parse(src []byte) (n *Node, err error) {
 	faults := &Error{}
 	if len(src) > MaxBytes {
@@ -166,7 +169,7 @@ func Parse(src []byte) (n *Node, err error) {
 		return nil, faults
 	}
 	defer func() {
-		if r := recover(); r != nil { // documents arrive while a role serves
+		if r := recover(); r != nil { // the library may panic, and a role that serves must not end by a document
 			faults.add(1, 1, "", fmt.Sprintf("not YAML: %v", r), "")
 			n, err = nil, faults
 		}
@@ -184,7 +187,7 @@ func Parse(src []byte) (n *Node, err error) {
 			more = false
 		case err != nil:
 			return nil, syntax(src, err)
-		case second.Content[0].Tag != "!!null": // an empty one says nothing
+		case second.Content[0].Tag != "!!null": // an empty second document does no harm
 			faults.add(second.Content[0].Line, second.Content[0].Column, "", "a second document", "keep one document in a file")
 			more = false
 		}
@@ -197,7 +200,9 @@ func Parse(src []byte) (n *Node, err error) {
 	return n, nil
 }
 
-// marks counts what separates values: there is one value more than that at most.
+// marks counts the characters that separate values: line ends, commas, colons, opening
+// brackets, dashes and question marks. A document has at most one value more than it has
+// marks.
 func marks(src []byte) (n int) {
 	for _, c := range src {
 		switch c {
@@ -208,10 +213,11 @@ func marks(src []byte) (n int) {
 	return n
 }
 
-// syntaxLine is how the library says where a document breaks off.
+// syntaxLine matches an error of the library, which names the line where a document is
+// wrong.
 var syntaxLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?(?s:(.*))$`)
 
-// syntax makes a fault of the library's message, which knows the line alone.
+// syntax makes an [Error] of an error of the library, which names only the line.
 func syntax(src []byte, err error) error {
 	m := syntaxLine.FindStringSubmatch(err.Error())
 	if m == nil {
@@ -220,7 +226,7 @@ func syntax(src []byte, err error) error {
 	line, _ := strconv.Atoi(m[1])
 	lines := strings.Split(string(src), "\n")
 	if strings.HasPrefix(m[2], "did not find expected") {
-		line = breaksOff(lines, line+1, m[2]) // these count from 0, and tell where what they are within begins
+		line = breaksOff(lines, line+1, m[2]) // such errors count lines from 0, and name the line where the list or map around the fault begins
 	}
 	line = min(max(line, 1), len(lines))
 	text := lines[line-1]
@@ -238,8 +244,8 @@ func syntax(src []byte, err error) error {
 	return &Error{[]Fault{{line, len([]rune(text[:at])) + 1, "", "not YAML: " + m[2], wayOut}}}
 }
 
-// breaksOff returns the first line up to which a document has a fault that the library
-// tells at the line where the list or map around it begins.
+// breaksOff returns the line of a fault for which the library names the line (begins) of
+// the list or map around it: the document up to that line is the shortest with the fault.
 func breaksOff(lines []string, begins int, message string) int {
 	has := func(n int) bool {
 		var root yaml.Node
@@ -248,13 +254,13 @@ func breaksOff(lines []string, begins int, message string) int {
 	}
 	begins = min(max(begins, 1), len(lines))
 	at := begins + sort.Search(len(lines)-begins, func(i int) bool { return has(begins + i) })
-	if !has(at) { // it is not told of a part
+	if !has(at) { // no part of the document has this fault
 		return begins
 	}
 	return at
 }
 
-// reader turns the library's nodes into ours, and counts them.
+// reader turns the library's nodes into Nodes, and counts them.
 type reader struct {
 	faults *Error
 	values int
@@ -265,7 +271,7 @@ func (r *reader) fault(n *yaml.Node, detail, wayOut string) {
 	r.faults.add(n.Line, n.Column, "", detail, wayOut)
 }
 
-// node reads a value at a depth, the document's own being 1.
+// node reads a value at a depth; the depth of the document itself is 1.
 func (r *reader) node(n *yaml.Node, depth int) *Node {
 	out := &Node{Line: n.Line, Col: n.Column}
 	if r.values++; r.values > MaxValues || depth > MaxDepth {
@@ -309,7 +315,8 @@ func (r *reader) beyond(n *yaml.Node, depth int) {
 	r.fault(n, fmt.Sprintf("there are more than %d values", MaxValues), "leave some out")
 }
 
-// standsForItself reports what would mean something else than it says.
+// standsForItself adds a fault for a node that refers to something else or changes its
+// meaning: an alias, an anchor, a merge key or a tag.
 func (r *reader) standsForItself(n *yaml.Node) {
 	switch {
 	case n.Kind == yaml.AliasNode:
@@ -339,7 +346,7 @@ func (r *reader) scalar(n *yaml.Node, out *Node) {
 	default: // times are texts here
 		out.Kind = String
 		if _, err := strconv.ParseFloat(n.Value, 64); n.Style == 0 && errors.Is(err, strconv.ErrRange) {
-			out.Kind = Float // which is too large for the library
+			out.Kind = Float // a number that is too large for a float64, which the library takes for a text
 		}
 	}
 }

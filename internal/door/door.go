@@ -1,7 +1,6 @@
-// Package door bounds what connections take of a port before anything that they
-// send is trusted: how many there are, in all and of one address, and how long
-// each may take until a request of it is let in. What is turned away is counted
-// and logged.
+// Package door bounds the connections of a port before anything that they send is trusted:
+// how many there are, in all and from one address, and how long each may take until a
+// request of it is let in. What is turned away is counted and logged.
 package door
 
 import (
@@ -15,67 +14,70 @@ import (
 	"time"
 )
 
-// DefaultConns is how many connections a port takes at a time unless somebody
-// says otherwise: each may take 32 KiB before it has said anything.
+// DefaultConns is how many connections a port takes at a time by default. Each may take 32
+// KiB of memory before it has sent anything.
 const DefaultConns = 4096
 
 const (
-	// Within is how long a connection may take until it is let in, or until it has
-	// shown by a handshake that it speaks the port's protocol.
+	// Within is how long a connection may take until a request of it is let in, or until it
+	// has shown by a handshake that it speaks the port's protocol.
 	Within = 15 * time.Second
-	// Patience is how long one may go on of which more is known only by a request,
-	// and that sends none: a client opens its connections before it has questions.
+	// Patience is how long a connection may go on without a request after that handshake: a
+	// client opens its connections before it has requests.
 	Patience = 2 * time.Minute
-	// toldWithin is how long one may go on of who has its share of the port
-	// already: until it has asked, and has read that it is refused.
+	// toldWithin is how long a connection may go on whose identity has its share of the port
+	// already. In that time its caller can read that it is refused.
 	toldWithin = time.Second
 )
 
 const refusalBody = `{"type":"urn:millrace:overloaded","title":"overloaded","status":503,"detail":"too many connections","reason":"OVERLOADED","way_out":"use connections again, and try again after a second"}`
 
-// RefusalHTTP is what a connection too many reads that speaks plain HTTP.
+// RefusalHTTP is the answer to a connection too many on a port of plain HTTP.
 var RefusalHTTP = fmt.Sprintf("HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(refusalBody), refusalBody)
 
 // Config is what a door lets in.
 type Config struct {
 	Port    string      // its name in logs and metrics
 	Conns   int         // connections at a time; 0: DefaultConns
-	Refusal string      // that those beyond are told, if they speak plainly
+	Refusal string      // what connections beyond that are sent, if TLS is nil; "": nothing
 	TLS     *tls.Config // nil: plain text
 	Addr    string      // host:port, as it was configured
-	Hosts   []string    // names by which plain HTTP may ask it; none: beyond loopback any
-	Told    *Refusals   // nil: what is turned away is not told
+	Hosts   []string    // names that plain HTTP may ask for; see [Conn.Knows]
+	Told    *Refusals   // nil: what is turned away is neither counted nor logged
 }
 
-// Door is a listener that takes so many connections of another at a time, at
-// most half of them of one address, and at most an eighth of one address of
-// which no request was let in yet. These are hung up on when that takes too
-// long. One identity, from however many addresses, has at most half of them, too:
-// what it has beyond that ends once it is told so, and only a few wait to be told.
+// Door is a listener that takes at most Config.Conns connections of another listener at a
+// time. One address has at most half of them, and at most an eighth of them may be its
+// connections of which no request was let in yet; both bounds are at least fewConns. The
+// latter are closed when that takes too long. One identity, from any number of addresses,
+// has at most half of all, too. A connection beyond that ends once its caller is told so,
+// and only a few wait to be told.
 //
-// Who serves it says by [Conn.Let] that a request was let in, and of whom.
+// The server behind it calls [Conn.Let] when a request is let in, with the caller's identity.
 type Door struct {
 	net.Listener
-	cfg            Config
-	share, waiting int // connections of one address or identity, and those of an address of which nothing was let in
+	cfg Config
+	// share bounds the connections of one address or identity, waiting those of one address
+	// of which no request was let in.
+	share, waiting int
 
 	mu struct {
 		sync.Mutex
 		all   int
 		peers map[netip.Addr]*count
-		names map[string]*held // by who
+		names map[string]*held // by identity
 	}
 }
 
-// count is how many connections an address has.
+// count is how many connections an address has, and how many of them are waiting: no
+// request of them was let in.
 type count struct{ all, waiting int }
 
-// held is how many connections an identity has: of which something was let in,
-// and that are only to be told that they are too many.
+// held is how many connections an identity has: let is those of which a request was let in,
+// and told those that stay only to be told that they are too many.
 type held struct{ let, told int }
 
-// fewConns is below which an address or an identity is not bounded more than all
-// are.
+// fewConns is the least bound on the connections of an address or an identity.
 const fewConns = 64
 
 // New returns the door of a listener.
@@ -100,7 +102,7 @@ func (d *Door) Accept() (net.Conn, error) {
 		if reason := d.enter(c.peer); reason != "" {
 			c.Refused(reason, nil)
 			if d.cfg.Refusal != "" && d.cfg.TLS == nil {
-				_ = conn.SetWriteDeadline(time.Now().Add(time.Millisecond)) // what does not fit is not told
+				_ = conn.SetWriteDeadline(time.Now().Add(time.Millisecond)) // what does not fit into its buffer is not sent
 				_, _ = conn.Write([]byte(d.cfg.Refusal))
 			}
 			_ = conn.Close()
@@ -110,11 +112,12 @@ func (d *Door) Accept() (net.Conn, error) {
 		if d.cfg.TLS == nil {
 			return c, nil
 		}
-		return tls.Server(c, d.cfg.TLS), nil // also its handshake is bounded
+		return tls.Server(c, d.cfg.TLS), nil // the timer bounds its handshake, too
 	}
 }
 
-// enter counts a connection of an address, or says why there may be no other.
+// enter counts a connection of an address and returns "", or returns why there may be no
+// other.
 func (d *Door) enter(peer netip.Addr) Reason {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -134,9 +137,9 @@ func (d *Door) enter(peer netip.Addr) Reason {
 	return ""
 }
 
-// peerOf is what connections are counted by: an address, or a network of IPv6 of
-// which who has one address has all. What is not from a network is of nobody, and
-// counts towards all alone.
+// peerOf returns what connections are counted by: an IPv4 address, or the /64 network of an
+// IPv6 address, since one host usually has all of it. It returns the zero Addr for a
+// connection that is not TCP; those count only towards all.
 func peerOf(addr net.Addr) netip.Addr {
 	tcp, ok := addr.(*net.TCPAddr)
 	if !ok {
@@ -150,7 +153,8 @@ func peerOf(addr net.Addr) netip.Addr {
 	return ip
 }
 
-// Counted is what requests from an address are counted by, as connections are.
+// Counted returns what requests from an address (host:port) are counted by: the same as for
+// connections. Text that is not such an address is returned as it is.
 func Counted(remote string) string {
 	at, err := netip.ParseAddrPort(remote)
 	if err != nil {
@@ -167,15 +171,15 @@ type Conn struct {
 	late *time.Timer
 
 	let    atomic.Bool // a request of it was let in; set under the door's lock
-	who    string      // of whom, if it is known; under the door's lock
+	who    string      // the identity that it counts for; "": none. Under the door's lock
 	told   bool        // it is one too many of who, and ends; under the door's lock
 	closed bool        // under the door's lock
 }
 
-// Let notes that a request of the connection is let in, of whom, "" of nobody who
-// is known: it may stay. It reports false, and the connection ends in a moment,
-// where who has its share of the port already; it counts for who was let in first.
-// A nil Conn is one that came through no door.
+// Let notes that a request of the connection is let in, so that the connection may stay.
+// Who is the caller's identity, "" if it has none; the connection counts for the first one.
+// If who has its share of the port already, Let returns false, and the connection ends in a
+// moment. A nil Conn is one that came through no door, and is always let in.
 func (c *Conn) Let(who string) bool {
 	if c == nil || c.let.Load() {
 		return true
@@ -207,9 +211,9 @@ func (c *Conn) Let(who string) bool {
 	return true
 }
 
-// end has the connection end that is one too many of who, under the door's lock:
-// when there was time to tell it, or now, if many are to be told. They would
-// else take the places of those of whom nothing is known yet.
+// end ends a connection that is one too many of who: after toldWithin, or at once if many
+// wait to be told already, since they would take the places of connections that are yet
+// unknown. It is called under the door's lock.
 func (c *Conn) end(who string, n *held) {
 	c.told = true
 	if n.told >= c.of.share/8 {
@@ -221,11 +225,12 @@ func (c *Conn) end(who string, n *held) {
 	c.late.Reset(toldWithin)
 }
 
-// Share is how many connections of its door one identity has at most.
+// Share returns how many connections of its door one identity has at most.
 func (c *Conn) Share() int { return c.of.share }
 
-// Speaks notes that the connection has shown that it speaks the port's protocol:
-// it has more time until a request of it is let in. A nil Conn is as of [Conn.Let].
+// Speaks notes that the connection has shown that it speaks the port's protocol, so that it
+// has more time ([Patience]) until a request of it is let in. On a nil Conn it does
+// nothing.
 func (c *Conn) Speaks() {
 	if c != nil && !c.let.Load() && c.late.Stop() {
 		c.late.Reset(Patience)
@@ -237,7 +242,7 @@ func (c *Conn) expire() {
 	if c.let.Load() || !c.leave() {
 		return
 	}
-	if !c.told { // else why it ends is told already
+	if !c.told { // else it is noted already why it ends
 		c.Refused(Late, nil)
 	}
 	_ = c.Conn.Close()
@@ -251,7 +256,7 @@ func (c *Conn) Close() error {
 	return c.Conn.Close()
 }
 
-// leave counts the connection no more, and reports whether it was.
+// leave stops counting the connection. It returns false if it did so before.
 func (c *Conn) leave() bool {
 	d := c.of
 	d.mu.Lock()
@@ -281,14 +286,15 @@ func (c *Conn) leave() bool {
 	return true
 }
 
-// Refused tells that something of the connection is turned away, and why.
+// Refused counts and logs that the connection, or a request of it, is turned away. err may be
+// nil. On a nil Conn it does nothing.
 func (c *Conn) Refused(reason Reason, err error) {
 	if c != nil {
 		c.of.cfg.Told.tell(c.of.cfg.Port, c.peer.String(), reason, err)
 	}
 }
 
-// Of returns the connection through a door that c wraps, or nil.
+// Of returns the Conn that c is or wraps; nil if c came through no door.
 func Of(c net.Conn) *Conn {
 	for {
 		if in, ok := c.(*Conn); ok {

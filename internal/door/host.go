@@ -8,19 +8,19 @@ import (
 	"strings"
 )
 
-// Knows reports whether plain HTTP may be sent to the port under this Host. A web
-// page can have a name of its own lead to loopback, and its browser then takes
-// what is there for the page's own site. It cannot do so with an address, with
-// localhost, or with a name of the machine or of the configuration, and cannot
-// where TLS proves the name. Beyond loopback all names are known unless some are configured. A nil Conn
-// is as of [Conn.Let].
+// Knows reports whether a request of plain HTTP may name this Host. A web page can have a
+// name of its own resolve to loopback, and its browser then takes what answers there for
+// the page's own site. It cannot do so with an address, with localhost, or with a name of
+// the machine or of the configuration; those are known. With TLS every name is known, since
+// TLS proves it. So is every name beyond loopback, unless Config.Hosts has some. A nil Conn
+// knows every name.
 func (c *Conn) Knows(host string) bool {
 	if c == nil || c.of.cfg.TLS != nil || len(c.of.cfg.Hosts) == 0 && !onLoopback(c.LocalAddr()) {
 		return true
 	}
 	name := nameOf(host)
 	if _, err := netip.ParseAddr(name); err == nil || name == "" || name == "localhost" {
-		return true // without any is nothing that a browser sends
+		return true // a browser always sends a name
 	}
 	if machine, err := os.Hostname(); name == nameOf(c.of.cfg.Addr) || err == nil && name == nameOf(machine) {
 		return true
@@ -28,7 +28,7 @@ func (c *Conn) Knows(host string) bool {
 	return slices.ContainsFunc(c.of.cfg.Hosts, func(known string) bool { return strings.EqualFold(name, known) })
 }
 
-// nameOf is a host without its port, in the form that names are compared in.
+// nameOf returns a host without its port, in the form in which names are compared.
 func nameOf(host string) string {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -36,7 +36,7 @@ func nameOf(host string) string {
 	return strings.ToLower(strings.TrimSuffix(strings.Trim(host, "[]"), "."))
 }
 
-// onLoopback reports whether a connection came to an address of loopback.
+// onLoopback reports whether addr is an address of loopback.
 func onLoopback(addr net.Addr) bool {
 	tcp, ok := addr.(*net.TCPAddr)
 	return ok && tcp.IP.IsLoopback()

@@ -21,33 +21,33 @@ type Reason string
 // The reasons.
 const (
 	Full      Reason = "full"      // the port has as many connections as it takes
-	Peer      Reason = "peer"      // the address has
-	Identity  Reason = "identity"  // who asks has
-	Late      Reason = "late"      // no request of a connection was let in, in time
-	Handshake Reason = "handshake" // TLS: a certificate is missing or wrong, or it was no TLS
-	Unknown   Reason = "unknown"   // a token that is not believed, or no name at all
-	Forbidden Reason = "forbidden" // a name that may not do this
-	Origin    Reason = "origin"    // a browser has the request from another site
-	Host      Reason = "host"      // a name that is not the port's: another site may have pointed it here
+	Peer      Reason = "peer"      // the address has as many as it may
+	Identity  Reason = "identity"  // the caller's identity has as many as it may
+	Late      Reason = "late"      // no request of the connection was let in in time
+	Handshake Reason = "handshake" // TLS: a certificate is missing or wrong, or it was not TLS
+	Unknown   Reason = "unknown"   // a token that is not valid, or a caller without an identity
+	Forbidden Reason = "forbidden" // an identity that may not do this
+	Origin    Reason = "origin"    // a browser sent the request for a page of another site
+	Host      Reason = "host"      // a Host that the port does not know; see [Conn.Knows]
 )
 
 var reasons = []Reason{Full, Peer, Identity, Late, Handshake, Unknown, Forbidden, Origin, Host}
 
-// tellEvery is how often the log has a line of one address and reason, and
-// maxLines how many of those it knows at a time: others are in one line.
+// tellEvery is how often the log has a line for one port, address and reason. maxLines is how
+// many of those it keeps apart at a time; further addresses share the line of "others".
 const (
 	tellEvery = 10 * time.Second
 	maxLines  = 1000
 )
 
-// Refusals counts and logs what the doors of a process turn away. A nil one does
+// Refusals counts and logs what the doors of a process turn away. A nil *Refusals does
 // neither.
 type Refusals struct {
 	log   *slog.Logger
 	count *prometheus.CounterVec
 
 	mu    sync.Mutex
-	lines map[line]*int // how often, since it was last logged
+	lines map[line]*int // how often each has been left out since it was last logged
 }
 
 type line struct {
@@ -55,7 +55,7 @@ type line struct {
 	reason     Reason
 }
 
-// NewRefusals registers how often ports turned something away.
+// NewRefusals returns Refusals that log to log, and registers their counter.
 func NewRefusals(log *slog.Logger, metrics prometheus.Registerer) *Refusals {
 	r := &Refusals{log: log, lines: map[line]*int{}, count: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "millrace_refused_total", Help: "Connections and requests that a port turned away, by reason: full, peer (an address has its share), identity (who asks has), late (nothing was let in in time), handshake, unknown (no name, or a token that is not believed), forbidden, origin (of another site), host (a name that is not the port's).",
@@ -64,7 +64,7 @@ func NewRefusals(log *slog.Logger, metrics prometheus.Registerer) *Refusals {
 	return r
 }
 
-// of has all counts of a port be there from its beginning.
+// of makes the counters of a port for all reasons, so that each is there at 0.
 func (r *Refusals) of(port string) {
 	if r == nil {
 		return
@@ -96,12 +96,12 @@ func (r *Refusals) tell(port, peer string, reason Reason, err error) {
 	time.AfterFunc(tellEvery, func() { r.more(l) })
 	said := []any{"port", port, "peer", l.peer, "reason", reason}
 	if err != nil {
-		said = append(said, "err", fmt.Sprintf("%.500s", err)) // it quotes what was sent
+		said = append(said, "err", fmt.Sprintf("%.500s", err)) // it may quote much of what was sent
 	}
 	r.log.Warn("turned away", said...)
 }
 
-// more tells how often a line was left out, until it is no more.
+// more logs how often a line was left out, every tellEvery until it was not left out once.
 func (r *Refusals) more(l line) {
 	r.mu.Lock()
 	n := *r.lines[l]
@@ -116,15 +116,16 @@ func (r *Refusals) more(l line) {
 	r.log.Warn("turned away, again", "port", l.port, "peer", l.peer, "reason", l.reason, "times", n, "within", tellEvery)
 }
 
-// Failed tells of a handshake, unless the other side only hung up.
+// Failed counts and logs a handshake that failed, unless the other side only closed the
+// connection.
 func (c *Conn) Failed(err error) {
 	if c != nil && !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, net.ErrClosed) {
 		c.Refused(Handshake, err)
 	}
 }
 
-// ErrorLog is the log of a server of HTTP behind the door, which tells of a
-// handshake that failed nowhere else.
+// ErrorLog returns a log for an HTTP server behind the door. It counts handshakes that
+// failed, which such a server tells nowhere but in its log, and logs everything else.
 func (d *Door) ErrorLog() *log.Logger { return log.New(httpErrors{d}, "", 0) }
 
 type httpErrors struct{ of *Door }
@@ -133,7 +134,7 @@ func (h httpErrors) Write(text []byte) (int, error) {
 	said := strings.TrimSpace(string(text))
 	rest, ok := strings.CutPrefix(said, "http: TLS handshake error from ")
 	from, why, cut := strings.Cut(rest, ": ")
-	addr, err := net.ResolveTCPAddr("tcp", from) // of numbers
+	addr, err := net.ResolveTCPAddr("tcp", from) // from is numeric, so nothing is looked up
 	switch {
 	case !ok || !cut || err != nil:
 		slog.Warn("serving HTTP", "err", said)

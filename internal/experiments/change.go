@@ -19,11 +19,11 @@ import (
 	"github.com/millrace/millrace/relevance/experiment"
 )
 
-// Changed is what became of a document, or would.
+// Changed is what a change did to a document, or would do.
 type Changed struct {
 	Version   artefacts.Version
 	Fresh     bool     // it was not there before
-	Sentences []string // what changes, and who moves where; none: nothing does
+	Sentences []string // what changes, and how many move from which variant to which; empty: nothing changes
 }
 
 var documentName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,62}$`)
@@ -37,8 +37,9 @@ func (s *Store) Check(ctx context.Context, name string, src []byte) (Changed, er
 	return s.check(st, name, src, st.admit)
 }
 
-// admit is [experiment.Admit] of a definition, which starts nothing that is paused: who
-// paused it, a guard or a person, had a reason that its author's file does not know.
+// admit is [experiment.Admit] for a definition. It refuses a definition that starts a paused
+// experiment: the guard or person that paused it had a reason that the author of the file
+// may not know.
 func (st *State) admit(docs []experiment.Document, known experiment.Known) (*experiment.Set, error) {
 	next, err := experiment.Admit(docs, known)
 	if err != nil {
@@ -47,13 +48,14 @@ func (st *State) admit(docs []experiment.Document, known experiment.Known) (*exp
 	return next, st.Set.StartsNone(next)
 }
 
-// compiler makes the set that is to serve out of all documents: [State.admit] for a
-// definition; [experiment.Steer] for a change of state or share; and for one that gives
-// nobody a variant who had none, such as a pause, [experiment.Serve], which also takes what
-// no longer fits the feeds and models that there are, so that it can be ended.
+// compiler makes the set that is to serve out of all documents, of which the last is the
+// changed one. It is [State.admit] for a definition, and [experiment.Steer] for another
+// state or share. For a pause or stop it is [experiment.Serve], which accepts experiments
+// that no longer fit the feeds and models that there are, so that these too can be ended.
 type compiler func([]experiment.Document, experiment.Known) (*experiment.Set, error)
 
-// check holds a document against all others as they were read.
+// check checks a document against all others as st has them, and returns what it would
+// change. The error is the refusal.
 func (s *Store) check(st *State, name string, src []byte, compile compiler) (Changed, error) {
 	if !documentName.MatchString(name) {
 		return Changed{}, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "name", Detail: fmt.Sprintf("%.100q is no name of a document", name), WayOut: "choose one of a letter, then up to 62 letters, digits, '_', '.' and '-'"}
@@ -65,7 +67,7 @@ func (s *Store) check(st *State, name string, src []byte, compile compiler) (Cha
 	if _, there := st.Versions[name]; !there && len(st.Versions) >= maxDocuments {
 		return Changed{}, &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "name", Detail: fmt.Sprintf("there are %d documents already", len(st.Versions)), WayOut: "put it into one of them, or drop those whose experiments have stopped"}
 	}
-	next, err := compile(append(st.but(name), doc), s.Known) // the new one last: what it contradicts is not at fault
+	next, err := compile(append(st.but(name), doc), s.Known) // the new one last: of two that contradict each other the later is at fault
 	if err != nil {
 		return Changed{}, err
 	}
@@ -83,8 +85,8 @@ func (s *Store) check(st *State, name string, src []byte, compile compiler) (Cha
 	return Changed{Sentences: st.Set.Diff(next)}, nil
 }
 
-// inPlaceAnew says what a document has whose version before could not be read, so that what
-// it changes is not known.
+// inPlaceAnew says what is in a document that replaces one which cannot be read, so that
+// what it changes is not known.
 func inPlaceAnew(d *experiment.Document) (all []string) {
 	for _, e := range d.Experiments {
 		all = append(all, fmt.Sprintf("experiment %s: %s, at %g%% of its slots; what it was before cannot be read", e.Name, e.State, float64(e.Share)/100))
@@ -92,10 +94,10 @@ func inPlaceAnew(d *experiment.Document) (all []string) {
 	return all
 }
 
-// wakesNone refuses a change by which another document, which is left out of the set
-// because of a fault, would fit again and begin to assign: nobody has started it. docs are
-// those of the set after the change, and name is the document that is changed, which may
-// begin: its author means it.
+// wakesNone refuses a change after which another document, which is left out of the set
+// because of a fault, would fit again and its running experiments would assign: nobody has
+// decided that now. docs are those of the set after the change. name is the document that
+// is changed; it may begin to assign, since its author wants that.
 func (s *Store) wakesNone(st *State, name string, docs map[string]versionedDocument) error {
 	for _, left := range slices.Sorted(maps.Keys(st.whole)) {
 		running := slices.ContainsFunc(st.whole[left].doc.Experiments, func(x experiment.Experiment) bool { return x.State == experiment.Running })
@@ -123,10 +125,10 @@ func (s *Store) Define(ctx context.Context, name string, src []byte) (c Changed,
 	return s.change(ctx, func(st *State) (string, []byte, compiler, error) { return name, src, st.admit, nil })
 }
 
-// Steer gives an experiment another state and share, which to says by what it
-// has now; it is asked again after others have changed something. An error of
-// to changes nothing. What stands in a document whose bytes are not there can be
-// paused and stopped as it was before.
+// Steer gives an experiment another state and share: those that to returns for the experiment
+// as it is now. to is called again if others have changed something meanwhile. An error of
+// to changes nothing. An experiment whose document cannot be read can still be paused and
+// stopped: the last version that can be read takes the document's place (see halted).
 func (s *Store) Steer(ctx context.Context, name string, to func(now experiment.Experiment) (experiment.State, int, error)) (Changed, error) {
 	return s.change(ctx, func(st *State) (string, []byte, compiler, error) {
 		d, err := st.Find(name)
@@ -152,9 +154,10 @@ func (s *Store) Steer(ctx context.Context, name string, to func(now experiment.E
 	})
 }
 
-// halted returns the document of an experiment whose bytes are not there, as it was
-// before, but for the experiment, which is as to says, and for the others that ran, which
-// pause: nobody knows whether they still should. It is for what ends the experiment.
+// halted is for a pause or stop of an experiment whose document cannot be read. It returns
+// the document as it last could be read, with two changes: the experiment is as to says, and
+// the others that ran are paused, since nobody knows whether they still should run. It
+// returns "" if no such document has the experiment, or if to does not pause or stop it.
 func (st *State) halted(name string, to func(experiment.Experiment) (experiment.State, int, error)) (document string, text []byte, err error) {
 	for _, document := range slices.Sorted(maps.Keys(st.earlier)) {
 		was := st.earlier[document]
@@ -187,8 +190,9 @@ func (st *State) halted(name string, to func(experiment.Experiment) (experiment.
 	return "", nil, nil
 }
 
-// change puts in place what propose makes of all documents. It serves only if
-// what serves is still what it was made of; else propose is asked again.
+// change publishes the document that propose makes out of all documents, and makes it serve
+// if no other document has changed meanwhile. Else it calls propose again, at most maxTries
+// times in all.
 func (s *Store) change(ctx context.Context, propose func(*State) (name string, src []byte, compile compiler, err error)) (c Changed, err error) {
 	defer func() {
 		if err == nil {
@@ -199,7 +203,7 @@ func (s *Store) change(ctx context.Context, propose func(*State) (name string, s
 		}
 	}()
 	for i := range maxTries {
-		if i > 0 { // not again at the same time as the others
+		if i > 0 { // wait for a random time, so as not to collide with the same others again
 			time.Sleep(rand.N(50 * time.Millisecond))
 		}
 		st, err := s.Read(ctx)
@@ -213,7 +217,7 @@ func (s *Store) change(ctx context.Context, propose func(*State) (name string, s
 		if c, err = s.check(st, name, src, compile); err != nil {
 			return c, err
 		}
-		src = bytes.TrimLeft(src, "\n") // where a file has what was shown above its document
+		src = bytes.TrimLeft(src, "\n") // callers put empty lines above it so that faults name the lines of the file
 		if c.Version, c.Fresh, err = s.Documents.Publish(ctx, name, "", src, s.Who); err != nil {
 			return c, err
 		}
@@ -237,7 +241,7 @@ func (s *Store) change(ctx context.Context, propose func(*State) (name string, s
 	return c, fmt.Errorf("experiments: %w, all the time; try again", artefacts.ErrMoved)
 }
 
-// unplaced are versions that were published to be put in place, and are not yet.
+// unplaced are versions that were published for a change and do not serve yet.
 type unplaced struct {
 	sync.Mutex
 	versions []artefacts.Version
@@ -264,22 +268,23 @@ func (u *unplaced) take() (all []artefacts.Version) {
 	return all
 }
 
-// takeBackWithin bounds what a change that was not made still does.
+// takeBackWithin bounds how long TakeBack takes.
 const takeBackWithin = 5 * time.Second
 
-// TakeBack removes versions that were published for a change and never put in place: it was
-// refused after that, or made anew because others had changed something. Each change calls
-// this at its end, but for one that its caller repeats ([artefacts.Unsteady]): the caller
-// calls it after the last attempt. It has a context of its own, for the caller's may be over.
+// TakeBack removes versions that were published for a change and never served, since the
+// change was refused after that, or made anew because others had changed something. Each
+// change calls it at its end, unless it failed with an error after which its caller repeats it
+// ([artefacts.Unsteady]). Such a caller calls TakeBack after the last attempt. TakeBack has
+// a context of its own, since the caller's may be over.
 func (s *Store) TakeBack() {
 	ctx, cancel := context.WithTimeout(context.Background(), takeBackWithin)
 	defer cancel()
 	for _, v := range s.unplaced.take() {
-		_ = s.Documents.Retract(ctx, v, s.Who+": it was not put in place, since others changed something at the same time") // or it stays, and serves nobody
+		_ = s.Documents.Retract(ctx, v, s.Who+": it was not put in place, since others changed something at the same time") // if this fails, the version stays and does not serve
 	}
 }
 
-// note is what the history says of a change.
+// note returns what the history says of a change: who made it, and why or what it changes.
 func (s *Store) note(c Changed) string {
 	if why := cmp.Or(s.Why, strings.Join(c.Sentences, "; ")); why != "" {
 		return s.Who + ": " + why

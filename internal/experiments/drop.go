@@ -13,7 +13,8 @@ import (
 	"github.com/millrace/millrace/relevance/experiment"
 )
 
-// MayDrop returns what is there, and why a document is not dropped.
+// MayDrop reads all documents and returns an error that says why one of them may not be
+// dropped; nil: it may. State may be nil with an error.
 func (s *Store) MayDrop(ctx context.Context, name string) (*State, error) {
 	st, err := s.Read(ctx)
 	if err != nil {
@@ -45,7 +46,7 @@ func (s *Store) MayDrop(ctx context.Context, name string) (*State, error) {
 	return st, s.wakesNone(st, name, docs)
 }
 
-// alive says which experiments of a document run, or are paused and may again.
+// alive says which experiments of a document run, or are paused and may run again.
 func (st *State) alive(document string) (all []string) {
 	for _, d := range st.Set.Experiments() {
 		if e := &d.Experiment; d.Document == document && (e.State == experiment.Running || e.State == experiment.Paused) {
@@ -55,7 +56,8 @@ func (st *State) alive(document string) (all []string) {
 	return all
 }
 
-// usesLayersOf says which experiments of other documents are of the layers of one.
+// usesLayersOf says which experiments of other documents are in layers that document name
+// defines.
 func (st *State) usesLayersOf(name string) (all []string) {
 	for _, l := range st.docs[name].doc.Layers {
 		var of []string
@@ -71,8 +73,7 @@ func (st *State) usesLayersOf(name string) (all []string) {
 	return all
 }
 
-// Drop takes a document and its versions out of the cluster. None of its
-// experiments may live.
+// Drop removes a document and its versions from the cluster. It refuses what MayDrop does.
 func (s *Store) Drop(ctx context.Context, name string) error {
 	st, err := s.MayDrop(ctx, name)
 	if err != nil {

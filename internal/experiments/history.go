@@ -14,18 +14,18 @@ import (
 	"github.com/millrace/millrace/relevance/experiment"
 )
 
-// Begun returns since when the name of an experiment is that of this one, and not
-// of another that was dropped, or taken out of its document; zero: for as long as
-// the history tells.
+// Begun returns since when an experiment has been in its document without a break. An
+// earlier experiment of the same name, which was dropped or taken out of the document, is
+// another one. Zero: for as long as the history tells.
 func (s *Store) Begun(ctx context.Context, of *experiment.Defined) (begun time.Time, err error) {
 	events, err := s.Documents.History(ctx, of.Document)
 	if err != nil {
 		return begun, err
 	}
-	var gone []string // sums of versions that were dropped since another served
+	var gone []string // going backwards, the sums of versions that were dropped after this event and before the next version served
 	for _, e := range slices.Backward(events) {
 		switch e.What {
-		case ledger.Dropped: // the one that served, or an older one, to make room
+		case ledger.Dropped: // the version that served, or an older one to make room
 			gone = append(gone, e.Sum)
 		case ledger.Served, ledger.RolledBack:
 			if slices.Contains(gone, e.Sum) {
@@ -44,9 +44,9 @@ func (s *Store) Begun(ctx context.Context, of *experiment.Defined) (begun time.T
 	return begun, nil
 }
 
-// Runs returns since when an experiment runs that runs now, as far as the history and
-// the versions that are kept tell; zero: they do not. Before some time it is not asked
-// about: any since then is as good.
+// Runs returns since when an experiment that runs now has run without a pause, as far as the
+// history and the kept versions tell; zero: they do not. Going back, it stops at the first
+// time that is earlier than the parameter before, which is enough for the caller.
 func (s *Store) Runs(ctx context.Context, of *experiment.Defined, before time.Time) (since time.Time, err error) {
 	events, err := s.Documents.History(ctx, of.Document)
 	if err != nil {
@@ -64,7 +64,7 @@ func (s *Store) Runs(ctx context.Context, of *experiment.Defined, before time.Ti
 		if errors.Is(err, cluster.ErrAway) {
 			return since, err
 		}
-		d, _ := experiment.Parse(v.Name, body) // of one that cannot be read, as far as it can
+		d, _ := experiment.Parse(v.Name, body) // with an error it has what could be read
 		if !slices.ContainsFunc(d.Experiments, func(x experiment.Experiment) bool {
 			return x.Name == of.Experiment.Name && x.State == experiment.Running
 		}) {
@@ -77,8 +77,8 @@ func (s *Store) Runs(ctx context.Context, of *experiment.Defined, before time.Ti
 	return since, nil
 }
 
-// mayHaveHad reports whether a version of a document may have had an experiment: of one
-// that is not kept, or could not be read, it may.
+// mayHaveHad reports whether a version of a document may have had an experiment. A version
+// that is not kept, or cannot be read, may.
 func (s *Store) mayHaveHad(ctx context.Context, v artefacts.Version, name string) bool {
 	if !s.Documents.Has(v) {
 		return true
@@ -91,12 +91,12 @@ func (s *Store) mayHaveHad(ctx context.Context, v artefacts.Version, name string
 	return err != nil || slices.ContainsFunc(d.Experiments, func(e experiment.Experiment) bool { return e.Name == name })
 }
 
-// Same reports whether two versions of a document have an experiment alike. Of one
-// that is not kept, or cannot be read, that is not known: they do not.
+// Same reports whether two versions of a document define an experiment equally. It reports
+// false if one of them is not kept or cannot be read.
 func (s *Store) Same(ctx context.Context, a, b artefacts.Version, name string) (bool, error) {
 	var was *experiment.Experiment
 	for i, v := range []artefacts.Version{a, b} {
-		if v != (artefacts.Version{}) && !s.Documents.Has(v) { // it may be new
+		if v != (artefacts.Version{}) && !s.Documents.Has(v) { // it may be too new for this process to have heard of it
 			if err := s.Documents.Settle(ctx); err != nil {
 				return false, err
 			}
@@ -130,7 +130,7 @@ func (s *Store) PausedBy(ctx context.Context, of *experiment.Defined) (by ledger
 		case strings.Contains(e.Who, ": paused "+name+": "), strings.Contains(e.Who, "experiment "+name+": state running → paused"):
 			return e, true, err
 		case strings.Contains(e.Who, "experiment "+name+": state paused → running"):
-			return by, false, err // it was paused since by a change of more than a note holds
+			return by, false, err // the pause came after this; its note was cut short and does not name the experiment
 		}
 	}
 	return by, false, err

@@ -22,32 +22,36 @@ import (
 // experiments, in YAML.
 const Kind = "experiments"
 
-// Source gives documents as they are now; [artefacts.Kind] of [Kind] does.
+// Source gives documents as they are in the cluster now. An [artefacts.Kind] of [Kind]
+// implements it.
 type Source interface {
-	Serving() map[string]artefacts.Version
+	Serving() map[string]artefacts.Version // by name, the version that should serve
 	Body(ctx context.Context, v artefacts.Version) ([]byte, error)
-	Changed() <-chan struct{}
+	Changed() <-chan struct{} // closed at the next change
 	// Gone returns when a name was dropped last; zero: never, as far as is known.
 	Gone(name string) time.Time
-	// Use is told what is gone by, which the next process finds in LastUsed.
+	// Use keeps on disk the versions that assign, by name. LastUsed returns what the
+	// process before this one kept so, with its body.
 	Use(versions map[string]artefacts.Version)
 	LastUsed() map[artefacts.Version][]byte
 }
 
-// Known is what definitions may refer to, and when that changes.
+// Known is what definitions may refer to. Changed returns a channel that is closed when that
+// changes; nil: never.
 type Known interface {
 	experiment.Known
 	Changed() <-chan struct{}
 }
 
 const (
-	readTime   = 5 * time.Second  // for one document
-	retryAfter = 5 * time.Second  // what could not be read, or was at fault
-	lookAgain  = 10 * time.Second // at what documents refer to, which may change unheard
-	takeEvery  = 100 * time.Millisecond
+	readTime   = 5 * time.Second        // how long one document may take to read
+	retryAfter = 5 * time.Second        // how long after a fault all documents are taken again
+	lookAgain  = 10 * time.Second       // the same without a fault: what documents refer to may change without a signal
+	takeEvery  = 100 * time.Millisecond // the least time from one take to the next
 
-	// maxDocuments bounds those of a cluster, and maxPasses how often what is at
-	// fault is left out before brokers keep what they have.
+	// maxDocuments bounds the documents of a cluster. maxPasses bounds how often documents
+	// at fault are left out, and the rest compiled, before brokers keep the set that they
+	// have.
 	maxDocuments = 100
 	maxPasses    = 10
 )
@@ -64,7 +68,7 @@ type Live struct {
 	stop   context.CancelFunc
 	ended  sync.WaitGroup
 
-	taken map[string]versionedDocument // by name; only take touches it
+	taken map[string]versionedDocument // by name, the documents in the set; after Follow only take touches it
 }
 
 // versionedDocument is a document, and the version that it is.
@@ -73,7 +77,7 @@ type versionedDocument struct {
 	doc     experiment.Document
 }
 
-// Follow takes over the documents that there are, and follows them until
+// Follow takes over the documents that there are, and follows their changes until
 // [Live.Close].
 func Follow(src Source, known Known, log *slog.Logger) *Live {
 	ctx, stop := context.WithCancel(context.Background())
@@ -91,7 +95,7 @@ func Follow(src Source, known Known, log *slog.Logger) *Live {
 	return l
 }
 
-// Close ends the following; the set stays as it is.
+// Close stops following changes; the set stays as it is.
 func (l *Live) Close() {
 	l.stop()
 	l.ended.Wait()
@@ -100,8 +104,9 @@ func (l *Live) Close() {
 // Current returns the definitions that assign now.
 func (l *Live) Current() *experiment.Set { return l.set.Load() }
 
-// Faults says of each document why it is not taken over, so that it is as it last
-// was good, or left out; or which of its experiments give nobody a variant.
+// Faults returns by document what is wrong. Either the serving version is not taken over, and
+// the document is as it last was good, or left out; or some of its experiments do not fit,
+// and give nobody a variant. The caller must not change the map.
 func (l *Live) Faults() map[string]string { return *l.faults.Load() }
 
 func (l *Live) follow(ctx context.Context, changed, refers <-chan struct{}) {
@@ -132,7 +137,7 @@ func (l *Live) follow(ctx context.Context, changed, refers <-chan struct{}) {
 func (l *Live) take(ctx context.Context) {
 	serving, faults := l.src.Serving(), map[string]string{}
 	next := map[string]versionedDocument{}
-	lost := time.Duration(0) // on documents that could not be read: what is away is waited for once
+	lost := time.Duration(0) // how long it waited for documents that could not be read; after readTime it reads no more
 	for i, name := range slices.Sorted(maps.Keys(serving)) {
 		if i >= maxDocuments {
 			faults[name] = fmt.Sprintf("there are %d documents, more than %d; drop some", len(serving), maxDocuments)
@@ -191,9 +196,9 @@ func (l *Live) read(ctx context.Context, v artefacts.Version) (experiment.Docume
 	return experiment.Parse(v.Name, body)
 }
 
-// compile makes a set of documents. One at fault is replaced by what it last
-// was, or else taken out of docs and told among the faults. Of one with experiments
-// that do not fit what is known, the others go on; it is told, too.
+// compile makes a set of documents. In docs, a document at fault is replaced by what it was
+// when it was last good, or else removed; faults says why. A document with experiments that
+// do not fit what is known stays, and its other experiments assign; faults names it too.
 func (l *Live) compile(docs map[string]versionedDocument, faults map[string]string) *experiment.Set {
 	for range maxPasses {
 		set, err := experiment.Serve(inOrder(docs), l.known)
@@ -207,7 +212,7 @@ func (l *Live) compile(docs map[string]versionedDocument, faults map[string]stri
 		}
 		var at *experiment.Error
 		if !errors.As(err, &at) {
-			panic(fmt.Sprintf("experiments: %v", err)) // Compile gives no other
+			panic(fmt.Sprintf("experiments: %v", err)) // Serve returns no other error
 		}
 		for _, d := range at.Documents {
 			faults[d.Name] = d.Error.Error()
@@ -218,7 +223,7 @@ func (l *Live) compile(docs map[string]versionedDocument, faults map[string]stri
 			}
 		}
 	}
-	return l.Current() // who writes so many past the commands gets none of them
+	return l.Current() // so many faults come only from documents that were not written by the commands
 }
 
 // inOrder returns documents in the order of their names.

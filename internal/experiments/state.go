@@ -17,15 +17,15 @@ import (
 // State is all documents as they were at one moment.
 type State struct {
 	Set      *experiment.Set
-	Versions map[string]artefacts.Version
-	Texts    map[string][]byte
-	Faults   map[string]error // of documents: why all of one is left out of the set, or what of it gives nobody a variant
+	Versions map[string]artefacts.Version // by document, the version that should serve
+	Texts    map[string][]byte            // by document, its YAML; none for one that cannot be read
+	Faults   map[string]error             // by document, why all of it is left out of the set, or which of its experiments give nobody a variant
 
-	docs     map[string]versionedDocument   // that are in the set
-	left     map[string]experiment.Document // that are left out, as far as they could be read
-	whole    map[string]versionedDocument   // of those, what is good but for what it contradicts
-	earlier  map[string]earlierDocument     // of documents whose bytes are not there, what they were before
-	events   map[string][]ledger.Event      // of all documents, dropped ones too
+	docs     map[string]versionedDocument   // the documents in the set
+	left     map[string]experiment.Document // the documents that are left out, as far as they could be read
+	whole    map[string]versionedDocument   // those of left that have no fault but that they contradict others
+	earlier  map[string]earlierDocument     // the documents whose bytes cannot be had, as they last could be read
+	events   map[string][]ledger.Event      // by document, its history; of dropped documents too
 	revision int64
 }
 
@@ -35,8 +35,8 @@ type earlierDocument struct {
 	text []byte
 }
 
-// LeftOut returns the experiments of a document that is left out of the set, as far
-// as it could be read, and whether it is.
+// LeftOut reports whether a document is left out of the set, and if so, returns its
+// experiments, as far as it could be read.
 func (st *State) LeftOut(document string) (all []experiment.Experiment, is bool) {
 	d, is := st.left[document]
 	return d.Experiments, is
@@ -53,7 +53,7 @@ func (st *State) Of(document string) (all []experiment.Experiment) {
 	return all
 }
 
-// DocumentOf returns the document that an experiment stands in; "" for none.
+// DocumentOf returns the document that has an experiment; "" if none has.
 func (st *State) DocumentOf(name string) string {
 	for _, document := range slices.Sorted(maps.Keys(st.Texts)) {
 		if slices.ContainsFunc(st.Of(document), func(e experiment.Experiment) bool { return e.Name == name }) {
@@ -63,8 +63,8 @@ func (st *State) DocumentOf(name string) string {
 	return ""
 }
 
-// Had returns the document whose history last has an experiment that is there no more,
-// since it was taken out of the document or dropped with it; "" for none that is known.
+// Had returns the document whose history names an experiment, the one that named it last; ""
+// if none does. It finds experiments that were taken out of a document or dropped with it.
 func (st *State) Had(name string) (document string) {
 	var last time.Time
 	for of, events := range st.events {
@@ -77,7 +77,8 @@ func (st *State) Had(name string) (document string) {
 	return document
 }
 
-// Find returns an experiment of the set.
+// Find returns an experiment of the set. Its error says as well as it can what became of an
+// experiment that is not in it.
 func (st *State) Find(name string) (experiment.Defined, error) {
 	var names []string
 	for _, d := range st.Set.Experiments() {
@@ -97,7 +98,7 @@ func (st *State) Find(name string) (experiment.Defined, error) {
 	if had := st.Had(name); had != "" {
 		e.Detail, e.WayOut = fmt.Sprintf("there is no experiment %s any more: it stood in document %s", name, had), fmt.Sprintf("millrace experiment history %s tells what became of it, and millrace export exposures --experiment %s has what it showed, as long as the topic does", had, name)
 	}
-	blank := false // some document cannot be read, in which it may stand
+	blank := false // some document cannot be read, and may have the experiment
 	for _, document := range slices.Sorted(maps.Keys(st.left)) {
 		stands := hasExperiment(st.left[document], name)
 		stood := st.Bare(document) && (hasExperiment(st.earlier[document].doc, name) || st.Had(name) == document)
@@ -130,8 +131,8 @@ func hasExperiment(d experiment.Document, name string) bool {
 	return slices.ContainsFunc(d.Experiments, func(x experiment.Experiment) bool { return x.Name == name })
 }
 
-// unread is why the bytes of a document cannot be had. The way out is told beside it, by
-// [State.WayBack].
+// unread is the error that says why the bytes of a document cannot be had. It leaves out the
+// way out, since [State.WayBack] tells that.
 type unread struct{ error }
 
 func (u unread) Error() string {
@@ -143,8 +144,8 @@ func (u unread) Error() string {
 
 func (u unread) Unwrap() error { return u.error }
 
-// Bare reports whether the bytes of a document cannot be had: brokers that keep them go
-// on by those.
+// Bare reports whether the bytes of a document cannot be had. Brokers that have them on disk
+// go on by them.
 func (st *State) Bare(document string) bool {
 	_, is := st.earlier[document]
 	return is

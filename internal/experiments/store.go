@@ -17,9 +17,9 @@ import (
 type Store struct {
 	Documents *artefacts.Kind // of [Kind]
 	Known     experiment.Known
-	Who       string // as the history says it
-	Why       string // what the history says beside it; empty: what it changes
-	// With is a document that changes with each of them, in one transaction; nil:
+	Who       string // who makes changes, as the history names them
+	Why       string // why, for the history; empty: the history says what is changed
+	// With is another document that is changed in the transaction of each change; nil:
 	// none.
 	With *artefacts.With
 
@@ -27,14 +27,15 @@ type Store struct {
 	unplaced unplaced
 }
 
-// parsed are the documents that were read and parsed last: the bytes of a version
-// never change.
+// parsed keeps the version of each document that was read and parsed last. It need not be
+// read again, since the bytes of a version never change.
 type parsed struct {
 	sync.Mutex
 	of map[string]parsedDocument // by name
 }
 
-// parsedDocument is a document of a version, and what is wrong with it by itself.
+// parsedDocument is a version of a document, and what is wrong with it apart from others;
+// nil: nothing.
 type parsedDocument struct {
 	versionedDocument
 	text  []byte
@@ -52,8 +53,8 @@ func (s *Store) UseParsed(from *Store) {
 	s.parsed.of = of
 }
 
-// document returns a document of a version, and keeps it in place of another of its
-// name. The error says that it cannot be had.
+// document returns a version of a document, and keeps it in place of another version. The
+// error says why its bytes cannot be had; what is wrong in them is its fault.
 func (s *Store) document(ctx context.Context, v artefacts.Version) (parsedDocument, error) {
 	s.parsed.Lock()
 	d, ok := s.parsed.of[v.Name]
@@ -76,15 +77,16 @@ func (s *Store) document(ctx context.Context, v artefacts.Version) (parsedDocume
 	return d, nil
 }
 
-// forget lets go of documents that are dropped.
+// forget removes from s.parsed the documents that no longer serve.
 func (s *Store) forget(serving map[string]artefacts.Version) {
 	s.parsed.Lock()
 	defer s.parsed.Unlock()
 	maps.DeleteFunc(s.parsed.of, func(name string, _ parsedDocument) bool { _, serves := serving[name]; return !serves })
 }
 
-// Read reads all documents. One that somebody takes away meanwhile has all of them
-// looked at anew; one whose bytes are not there holds up none of the others.
+// Read reads all documents. If one cannot be read because it has just been dropped or
+// replaced, it reads all of them anew, at most maxTries times. If the bytes of one cannot be
+// had, that is among the State's faults, and the others are read all the same.
 func (s *Store) Read(ctx context.Context) (*State, error) {
 	faults := map[artefacts.Version]error{}
 	for range maxTries {
@@ -102,14 +104,15 @@ func (s *Store) Read(ctx context.Context) (*State, error) {
 			return nil, err
 		}
 		if v, serves := s.Documents.Served(of.Name); serves && v == of {
-			faults[of] = unread{err} // it is there, and cannot be read
+			faults[of] = unread{err} // it still serves, so its bytes cannot be had
 		}
 	}
 	return nil, fmt.Errorf("experiments: %w, all the time; try again", artefacts.ErrMoved)
 }
 
-// read is Read of what is known here, but for versions that cannot be read. The version
-// is the one that an error is of, if it is of one.
+// read is one attempt of Read. faults are versions that are known to be unreadable, and why;
+// it does not try to read them. With an error it returns the version that could not be read,
+// if the error is about one.
 func (s *Store) read(ctx context.Context, faults map[artefacts.Version]error) (*State, artefacts.Version, error) {
 	st := &State{revision: s.Documents.Revision(), Texts: map[string][]byte{}, Faults: map[string]error{}, docs: map[string]versionedDocument{}, left: map[string]experiment.Document{}, whole: map[string]versionedDocument{}, earlier: map[string]earlierDocument{}, events: s.Documents.Histories()}
 	st.Versions = s.Documents.Serving()
@@ -122,7 +125,7 @@ func (s *Store) read(ctx context.Context, faults map[artefacts.Version]error) (*
 		}
 		d, err := s.document(ctx, v)
 		if errors.Is(err, cluster.ErrAway) {
-			return nil, v, err // the document is not to blame
+			return nil, v, err // etcd is away; the document has no fault
 		}
 		if err != nil {
 			return nil, v, fmt.Errorf("experiments: document %s: %w", name, err)
@@ -164,8 +167,8 @@ func (s *Store) wholeBefore(ctx context.Context, name string) earlierDocument {
 	return earlierDocument{}
 }
 
-// settle takes out of documents what contradicts others, and makes the set of what
-// remains, as brokers that start do.
+// settle makes a set of documents, as a broker that starts does. It removes from docs each
+// document that contradicts others, and calls out with it before.
 func settle(docs map[string]versionedDocument, known experiment.Known, out func(name string, fault error)) (*experiment.Set, error) {
 	for {
 		set, err := experiment.Serve(inOrder(docs), known)
@@ -183,5 +186,6 @@ func settle(docs map[string]versionedDocument, known experiment.Known, out func(
 	}
 }
 
-// maxTries is how often a change is tried while others change documents.
+// maxTries is how often a change, or a read of all documents, is tried while others change
+// documents.
 const maxTries = 30

@@ -21,35 +21,38 @@ import (
 )
 
 // TrailsKind is the kind of the cluster's documents that say why experiments are
-// ramped and paused, each under its experiment's name. They stand apart from the
-// definitions: to look at an experiment, or to hold it, begins no evidence anew.
+// ramped (given a larger share) and paused, each under its experiment's name. They are
+// apart from the definitions, so that noting a look at an experiment, or holding it, does not
+// change its definition and so begin its evidence anew.
 const TrailsKind = "decisions"
 
-// Trail is what a coordinator made of an experiment, and what a person says to
-// its next step.
+// Trail is what coordinators saw of an experiment and decided about it, and whether a person
+// holds its next step.
 type Trail struct {
-	Looked    *Look      `json:"looked,omitempty"`    // at last
+	Looked    *Look      `json:"looked,omitempty"`    // the last look; nil: no coordinator has looked
 	Decisions []Decision `json:"decisions,omitempty"` // the newest last
 	Hold      *Hold      `json:"hold,omitempty"`      // nil: it may be ramped
 	Sources   Sources    `json:"sources,omitzero"`
 }
 
-// Sources are the topics that evidence since then is read from. The coordinator that
-// leads next knows by them that one was deleted and made again while nobody looked.
+// Sources are the topics that the evidence of an experiment is read from. By them the
+// coordinator that leads next finds out that a topic was deleted and created again while
+// nobody looked.
 type Sources struct {
-	Since     millrace.Time  `json:"since"`
+	Since     millrace.Time  `json:"since"` // when the evidence begins
 	Exposures exposure.Topic `json:"exposures,omitzero"`
 	Outcomes  exposure.Topic `json:"outcomes,omitzero"`
 }
 
-// Tell reports whether the sources tell all that is known of them now.
+// Tell reports whether s has all that now has, so that nothing needs to be noted.
 func (s Sources) Tell(now Sources) bool {
 	next, _ := s.with(now)
 	return next == s
 }
 
-// with returns the sources with what is known of them now, and which of the topics are
-// others than they were.
+// with returns the sources with what is known of them now. anew are the topics that were
+// created again: they have another ID than before. Sources of other evidence (Since differs)
+// are replaced as a whole.
 func (s Sources) with(now Sources) (next Sources, anew []exposure.Topic) {
 	if next = s; s.Since != now.Since {
 		return now, nil
@@ -67,17 +70,17 @@ func (s Sources) with(now Sources) (next Sources, anew []exposure.Topic) {
 	return next, anew
 }
 
-// Look is what a coordinator saw, and why it did nothing.
+// Look is what a coordinator saw when it last looked at an experiment, and what it waits for.
 type Look struct {
 	When   time.Time `json:"when"`
 	By     string    `json:"by"`              // the coordinator
 	Says   string    `json:"says"`            // what it waits for
-	Share  int       `json:"share,omitempty"` // of 10,000, that it had then; 0: a coordinator of before
+	Share  int       `json:"share,omitempty"` // the experiment's share then, in slots of 10,000; 0: noted by an older release
 	Inputs []string  `json:"inputs,omitempty"`
 	Whole  time.Time `json:"whole,omitzero"`  // when all that was shown was last known to have been read
-	Newest time.Time `json:"newest,omitzero"` // the newest answer that has come; zero: none has
-	Since  time.Time `json:"since,omitzero"`  // evidence began anew then, since a feed or model became another; zero: with the experiment
-	Anew   string    `json:"anew,omitempty"`  // which did
+	Newest time.Time `json:"newest,omitzero"` // the newest answer that was read; zero: none was
+	Since  time.Time `json:"since,omitzero"`  // when the evidence began anew, since a feed or model changed; zero: it begins with the experiment
+	Anew   string    `json:"anew,omitempty"`  // which feed or model changed
 	Blind  string    `json:"blind,omitempty"` // why guards do not see what is shown, or what viewers do
 	Stay   Stay      `json:"stay,omitzero"`
 	// Outcomes is what is known of what viewers do; nil: the definition has none.
@@ -87,30 +90,30 @@ type Look struct {
 // Stay is for how long an experiment has been watched at its share, with each variant
 // shown as it is now. The coordinator that leads next goes on from there.
 type Stay struct {
-	Since   time.Time `json:"since"` // of this it is; earlier time does not count
-	Seconds float64   `json:"seconds"`
+	Since   time.Time `json:"since"`   // when the experiment got its share, or its evidence began anew if that was later
+	Seconds float64   `json:"seconds"` // how much of the time since then a coordinator watched
 }
 
-// For is how long that is.
+// For returns Seconds as a duration.
 func (s Stay) For() time.Duration { return time.Duration(s.Seconds * float64(time.Second)) }
 
 // OutcomesLook is what a coordinator knows of the outcomes of an experiment.
 type OutcomesLook struct {
 	Topic  string    `json:"topic"`
-	Whole  time.Time `json:"whole"`           // when all were last read
-	Before bool      `json:"before,omitzero"` // by the coordinator before, or for other evidence: not yet for this
-	Newest time.Time `json:"newest,omitzero"` // that belongs to what was shown; zero: none has come
-	// Told is what became of all of them; nil: a coordinator of before did not tell.
+	Whole  time.Time `json:"whole"`           // when all outcomes were last read
+	Before bool      `json:"before,omitzero"` // Whole is from the coordinator before, or from other evidence; this one has not read them all yet
+	Newest time.Time `json:"newest,omitzero"` // the newest outcome that belongs to an answer; zero: there is none
+	// Told is what became of all outcomes; nil: noted by an older release.
 	Told *outcome.Report `json:"told,omitempty"`
 }
 
-// LooksEvery is how often a coordinator looks at least, by far: one that has not
-// looked for so long does not watch.
+// LooksEvery is how long a coordinator may take from one look to the next. It looks far more
+// often; one that has not looked for so long does not watch.
 const LooksEvery = 30 * time.Second
 
-// Unwatched says why nobody knows whether an experiment with guards hurts that runs
-// since then; empty: a coordinator watches it, or need not have looked yet. The trail
-// is what [Trails.Of] gave, with its error.
+// Unwatched says why no coordinator watches an experiment with guards, so that nobody would
+// notice if it does harm. It returns "" if one watches it, or need not have looked yet. since
+// is when the experiment began to run; t and err are what [Trails.Of] returned.
 func (t *Trail) Unwatched(err error, since, now time.Time) string {
 	last := since
 	if t.LookedSince(since) {
@@ -129,39 +132,39 @@ func (t *Trail) Unwatched(err error, since, now time.Time) string {
 	return ""
 }
 
-// LookedSince reports whether a coordinator has looked since then: what it saw before
-// is of an experiment that did not run.
+// LookedSince reports whether a coordinator has looked since a time, such as when the
+// experiment began to run.
 func (t *Trail) LookedSince(since time.Time) bool {
 	return t.Looked != nil && !t.Looked.When.Before(since)
 }
 
-// Decision is a step that a coordinator took, or what a person said to the next
-// one, and by what; or that evidence for it is gone.
+// Decision is a step of a ramp or a pause by a coordinator, a hold or resume by a person, or
+// a note that evidence is gone.
 type Decision struct {
 	When   time.Time `json:"when"`
 	By     string    `json:"by"`
-	Person bool      `json:"person,omitempty"` // and no coordinator
-	Cut    bool      `json:"cut,omitempty"`    // evidence is gone, and nothing was decided
+	Person bool      `json:"person,omitempty"` // By is a person, not a coordinator
+	Cut    bool      `json:"cut,omitempty"`    // it only notes that evidence is gone; nothing was decided
 	What   string    `json:"what"`
-	Why    string    `json:"why"` // empty: a person gave no reason
-	Inputs []string  `json:"inputs,omitempty"`
+	Why    string    `json:"why"`              // empty: a person gave no reason
+	Inputs []string  `json:"inputs,omitempty"` // the numbers that it was decided by, in words
 }
 
-// Apart reports whether no change of the experiment's document tells of it: a step or
-// a pause by a coordinator is one.
+// Apart reports whether a decision is only in the trail. A step or a pause by a coordinator
+// is not: it also changes the experiment's document, whose history tells of it.
 func (d *Decision) Apart() bool {
 	return d.Person || d.Cut || d.By == restorer || d.By == beginner
 }
 
-// SteppedSince reports whether a coordinator has ramped or paused the experiment since
-// then, as far as the trail tells.
+// SteppedSince reports whether a coordinator has ramped or paused the experiment since a
+// time, as far as the trail tells.
 func (t *Trail) SteppedSince(when time.Time) bool {
 	return slices.ContainsFunc(t.Decisions, func(d Decision) bool { return !d.Apart() && d.When.After(when) })
 }
 
-// PausedLast returns what coordinators did last, of all that the trail tells, if that was
-// to pause the experiment of a name and none has looked at it since: it did not run. nil: it
-// was not.
+// PausedLast returns the last step or pause by a coordinator in the trail, if that was a pause
+// of the experiment and no coordinator has looked at it since, since it did not run. Else it
+// returns nil.
 func (t *Trail) PausedLast(name string) *Decision {
 	for i := range t.Decisions {
 		d := &t.Decisions[len(t.Decisions)-1-i]
@@ -176,47 +179,47 @@ func (t *Trail) PausedLast(name string) *Decision {
 	return nil
 }
 
-// PausedText is what a coordinator did that paused an experiment.
+// PausedText returns the What of the Decision by which a coordinator pauses an experiment.
 func PausedText(name string) string { return "paused " + name }
 
-// Hold is a person's veto against the next step of a ramp. Guards pause all the
-// same.
+// Hold is a veto, as a rule a person's, against the next step of a ramp. It does not keep
+// guards from pausing the experiment.
 type Hold struct {
 	When time.Time `json:"when"`
 	By   string    `json:"by"`
 	Why  string    `json:"why,omitempty"`
 }
 
-// beginner is who holds an experiment whose trail could not be read: there may have
-// been a veto in it.
+// beginner is Hold.By for an experiment whose trail could not be read: there may have been a
+// veto in it.
 const beginner = "a trail that could not be read"
 
-// anew returns a trail in place of one that cannot be read.
+// anew returns a trail, with a hold, in place of one that cannot be read.
 func anew(name string, why error, when time.Time) Trail {
 	t := Trail{Hold: &Hold{When: when, By: beginner, Why: "there may have been a veto in it"}}
 	t.decide(Decision{When: when, By: beginner, What: "was begun anew for " + name, Why: why.Error()})
 	return t
 }
 
-// restorer is who holds every ramp after a restoration of etcd: what was lost with it
-// may have been a veto.
+// restorer is Hold.By for every ramp after a restoration of etcd: a veto may have been lost.
 const restorer = "a restoration of etcd"
 
-// restoredName is the document that says after which restoration ramps were held last.
-// No experiment has such a name.
+// restoredName is the document that has the number of the restoration after which ramps were
+// held last. No experiment can have such a name.
 const restoredName = "0-restored"
 
 // IsTrail reports whether a document of [TrailsKind] is an experiment's.
 func IsTrail(name string) bool { return name != restoredName }
 
-// HoldRestored holds the ramps of experiments once after each restoration of etcd. To
-// is asked for the names of those there are then.
+// HoldRestored holds the ramps of experiments once after each restoration of etcd. It calls
+// to for the names of the experiments, and only if they are to be held. It returns the names
+// of those that it held or found held.
 func (t *Trails) HoldRestored(ctx context.Context, lead *cluster.Lead, to func() ([]string, error)) (held []string, err error) {
 	now := t.docs.Generation()
 	if known, _ := strconv.ParseInt(t.docs.Current()[restoredName].Body, 10, 64); known >= now {
 		return nil, nil
 	}
-	if now > 1 { // 1 is a cluster's beginning
+	if now > 1 { // 1 is a new cluster, in which nothing was restored
 		if held, err = to(); err != nil {
 			return nil, err
 		}
@@ -239,26 +242,26 @@ func (t *Trails) HoldRestored(ctx context.Context, lead *cluster.Lead, to func()
 
 // The bounds of a trail.
 const (
-	maxDecisions  = 30
+	maxDecisions  = 30  // the newest are kept
 	maxInputs     = 60  // of a decision or a look
-	maxInputBytes = 200 // of each, and of other texts
+	maxInputBytes = 200 // bytes of each input, and of other texts
 )
 
 // Trails is the watched trails of all experiments.
 type Trails struct{ docs *documents.Kind }
 
-// OpenTrails watches the trails of a cluster. It returns as
-// [documents.Watch] does.
+// OpenTrails watches the trails of a cluster. It returns once they have been read, from etcd
+// or, if etcd is away, from disk; see [documents.Watch].
 func OpenTrails(ctx context.Context, cl *cluster.Client) (*Trails, error) {
 	docs, err := documents.Watch(ctx, cl, TrailsKind)
 	return &Trails{docs}, err
 }
 
-// Changed is closed once any trail is another than now.
+// Changed returns a channel that is closed once any trail has changed.
 func (t *Trails) Changed() <-chan struct{} { return t.docs.Changed() }
 
-// Of returns an experiment's trail; an empty one if nothing is known. With an error,
-// which says that it cannot be read, it is the one that takes its place.
+// Of returns an experiment's trail; an empty one if nothing is known. An error says that the
+// trail cannot be read; the trail returned with it is a new one, with a hold.
 func (t *Trails) Of(name string) (Trail, error) { return parseTrail(name, t.docs.Current()[name].Body) }
 
 func parseTrail(name, body string) (trail Trail, err error) {
@@ -273,7 +276,7 @@ func parseTrail(name, body string) (trail Trail, err error) {
 	return trail, err
 }
 
-// inLines has each text of a trail stand in its line, whoever wrote it.
+// inLines replaces what would break a line in each text of a trail, whoever wrote it.
 func (t *Trail) inLines() {
 	texts := []*string{}
 	inputs := [][]string{}
@@ -297,17 +300,17 @@ func (t *Trail) inLines() {
 	}
 }
 
-// Look notes what a coordinator saw that leads: one that was frozen, and leads no
-// more, notes nothing, with [cluster.ErrNotLeader]. A trail that cannot be read is
-// begun anew, as by all that changes one; a veto that may have been in it stays
-// until a person takes it back.
+// Look notes what the leading coordinator saw. If lead leads no more, as after it was
+// frozen, it notes nothing and returns [cluster.ErrNotLeader]. Like all that changes a
+// trail, it begins one that cannot be read anew, with a hold that stays until a person
+// resumes the experiment.
 func (t *Trails) Look(ctx context.Context, lead *cluster.Lead, name string, l Look) error {
 	l.Says, l.Blind, l.Anew, l.Inputs = short(l.Says), short(l.Blind), short(l.Anew), shortInputs(l.Inputs)
 	return t.change(ctx, lead, name, func(trail *Trail) error { trail.Looked = &l; return nil })
 }
 
-// Reads notes, as [Trails.Look] does, what a coordinator reads evidence from, and among
-// the decisions that evidence is cut where that is another topic than before.
+// Reads notes, as [Trails.Look] does, the topics that a coordinator reads evidence from. If
+// one of them was created again, it adds a decision that says so, and reports cut.
 func (t *Trails) Reads(ctx context.Context, lead *cluster.Lead, name, by string, from Sources) (cut bool, err error) {
 	err = t.change(ctx, lead, name, func(trail *Trail) error {
 		next, anew := trail.Sources.with(from)
@@ -323,9 +326,9 @@ func (t *Trails) Reads(ctx context.Context, lead *cluster.Lead, name, by string,
 // ErrHeld refuses a step that somebody has vetoed.
 var ErrHeld = errors.New("experiments: its next step is held")
 
-// Ramps notes that an experiment is ramped, with the change of its document (see
-// [Store.With]): so there is no step without its reason. It gives [ErrHeld]
-// where there is a veto.
+// Ramps returns the change of a trail that notes a step of a ramp, for [Store.With]: it is
+// made in one transaction with the change of the experiment's document, so that there is no
+// step without its reason. The change fails with [ErrHeld] if there is a hold.
 func (t *Trails) Ramps(name string, d Decision) *artefacts.With {
 	return t.with(name, func(body string) (string, error) {
 		trail, err := parseTrail(name, body)
@@ -336,7 +339,7 @@ func (t *Trails) Ramps(name string, d Decision) *artefacts.With {
 	})
 }
 
-// Pauses is Ramps of a pause, which no veto keeps off.
+// Pauses is Ramps for a pause. A hold does not prevent it.
 func (t *Trails) Pauses(name string, d Decision) *artefacts.With {
 	return t.with(name, func(body string) (string, error) {
 		trail, _ := parseTrail(name, body)
@@ -361,10 +364,9 @@ func (t *Trail) decide(d Decision) {
 	t.Decisions = t.Decisions[max(0, len(t.Decisions)-maxDecisions):]
 }
 
-// Hold vetoes the next step of an experiment's ramp, until Resume. One that is
-// held already stays so, for the first reason, but where it is held only because its
-// trail could not be read or etcd was restored. Who holds and resumes it is kept among
-// the decisions.
+// Hold vetoes the next step of an experiment's ramp, until Resume. It refuses an experiment
+// that a person holds already. A hold because a trail could not be read, or because etcd was
+// restored, it replaces. It also adds the hold to the decisions.
 func (t *Trails) Hold(ctx context.Context, name string, h Hold) error {
 	if err := line.Check("why", h.Why); err != nil {
 		return err
@@ -380,7 +382,7 @@ func (t *Trails) Hold(ctx context.Context, name string, h Hold) error {
 	})
 }
 
-// Resume takes a veto back.
+// Resume ends a hold, and adds that to the decisions. It refuses an experiment without one.
 func (t *Trails) Resume(ctx context.Context, name, by string, when time.Time) error {
 	return t.change(ctx, nil, name, func(trail *Trail) error {
 		if trail.Hold == nil {
@@ -392,15 +394,15 @@ func (t *Trails) Resume(ctx context.Context, name, by string, when time.Time) er
 	})
 }
 
-// Noted are the trails of all experiments as they were at some time.
+// Noted is the trails of all experiments as they were at some time.
 type Noted struct{ docs map[string]documents.Document }
 
 // Noted returns the trails as they are now.
 func (t *Trails) Noted() Noted { return Noted{t.docs.Current()} }
 
-// Keep forgets the trails of all but some experiments, as they were before it was asked
-// which experiments there are. One that was changed since stays: its experiment may have
-// been defined since, and held.
+// Keep deletes the trails in before of all experiments but those of names. before is from
+// the time before the caller listed the experiments. A trail that has changed since stays:
+// its experiment may have been defined and held since.
 func (t *Trails) Keep(ctx context.Context, names []string, before Noted) error {
 	for _, name := range slices.Sorted(maps.Keys(before.docs)) {
 		if !IsTrail(name) || slices.Contains(names, name) {
@@ -420,7 +422,7 @@ func (t *Trails) Keep(ctx context.Context, names []string, before Noted) error {
 	return nil
 }
 
-// change changes a trail, with a lead only as long as it holds.
+// change changes a trail; if lead is not nil, only as long as it leads.
 func (t *Trails) change(ctx context.Context, lead *cluster.Lead, name string, by func(*Trail) error) error {
 	return t.docs.ChangeAs(ctx, lead, name, func(body string) (string, error) {
 		trail, _ := parseTrail(name, body)
@@ -432,7 +434,7 @@ func (t *Trails) change(ctx context.Context, lead *cluster.Lead, name string, by
 	})
 }
 
-// short bounds a text: it ends behind a word, with an ellipsis.
+// short returns s, cut to at most maxInputBytes: behind a word, with an ellipsis.
 func short(s string) string {
 	if len(s) <= maxInputBytes {
 		return strings.ToValidUTF8(s, "")

@@ -9,10 +9,10 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// Decode reads a body that was written under the schema of a fingerprint, this
-// one's or the one before, whoever wrote it. It shares no memory with body. The
-// error is a [*schemas.Error] where the body is no record, and a
-// [*millrace.Error] where the parts of one do not fit each other.
+// Decode reads the body of a record that was written under the schema with a fingerprint:
+// the present schema of exposures or the earlier one. The record shares no memory with
+// body. The error is a [*schemas.Error] if body is no such record, and a [*millrace.Error]
+// if the parts of the record do not fit each other.
 func Decode(schema millrace.Fingerprint, body []byte) (*Record, error) {
 	of := schemas.Exposure()
 	earlier := schema == schemas.EarlierExposure().Fingerprint()
@@ -25,7 +25,7 @@ func Decode(schema millrace.Fingerprint, body []byte) (*Record, error) {
 	if err := of.Check(body); err != nil {
 		return nil, err
 	}
-	d := decoder{b: body} // of a body that is right
+	d := decoder{b: body} // the check above lets it read without checks
 	r := &Record{
 		ID:                d.text(),
 		Time:              millrace.Time(d.long()),
@@ -137,7 +137,7 @@ func (d *decoder) shadowItem() ShadowItem {
 	return ShadowItem{ID: d.text(), Entity: d.text(), Type: d.text(), Score: d.value().Number}
 }
 
-// value reads a number, a text, or null, which is NaN.
+// value reads a number, a text, or null, which is [Missing].
 func (d *decoder) value() Value {
 	switch d.long() {
 	case branchValue:

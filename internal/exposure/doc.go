@@ -1,5 +1,5 @@
-// Package exposure is what brokers tell of their answers: a record for each
-// answer that an experiment or a sampled shadow had a part in (Record, as Avro
-// under schemas/exposure.avsc), and the log that takes records off the path of
-// requests (Log).
+// Package exposure is what brokers write of their answers: a record of what was shown, for
+// each answer in which an experiment or a shadow model had a part ([Record], as Avro under
+// schemas/exposure.avsc), and the log that writes records in the background, so that
+// requests do not wait ([Log]).
 package exposure

@@ -9,14 +9,13 @@ import (
 // Branches of the unions in the schema.
 const (
 	branchNull  = 0
-	branchValue = 1 // the other type, or the first of two
+	branchValue = 1 // the type that is not null; the first of them if there are two
 	branchText  = 2
 )
 
-// Append appends the record's Avro body, without framing. What it appends has
-// been read again: every reader of Avro takes it. The error is a
-// [*millrace.Error] or a [*schemas.Error], and names the field; dst is then
-// returned as it was.
+// Append appends the record's Avro body, without framing. It reads the body once more to
+// check it, so every reader of Avro can read it. The error is a [*millrace.Error] or a
+// [*schemas.Error], which names the field; dst is then returned as it was.
 func (r *Record) Append(dst []byte) ([]byte, error) {
 	if err := r.check(); err != nil {
 		return dst, err
@@ -28,6 +27,7 @@ func (r *Record) Append(dst []byte) ([]byte, error) {
 	return body, nil
 }
 
+// append appends the body without any check, in the order of the schema's fields.
 func (r *Record) append(b []byte) []byte {
 	b = appendString(b, r.ID)
 	b = appendLong(b, int64(r.Time))
@@ -84,7 +84,7 @@ func appendShadowItem(b []byte, it ShadowItem) []byte {
 	return appendNumber(b, it.Score)
 }
 
-// appendArray appends an array as one block.
+// appendArray appends an array as one block, with item for each element.
 func appendArray[T any](b []byte, list []T, item func([]byte, T) []byte) []byte {
 	if len(list) > 0 {
 		b = appendLong(b, int64(len(list)))
@@ -111,6 +111,7 @@ func appendModel(b []byte, m Model) []byte {
 	return appendArray(b, m.Features, appendString[string])
 }
 
+// appendItem appends an item; without its features if bare.
 func appendItem(b []byte, it *Item, bare bool) []byte {
 	b = appendLong(b, int64(it.Place))
 	b = appendString(b, it.ID)
@@ -133,7 +134,8 @@ func appendValue(b []byte, v Value) []byte {
 	return appendNumber(b, v.Number)
 }
 
-// appendNumber appends a number or null, the infinite ones as the largest.
+// appendNumber appends a number, or null for NaN. It appends an infinite one as the largest
+// or least finite number.
 func appendNumber(b []byte, x float64) []byte {
 	if math.IsNaN(x) {
 		return appendLong(b, branchNull)

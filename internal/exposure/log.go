@@ -14,117 +14,120 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// Producer writes entries to a topic, as Kafka does.
+// Producer writes entries to a topic of Kafka.
 type Producer interface {
 	// Produce writes entries in their order and waits until the result of each is
-	// known: nil, or an error for each entry, nil for those written. An error
-	// that is [ErrRefused] says that the entry can never be written; any other
-	// that it was not, and may be tried again. When ctx ends it returns soon,
-	// with an error for each entry of which it does not know that it was written.
-	// It is called by one goroutine, and keeps nothing of entries.
+	// known. It returns nil if all were written, else an error for each entry, nil for
+	// those that were. An error that is [ErrRefused] says that the entry can never be
+	// written. Any other error says that it was not written, or perhaps not, and may be
+	// tried again. When ctx ends, Produce returns soon, with an error for each entry
+	// that it does not know to be written. It is called by one goroutine, and keeps
+	// nothing of entries.
 	Produce(ctx context.Context, entries []Entry) []error
 }
 
 // Entry is a key and a value to write.
 type Entry struct {
-	Key   []byte // the viewer: what a viewer is shown is in one partition, in its order
+	Key   []byte // the viewer: so all that a viewer is shown is in one partition, in order
 	Value []byte // Avro, in single-object encoding
 }
 
-// ErrRefused says that an entry can never be written: it is too large for its
-// topic, say.
+// ErrRefused says that an entry can never be written, as when it is too large for its
+// topic.
 var ErrRefused = errors.New("exposure: refused")
 
-// ErrAnew is that a topic that is read as evidence, of exposures or of outcomes, was
-// deleted and made again: nobody knows what the former one still had.
+// ErrAnew says that a topic of exposures or outcomes was deleted and made again. What the
+// former topic had and nobody had read is lost, so that what is counted by it is
+// incomplete.
 var ErrAnew = errors.New("is another one than it was: what the former had and nobody had read is gone")
 
-// Topic is a topic that is read as evidence.
+// Topic is a topic of exposures or outcomes that is read.
 type Topic struct {
 	Name string `json:"name"`
-	ID   string `json:"id"` // another one of the same name has another; empty: it is not known which it is
+	ID   string `json:"id"` // Kafka's; a topic that was made again has another; empty: not known
 }
 
-// Anew is an [ErrAnew] of the topic.
+// Anew returns the error [ErrAnew] for the topic.
 func (t Topic) Anew() error { return fmt.Errorf("kafka: topic %s %w", t.Name, ErrAnew) }
 
 // Config is how a log works.
 type Config struct {
 	Producer Producer // required
-	// MaxBytes bounds what waits, what is being written included, in bytes of
-	// memory; 0 is 64 MiB.
+	// MaxBytes bounds the memory of the entries that wait or are being written, in
+	// bytes; 0 is 64 MiB.
 	MaxBytes int
-	// Drain is for how long Close waits for what is left to be written; 0 is 5 s.
+	// Drain is how long Close waits until the rest is written; 0 is 5 s.
 	Drain time.Duration
-	Log   *slog.Logger // nil = silent
+	Log   *slog.Logger // nil: silent
 }
 
-// DefaultDrain is for how long Close waits.
+// DefaultDrain is the default of Config.Drain.
 const DefaultDrain = 5 * time.Second
 
 // Bounds and pauses of a log.
 const (
 	defaultMaxBytes = 64 << 20
 
-	maxBatchBytes   = 1 << 20 // or one entry
+	maxBatchBytes   = 1 << 20 // of keys and values; a batch of one entry may have more
 	maxBatchEntries = 1000
 	entryBytes      = 64 // what an entry takes beside its key and value
 
-	firstPause = 50 * time.Millisecond // after a failure; doubles
+	firstPause = 50 * time.Millisecond // after a failure; each pause is twice the one before
 	maxPause   = 5 * time.Second
 )
 
-// Counts is what became of the records that were added: all but those that wait
-// have been written, dropped or refused, each once.
+// Counts is what became of the records that were added. Added is the sum of Waiting,
+// Written, DroppedFull, DroppedEnd, Invalid and Refused.
 type Counts struct {
 	Added        int64
 	Waiting      int64
 	WaitingBytes int64 // of memory
 	Written      int64
 	DroppedFull  int64 // there was no room
-	DroppedEnd   int64 // Close waited no longer, or had been called; of these, what was on its way may be in the topic
-	Invalid      int64 // refused: not a record
+	DroppedEnd   int64 // the log was closed, or Close stopped waiting; what was being written then may be in the topic
+	Invalid      int64 // refused: not a valid record
 	Refused      int64 // refused by the producer
 
-	FeaturesLeftOut int64 // of those added: too large with their features
-	Failures        int64 // of the producer, in which entries were not written and are tried again
+	FeaturesLeftOut int64 // of those added: written without their features, with which they were too large
+	Failures        int64 // calls of the producer that did not write some entries, which are tried again
 }
 
-// Log takes records from requests and writes them in the background, in the
-// order in which they were added. It never makes a request wait: while nothing
-// can be written, records wait in memory, and what there is no room for is
-// dropped and counted. What waits already is kept.
+// Log takes records from requests and writes them in the background, in the order in
+// which they were added. It never makes a request wait: while nothing can be written,
+// records wait in memory. When there is no more room, new records are dropped and counted,
+// and those that wait already are kept.
 //
-// An entry that the producer fails is tried again, before any that was added
-// later; so the order is kept wherever a producer that fails an entry writes none
-// of those behind it.
+// An entry that the producer did not write is tried again, before any that was added
+// later. So the order in the topic is that of Add if a producer that fails an entry writes
+// none of those behind it.
 //
-// It is a [prometheus.Collector] of what became of the records.
+// A Log is a [prometheus.Collector] of what became of the records.
 type Log struct {
 	cfg    Config
 	wake   chan struct{}      // has a value when there may be something to do
 	ctx    context.Context    // of the producer's calls
-	cancel context.CancelFunc // ends them
+	cancel context.CancelFunc // ends ctx
 	done   chan struct{}      // closed when the goroutine has ended
 
 	mu struct {
 		sync.Mutex
 		queue  []queued
 		counts Counts
-		tell   error // the first of those that are only counted
+		tell   error // a first refusal, for the goroutine to log; later ones are only counted
 		closed bool
 	}
 }
 
-// queued is an entry that waits, since when.
+// queued is an entry that waits, and since when.
 type queued struct {
 	Entry
 	since time.Time
 }
 
+// bytes returns the memory that the entry takes.
 func (q *queued) bytes() int64 { return int64(len(q.Key) + len(q.Value) + entryBytes) }
 
-// Open starts a log and its goroutine, which Close ends. The error names every
+// Open starts a log and its goroutine. The caller must call Close. The error names every
 // fault of the configuration.
 func Open(cfg Config) (*Log, error) {
 	var faults []error
@@ -154,11 +157,11 @@ func Open(cfg Config) (*Log, error) {
 	return l, nil
 }
 
-// Add takes a record over. It waits for nothing, keeps nothing of the record,
-// and cannot fail: what becomes of it is counted. It encodes the record (some
-// microseconds for twenty items), so the best moment is behind the answer.
+// Add puts a record into the queue. It does not wait, keeps nothing of the record, and
+// returns no error: what becomes of the record is counted. It encodes the record, which
+// takes some microseconds for twenty items, so call it after the answer is sent.
 //
-// A record that with its features is larger than a body may be goes without them.
+// If a record is too large with its features, it is written without them.
 func (l *Log) Add(r *Record) {
 	if l.full() {
 		return
@@ -187,8 +190,8 @@ func (r *Record) hasFeatures() bool {
 	return !r.FeaturesLeftOut && slices.ContainsFunc(r.Items, func(it Item) bool { return len(it.Features) > 0 })
 }
 
-// full counts a record that there is no room for, whatever its size, before it is
-// encoded.
+// full reports whether the log is closed or has no room left for any record. If so, it
+// counts the record as dropped. It saves encoding the record.
 func (l *Log) full() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -205,19 +208,20 @@ func (l *Log) full() bool {
 	return true
 }
 
-// refuse counts a record that is none.
+// refuse counts a record that is invalid.
 func (l *Log) refuse(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mu.counts.Added++
 	l.mu.counts.Invalid++
-	if l.mu.counts.Invalid == 1 { // the goroutine tells it, since that may take time
+	if l.mu.counts.Invalid == 1 { // the goroutine logs it, since logging may take time
 		l.mu.tell = err
 		l.signal()
 	}
 }
 
-// offer puts an entry into the queue, or counts it as dropped.
+// offer puts an entry into the queue, or counts it as dropped. bare says that it was
+// encoded without its features.
 func (l *Log) offer(q queued, bare bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -239,6 +243,7 @@ func (l *Log) offer(q queued, bare bool) {
 	}
 }
 
+// signal wakes the goroutine.
 func (l *Log) signal() {
 	select {
 	case l.wake <- struct{}{}:
@@ -279,8 +284,8 @@ func (l *Log) run() {
 	l.mu.counts.Waiting, l.mu.counts.WaitingBytes, l.mu.queue = 0, 0, nil
 }
 
-// wait returns true when something is in the queue, and false when nothing more
-// is to be written.
+// wait waits until something is in the queue, and returns true. It returns false when the
+// log is closed and the queue empty, or when ctx has ended.
 func (l *Log) wait() bool {
 	for {
 		l.mu.Lock()
@@ -321,8 +326,8 @@ func (l *Log) batch() (batch []Entry) {
 	return batch
 }
 
-// settle takes out of the queue what has been written or refused of its first n
-// entries, and returns an error of those that are to be tried again, or nil.
+// settle takes those of the first n entries that were written or refused out of the queue.
+// It returns the error of one that must be tried again; nil if there is none.
 func (l *Log) settle(n int, errs []error) (failed error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -352,7 +357,7 @@ func (l *Log) settle(n int, errs []error) (failed error) {
 	}
 	keep := n - len(again)
 	copy(l.mu.queue[keep:], again)
-	clear(l.mu.queue[:keep]) // what has been written takes no memory
+	clear(l.mu.queue[:keep]) // so that their memory can be freed
 	l.mu.queue = l.mu.queue[keep:]
 	return failed
 }
@@ -364,7 +369,7 @@ func (l *Log) Counts() Counts {
 	return l.mu.counts
 }
 
-// oldest returns for how long the first entry has waited.
+// oldest returns how long the first entry of the queue has waited; 0 if there is none.
 func (l *Log) oldest() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -374,9 +379,9 @@ func (l *Log) oldest() time.Duration {
 	return time.Since(l.mu.queue[0].since)
 }
 
-// Close takes nothing more, waits until everything is written, at most for the
-// time that the configuration says, ends the goroutine, and counts what is left
-// as dropped. It may be called again, and beside Add.
+// Close closes the log: it waits until everything is written, for Config.Drain at most,
+// ends the goroutine, and counts what is left as dropped. It may be called again, and at
+// the same time as Add.
 func (l *Log) Close() {
 	l.mu.Lock()
 	l.mu.closed = true

@@ -2,7 +2,7 @@ package exposure
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// What the metrics of a log are called, and say.
+// The metrics of a log.
 var (
 	descAdded    = desc("added_total", "Records of answers that were to be written. Each of them waits, or is counted once by records_total.")
 	descRecords  = desc("records_total", "Records of answers by outcome: written; dropped, since the queue was full or at the end of the process, when its log says how many; refused, as invalid or by the producer.", "outcome", "reason")

@@ -21,23 +21,24 @@ type Record struct {
 	ServedBefore                      int // items, by earlier pages
 	TimelinesAsked, TimelinesAnswered int
 	Experiments                       []Experiment
-	HeldOut                           []string // layers
-	ShadowShare                       float64  // 0: not sampled
-	Interleaving                      *Interleaving
-	Models                            []Model // who ranked items; the receipt's first
-	Shadows                           []Model // those that ranked it again, and behind them those that failed to
+	HeldOut                           []string      // the layers of experiments from which the viewer is held out
+	ShadowShare                       float64       // the share of answers that shadows rank again; 0: this one was not sampled
+	Interleaving                      *Interleaving // nil: the answer is no draft
+	Models                            []Model       // those that ranked items; that of the receipt first
+	Shadows                           []Model       // those that ranked the answer again, then those that failed to
 	Items                             []Item
-	FeaturesLeftOut                   bool    // set by Log where the record would have been too large
+	FeaturesLeftOut                   bool    // set by Log if the record would have been too large
 	Millis                            float64 // until there was an answer, or a refusal
-	Refusal                           string  // its reason; empty of an answer
-	ScoringNanos                      int64   // of index nodes, all together
-	Looked                            int     // items that were looked at for features that they lack
+	Refusal                           string  // the reason of a refusal; empty for an answer
+	ScoringNanos                      int64   // what scoring took on all index nodes together
+	Looked                            int     // items that were checked for features that they lack
 	Lacking                           []Lacked
-	ShadowRankings                    []ShadowRanking // by Shadows, but for those that failed
+	ShadowRankings                    []ShadowRanking // one for each of Shadows, without those that failed
 }
 
-// Failed returns the shadows that were to rank the answer again and could not. Those
-// of an earlier schema scored the items and ranked nothing.
+// Failed returns the shadows that should have ranked the answer again and could not. Under
+// the earlier schema, shadows scored the items and ranked nothing: then none failed if the
+// items have their scores.
 func (r *Record) Failed() []Model {
 	if len(r.ShadowRankings) == 0 && len(r.Items) > 0 && len(r.Items[0].Shadows) > 0 {
 		return nil
@@ -45,21 +46,25 @@ func (r *Record) Failed() []Model {
 	return r.Shadows[len(r.ShadowRankings):]
 }
 
-// Lacked is how many items lacked a feature.
+// Lacked is how many of the checked items lacked a feature.
 type Lacked struct {
 	Feature string
 	Items   int
 }
 
-// ShadowRanking is how a shadow ranked the candidates of an answer.
+// ShadowRanking is how a shadow, a model that only ranks for comparison, ranked the
+// candidates of an answer.
 type ShadowRanking struct {
-	Overlap10, Overlap, RBO   float64
-	Tau                       float64 // NaN: none
-	ServedNanos, ServedScored int64   // to score the candidates again by the model of the answer, and how many
-	Nanos, Scored             int64   // the same of the shadow
-	Looked                    int
+	// How like the answer it is, from 0 to 1: the share of the first ten items in common,
+	// that of all items, and rank-biased overlap.
+	Overlap10, Overlap, RBO float64
+
+	Tau                       float64 // Kendall's, of the items in common; NaN: none
+	ServedNanos, ServedScored int64   // how long the answer's model took to score the candidates again, and how many
+	Nanos, Scored             int64   // the same for the shadow
+	Looked                    int     // items of this ranking that were checked for features that they lack
 	Lacking                   []Lacked
-	Items                     []ShadowItem // in its order
+	Items                     []ShadowItem // in the order of the shadow
 }
 
 // ShadowItem is an item of a shadow's ranking.
@@ -71,25 +76,26 @@ type ShadowItem struct {
 // Experiment is a variant that had a part in an answer.
 type Experiment struct {
 	Layer, Experiment, Variant string
-	Unit                       string  // what was assigned
-	Checksum                   string  // of the definition
-	Probability                float64 // that who fits the targeting has the variant; 0 if forced
-	ProbabilityInside          float64 // that who is in the experiment has it; 0 if forced
-	Forced                     bool
+	Unit                       string  // what got the variant, such as the viewer
+	Checksum                   string  // of the experiment's definition
+	Probability                float64 // that a unit that fits the targeting gets the variant; 0 if forced
+	ProbabilityInside          float64 // that a unit in the experiment gets the variant; 0 if forced
+	Forced                     bool    // the definition names the viewer: this is not chance, and is not counted
 }
 
-// Interleaving is the draft of an answer; see package interleave.
+// Interleaving is how an answer was drafted from the rankings of several models; see
+// package interleave.
 type Interleaving struct {
 	Experiment string
 	Seed       uint64
-	Turns      uint64   // before this page
-	Teams      []string // models
+	Turns      uint64   // turns of the draft before this page
+	Teams      []string // the models
 }
 
 // Model is a version of a model.
 type Model struct {
 	Name, Version, Checksum string
-	Features                []string // names of the values in Item.Features, if they were asked for
+	Features                []string // the names of the values in Item.Features; nil unless they were asked for
 }
 
 // Item is an item as it was served.
@@ -97,43 +103,44 @@ type Item struct {
 	Place      int // in the answer, from 1
 	ID, Entity string
 	Type       string
-	Score      float64 // may be NaN; see Finite for an infinite one
-	Model      int     // of Record.Models
-	Team       int     // of Interleaving.Teams; -1 for nobody, and without a draft
-	Shadows    []float64
-	Features   []Value
+	Score      float64   // may be NaN; see Finite for an infinite one
+	Model      int       // the index in Record.Models
+	Team       int       // the index in Interleaving.Teams; -1: no team's, or no draft
+	Shadows    []float64 // the scores by the shadows that did not fail; may be nil
+	Features   []Value   // in the order of Model.Features; nil unless they were asked for
 }
 
-// Finite reports whether the score is a finite number. A record that was written
-// and read has the largest number in the place of an infinite one, which then
-// counts as infinite too.
+// Finite reports whether the score is a finite number. In a record that was written and
+// read, an infinite score has become the largest finite number. So that one counts as
+// infinite too.
 func (it *Item) Finite() bool { return math.Abs(it.Score) < math.MaxFloat64 }
 
-// Value is a feature's value: a number, NaN where it is missing, or a text.
+// Value is a feature's value: a number, NaN if it is missing, or a text.
 type Value struct {
 	Number float64
 	Text   string
 	IsText bool
 }
 
-// Number returns a number's value. NaN is missing; true is 1, false 0.
+// Number returns the value of a number. NaN is a missing value; true is 1, false 0.
 func Number(x float64) Value { return Value{Number: x} }
 
-// Text returns a text's value.
+// Text returns the value of a text.
 func Text(s string) Value { return Value{Text: s, IsText: true} }
 
-// Missing returns the value of a feature that there is not.
+// Missing returns the value of a feature that a record does not have.
 func Missing() Value { return Value{Number: math.NaN()} }
 
-// maxName bounds what a record says of a model: readers keep and print it.
+// maxName bounds the name, version and checksum of a model, in bytes, since readers keep
+// and print them.
 const maxName = 1 << 10
 
-// maxModels bounds the models that a record names, and the shadows: readers compare each
-// with the others. An answer is ranked by a few.
+// maxModels bounds the models that a record names, and the shadows, since readers compare
+// each with the others. Answers are ranked by only a few.
 const maxModels = 1000
 
-// check returns what the schema alone does not see: that the record's parts fit
-// each other. The error is a [*millrace.Error].
+// check checks what the schema cannot: that the record's parts fit each other. The error is
+// a [*millrace.Error].
 func (r *Record) check() error {
 	wrong := func(field, detail string, args ...any) error {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: fmt.Sprintf(detail, args...), WayOut: "write what was served, as schemas/exposure.avsc says"}

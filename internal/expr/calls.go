@@ -13,25 +13,27 @@ import (
 	"cel.dev/cel-go/common/operators"
 )
 
-// The bounds of a pattern of matches, and what calls cost; see MaxCost.
+// The longest pattern of matches, and the costs of calls, beside 1 for each node; see
+// MaxCost.
 const (
 	maxPatternBytes = 256
-	patternCost     = 100 // and 1 for each instruction of the compiled pattern
-	stringCost      = 10
+	patternCost     = 100 // of matches, and 1 more for each instruction of the compiled pattern
+	stringCost      = 10  // of a call whose first argument is a string or a list
 )
 
-// function is one overload of a function: what it takes and gives.
+// function is one overload of a function.
 type function struct {
-	takes  []Type // any is Dyn
-	gives  Type
-	more   bool // the last argument may repeat
-	member bool // written x.name(y)
-	// lower finishes the call where its types alone do not say enough.
+	takes  []Type // of the arguments; of a member call, the target's first
+	gives  Type   // of the result
+	more   bool   // the last argument may repeat
+	member bool   // it is called as x.name(y)
+	// lower makes the node of a call whose arguments need more checks than their types.
+	// Nil: there are none.
 	lower func(c *checker, e ast.Expr, args []*Node) *Node
 }
 
-// filterFunctions and modelFunctions are the functions of each mode; DESIGN.md
-// and docs/filters.md describe them.
+// filterFunctions and modelFunctions are the overloads of the functions of each mode, by
+// name; DESIGN.md and docs/filters.md describe them.
 var filterFunctions, modelFunctions map[string][]function
 
 func init() {
@@ -122,7 +124,7 @@ func (c *checker) call(e ast.Expr) *Node {
 	return c.fault(e, name+" does not take "+describe(args), usage(name, overloads))
 }
 
-// finish makes the node of a call to the function that e names.
+// finish makes the node of a call to the function that e names, and counts its cost.
 func (c *checker) finish(e ast.Expr, gives Type, args ...*Node) *Node {
 	n := c.node(e, Call, gives, args...)
 	if n == nil {
@@ -135,6 +137,7 @@ func (c *checker) finish(e ast.Expr, gives Type, args ...*Node) *Node {
 	return n
 }
 
+// fits reports whether a call with these arguments fits the overload.
 func (f function) fits(args []*Node) bool {
 	if len(args) < len(f.takes) || len(args) > len(f.takes) && !f.more {
 		return false
@@ -145,7 +148,7 @@ func (f function) fits(args []*Node) bool {
 			return false
 		}
 		if a.Type == Dyn && (f.gives == Time || f.gives == Duration || takes == Int || takes == Double) {
-			return false // a viewer's number is a double already
+			return false // these need a literal, or a conversion that a viewer value does not need: its numbers are doubles
 		}
 	}
 	return true
@@ -175,7 +178,7 @@ func usage(name string, overloads []function) string {
 	return "write " + strings.Join(forms, " or ")
 }
 
-// elsewhere says what to do instead of what CEL has and this does not.
+// elsewhere has hints for functions that CEL or people expect and that are missing here.
 var elsewhere = map[string]string{
 	"all": "in searches a list", "exists": "in searches a list", "exists_one": "in searches a list",
 	"filter": "in searches a list", "map": "", operators.Index: "in searches a list",
@@ -203,6 +206,8 @@ func (c *checker) unknownFunction(e ast.Expr, name string) *Node {
 	return c.fault(e, "no function "+name, hint)
 }
 
+// text returns the string of a literal argument of the function what; false, with a
+// problem noted, if the argument is no string literal.
 func (c *checker) text(a *Node, what string) (string, bool) {
 	if s, ok := a.Value.(string); ok && a.Op == Const {
 		return s, true
@@ -229,7 +234,8 @@ func (c *checker) timestamp(e ast.Expr, args []*Node) *Node {
 // strictTime is the form of RFC 3339 that CEL accepts; package time is laxer.
 var strictTime = regexp.MustCompile(`^\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)$`)
 
-// duration gives CEL's duration in a filter, and seconds in a model.
+// duration makes the constant of a duration: a Duration in a filter, and a number of
+// seconds in a model.
 func (c *checker) duration(e ast.Expr, args []*Node) *Node {
 	s, ok := c.text(args[0], "duration")
 	if !ok {
@@ -248,8 +254,8 @@ func (c *checker) duration(e ast.Expr, args []*Node) *Node {
 	return c.constant(e, Duration, d.Milliseconds())
 }
 
-// pattern checks the regular expression of matches. RE2 takes linear time; the
-// cost bounds the factor.
+// pattern checks the regular expression of matches. Matching takes time linear in the
+// text; the expression's cost bounds the factor.
 func (c *checker) pattern(e ast.Expr, args []*Node) *Node {
 	p := args[1]
 	s, ok := c.text(p, "matches")

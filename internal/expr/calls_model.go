@@ -10,7 +10,7 @@ import (
 	"cel.dev/cel-go/common/ast"
 )
 
-// contains lowers contains(list, x) to x in list.
+// contains makes contains(list, x) the same node as x in list.
 func (c *checker) contains(e ast.Expr, args []*Node) *Node {
 	return c.node(e, In, Bool, args[1], args[0])
 }
@@ -40,7 +40,7 @@ func (c *checker) bucketize(e ast.Expr, args []*Node) *Node {
 	return c.finish(e, Double, args...)
 }
 
-// decay lowers the decay of an instant to the decay of its age.
+// decay makes decay(t, h), where t is a time, the same nodes as decay(age(t), h).
 func (c *checker) decay(e ast.Expr, args []*Node) *Node {
 	age, halfLife := args[0], args[1]
 	if h, ok := halfLife.Value.(float64); ok && !(h > 0) {
@@ -56,11 +56,11 @@ func (c *checker) decay(e ast.Expr, args []*Node) *Node {
 	return c.finish(e, Double, age, halfLife)
 }
 
-// maxItem is the last place in a list that an expression may name.
+// maxItem is the highest index of a list that an expression may have.
 const maxItem = 1<<16 - 1
 
-// item lowers list[i] to a call of item. The place is a literal, so that what
-// scores can go to it alone.
+// item makes list[i] a call of item. The index i must be a literal from 0 to maxItem, so
+// that a scorer can read that one item.
 func (c *checker) item(e ast.Expr) *Node {
 	args, ok := c.args(e.AsCall().Args())
 	if !ok {
@@ -80,8 +80,8 @@ func (c *checker) item(e ast.Expr) *Node {
 	return n
 }
 
-// lookup checks lookup(table, key, default), whose table is one that the spec names under
-// tables: or a map literal.
+// lookup checks lookup(table, key, default). The table is a name under tables: in the
+// model's spec, or a map literal.
 func (c *checker) lookup(e ast.Expr) *Node {
 	list := e.AsCall().Args()
 	if len(list) != 3 {
@@ -102,6 +102,7 @@ func (c *checker) lookup(e ast.Expr) *Node {
 	return c.finish(e, Double, table, key, otherwise)
 }
 
+// table returns the node of a table, and the type of its keys; nil after a fault.
 func (c *checker) table(e ast.Expr) (*Node, Type) {
 	switch e.Kind() {
 	case ast.MapKind:
@@ -164,7 +165,8 @@ func (c *checker) mapLiteral(e ast.Expr) (*Node, Type) {
 	return c.constant(e, Map, m), t
 }
 
-// sorted returns the keys of m, ascending, and values with theirs appended.
+// sorted returns the keys of m, ascending, and values with the values of these keys
+// appended.
 func sorted[K cmp.Ordered](m map[K]float64, values []float64) ([]K, []float64) {
 	keys := slices.Sorted(maps.Keys(m))
 	for _, k := range keys {

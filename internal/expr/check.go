@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/internal/column"
 )
 
+// expr makes the node of a part of the syntax tree, or nil after a fault; see checker.
 func (c *checker) expr(e ast.Expr) *Node {
 	switch e.Kind() {
 	case ast.LiteralKind:
@@ -57,7 +58,7 @@ func (c *checker) literal(e ast.Expr) *Node {
 	return c.fault(e, "bytes are not supported", "write a string")
 }
 
-// roots are the names an expression starts from.
+// roots are the names from which an expression reads values.
 var roots = map[string]Op{"record": Record, "entity": Entity, "object": Object, "viewer": Viewer, "as_of": AsOf}
 
 func (c *checker) ident(e ast.Expr) *Node {
@@ -75,7 +76,8 @@ func (c *checker) ident(e ast.Expr) *Node {
 	return c.fault(e, "unknown name "+name, didYouMean(name, slices.Collect(maps.Keys(roots)), "an expression starts from record, entity, viewer or as_of"))
 }
 
-// selection lowers record.a.b and has(record.a.b).
+// selection makes the node of record.a.b or has(record.a.b). A field with dots in its
+// name is one column.
 func (c *checker) selection(e ast.Expr) *Node {
 	var steps []ast.Expr // outermost first
 	root := e
@@ -123,8 +125,8 @@ func (c *checker) selection(e ast.Expr) *Node {
 	return n
 }
 
-// field returns the type of a field, or reports the first step that leads
-// nowhere.
+// field returns the type of a field below a root, or notes a problem at the first step of
+// its path that does not exist, and returns 0.
 func (c *checker) field(op Op, root string, steps []ast.Expr, path []string) Type {
 	scope := c.scope(op)
 	full := strings.Join(path, ".")
@@ -161,12 +163,13 @@ func (c *checker) field(op Op, root string, steps []ast.Expr, path []string) Typ
 	return 0
 }
 
-// layouts are those of a root's fields.
+// layouts returns the layouts that have the fields of a root.
 func (c *checker) layouts(op Op) []*column.Layout {
 	return map[Op][]*column.Layout{Record: c.env.Record, Entity: c.env.Entity, Object: c.env.Object}[op]
 }
 
-// carried returns the type of a field that has no column, or "".
+// carried returns the Avro type of a field that schemas have but that has no column, such
+// as a map, or "" if there is no such field.
 func (c *checker) carried(op Op, name string) string {
 	for _, l := range c.layouts(op) {
 		if t := l.Carried()[name]; t != "" {
@@ -181,7 +184,7 @@ func (c *checker) fieldFault(step ast.Expr, message, suggestion string) {
 	c.problem(line, col, message, suggestion)
 }
 
-// scope returns the fields of a root, and their types.
+// scope returns the fields of a root with their types.
 func (c *checker) scope(op Op) map[string]Type {
 	if op == Viewer {
 		s := map[string]Type{"id": String}
@@ -194,10 +197,10 @@ func (c *checker) scope(op Op) map[string]Type {
 	return c.fields[op]
 }
 
-// fieldTypes merges the fields of layouts. The first layout that has a field
-// decides its type; where one has an int and another a double it is a double,
-// and among the mixed. Under a layout that has another type the field is null,
-// and it is torn.
+// fieldTypes merges the fields of layouts. The first layout that has a field decides its
+// type. If one has it as an int and another as a double, it is a double, and in mixed. If
+// a later layout has any other type, the field is null in the records of that layout, and
+// it is in torn.
 func fieldTypes(layouts []*column.Layout, mode Mode) (all map[string]Type, mixed, torn map[string]bool) {
 	all, mixed, torn = map[string]Type{}, map[string]bool{}, map[string]bool{}
 	for _, l := range layouts {
@@ -226,9 +229,9 @@ func fieldTypes(layouts []*column.Layout, mode Mode) (all map[string]Type, mixed
 	return all, mixed, torn
 }
 
-// Mixed returns the fields of records and of entities' features that are an int
-// to some schema and a double to another, such as record.likes. A filter reads
-// them as doubles, or, where it could not be one so, as ints: int(record.likes).
+// Mixed returns the fields of records and of entities' features that are an int in some
+// schema and a double in another, such as record.likes; sorted. A filter reads them as
+// doubles. If it does not type-check so, it reads them as ints, int(record.likes).
 func (env Env) Mixed() (names []string) {
 	for root, layouts := range map[string][]*column.Layout{"record.": env.Record, "entity.": env.Entity} {
 		_, mixed, _ := fieldTypes(layouts, env.Mode)

@@ -13,25 +13,26 @@ const (
 	Model
 )
 
-// Env is what an expression may speak of.
+// Env declares what an expression may refer to.
 type Env struct {
 	Mode Mode
-	// Record, Entity and Object are the layouts of the known schemas. A field that only
-	// some of them have is null in records of the others.
+	// Record, Entity and Object are the layouts of the known schemas of records, of
+	// the features of entities, and of those of objects. A field that only some of
+	// them have is null in records of the others.
 	Record, Entity, Object []*column.Layout
 	// Viewer declares the viewer's values in a model: Bool, Double, String,
 	// Doubles or Strings. In filters it is nil, and a value of any name is a Dyn.
 	// viewer.id is always there.
 	Viewer map[string]Type
-	// Tables are a model's lookup tables, and the type of their keys: String
+	// Tables are a model's lookup tables by name, with the type of their keys: String
 	// or Double.
 	Tables map[string]Type
 }
 
-// The limits of a source.
+// The limits of an expression.
 const (
 	MaxSourceBytes = 16 << 10
 	MaxNodes       = 1000
-	MaxDepth       = 64
+	MaxDepth       = 64   // levels of nesting
 	MaxCost        = 4000 // see DESIGN.md, "Cost"
 )

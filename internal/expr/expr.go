@@ -1,7 +1,7 @@
-// Package expr is the home of CEL (https://cel.dev): it parses and checks an
-// expression against the columns of schemas and lowers it to a small typed
-// tree, from which internal/filter makes kernels, relevance interprets and
-// codegen writes Go. Nothing outside this package imports cel-go.
+// Package expr parses CEL (https://cel.dev). It checks an expression against the
+// columns of schemas, and lowers it to a small typed tree. Package internal/filter
+// makes kernels (loops over columns) of the tree, package relevance interprets it,
+// and package codegen writes Go from it. No other package imports cel-go.
 package expr
 
 import "fmt"
@@ -30,7 +30,7 @@ var typeNames = [...]string{
 	Duration: "duration", Doubles: "list(double)", Strings: "list(string)", Map: "map", Dyn: "dyn",
 }
 
-// Types print as CEL writes them.
+// String returns a type as CEL writes it.
 func (t Type) String() string {
 	if int(t) < len(typeNames) && typeNames[t] != "" {
 		return typeNames[t]
@@ -72,8 +72,8 @@ const (
 	Table                // the lookup table Name; first argument of lookup
 )
 
-// Node is one operation of a checked expression. Nodes are immutable and may
-// be shared.
+// Node is one operation of a checked expression, with its operands. Nodes are immutable
+// and may be shared.
 //
 // In a filter the types are CEL's. A literal list is a List of constants and
 // viewer values. Calls are timestamp, double, int, size, startsWith, endsWith,
@@ -81,8 +81,8 @@ const (
 //
 // In a model every number is a Double, a column of Int included. A Time is a
 // double too, milliseconds since the epoch; a duration is a Double of seconds.
-// A literal list is a Const of Doubles or Strings, a map literal a Const with
-// a *[MapValue], == null is Not Has, and calls are those of DESIGN.md.
+// A literal list is a Const of Doubles or Strings, and a map literal a Const with
+// a *[MapValue]. x == null is a Not of a Has. Calls are those of DESIGN.md.
 type Node struct {
 	Op    Op
 	Type  Type
@@ -93,8 +93,8 @@ type Node struct {
 	Col   int     // in characters, from 1
 }
 
-// Conjuncts returns the clauses of the outermost &&: the node itself where it is
-// none.
+// Conjuncts returns the operands of the outermost &&, flattened. If the node is no &&, it
+// returns the node itself.
 func (n *Node) Conjuncts() []*Node { return n.conjuncts(nil) }
 
 func (n *Node) conjuncts(dst []*Node) []*Node {
@@ -107,9 +107,10 @@ func (n *Node) conjuncts(dst []*Node) []*Node {
 	return dst
 }
 
-// MapValue is a map literal: the first argument of lookup. Keys ascend.
+// MapValue is a map literal: the first argument of lookup. Its keys are all strings or
+// all numbers, and ascend.
 type MapValue struct {
-	Strings []string  // the keys, or
-	Doubles []float64 // the keys
-	Values  []float64 // a key each
+	Strings []string  // the keys, if they are strings; else nil
+	Doubles []float64 // the keys, if they are numbers; else nil
+	Values  []float64 // one for each key
 }

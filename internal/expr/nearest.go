@@ -7,8 +7,8 @@ import (
 	"github.com/millrace/millrace/internal/hint"
 )
 
-// didYouMean suggests the name nearest to a mistyped one, or else says
-// otherwise. Names that only share a few letters are not suggested.
+// didYouMean returns a hint with the name that is nearest to a mistyped one. If no name
+// is near enough, it returns otherwise.
 func didYouMean(name string, names []string, otherwise string) string {
 	best, bestDistance := "", min(max(2, len(name)/3)+1, len(name))
 	slices.Sort(names)
@@ -26,9 +26,10 @@ func didYouMean(name string, names []string, otherwise string) string {
 	return hint.Meant(best)
 }
 
-// maxListed is how many fields a suggestion lists at most.
+// maxListed is how many fields a hint lists at most.
 const maxListed = 20
 
+// listed returns a hint that names the fields there are.
 func listed(names []string) string {
 	switch {
 	case len(names) == 0:

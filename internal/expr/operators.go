@@ -39,7 +39,8 @@ func (c *checker) operator(e ast.Expr, op Op) *Node {
 	return c.node(e, op, t, args...)
 }
 
-// args checks all of list, so that every fault is found.
+// args makes the nodes of all of list, so that every fault is found. ok is false after a
+// fault.
 func (c *checker) args(list []ast.Expr) (nodes []*Node, ok bool) {
 	ok = true
 	for _, a := range list {
@@ -64,8 +65,8 @@ func (c *checker) logic(e ast.Expr, op Op, args []*Node) *Node {
 	return c.node(e, op, Bool, args...)
 }
 
-// cond checks a ? b : c. Both branches of a filter have a type that no viewer
-// changes, so that a column of results has one type.
+// cond checks a ? b : c. A branch cannot be a viewer value, whose type depends on the
+// request: a column of results has one type.
 func (c *checker) cond(e ast.Expr, args []*Node) *Node {
 	test, yes, no := args[0], args[1], args[2]
 	if test.Type != Bool && test.Type != Dyn {
@@ -125,8 +126,8 @@ func (c *checker) comparison(e ast.Expr, op Op, a, b *Node) *Node {
 	return c.node(e, op, Bool, a, b)
 }
 
-// bare undoes the int() around a field of several types, so that it can be compared
-// with null.
+// bare removes the int() that selection puts around a mixed field, so that the field can
+// be compared with null.
 func (c *checker) bare(n *Node) *Node {
 	if c.whole && n.Op == Call && n.Name == "int" && n.Args[0].Type == Double && n.Line == n.Args[0].Line && n.Col == n.Args[0].Col {
 		return n.Args[0]
@@ -134,8 +135,8 @@ func (c *checker) bare(n *Node) *Node {
 	return n
 }
 
-// nullTest makes has() of x == null and x != null in a model, where null has
-// no other use.
+// nullTest makes x == null and x != null in a model a test by has(): null has no other
+// use there.
 func (c *checker) nullTest(e ast.Expr, op Op, a, b *Node) *Node {
 	if a.Type == Null {
 		a = b
@@ -152,8 +153,8 @@ func (c *checker) nullTest(e ast.Expr, op Op, a, b *Node) *Node {
 	return c.node(e, Not, Bool, has)
 }
 
-// comparable reports whether values of the types can be compared. A Dyn is a
-// viewer's bool, double, string or list.
+// comparable reports whether values of two types can be compared. A Dyn may be a bool, a
+// double, a string or a list.
 func comparable(a, b Type) bool {
 	if b == Dyn {
 		a, b = b, a
@@ -164,7 +165,7 @@ func comparable(a, b Type) bool {
 	return a == b || isNumber(a) && isNumber(b)
 }
 
-// arithmetic returns the type of a op b, or 0.
+// arithmetic returns the type of the result of a op b, or 0 if there is no such operation.
 func (c *checker) arithmetic(op Op, a, b Type) Type {
 	double := func(t Type) bool { return t == Double || t == Dyn }
 	switch {
@@ -278,7 +279,8 @@ func (c *checker) list(e ast.Expr) *Node {
 	return c.constantList(e, elements)
 }
 
-// listType goes by the first element; the elements of a mixed list are checked one by
+// listType returns the type of a filter's literal list, by its first element. If its
+// elements have several types, the type does not matter: membership checks them one by
 // one.
 func listType(elements []*Node) Type {
 	if len(elements) > 0 && elements[0].Type == String {

@@ -12,11 +12,11 @@ import (
 	"cel.dev/cel-go/parser"
 )
 
-// maxProblems is how many faults of one source are reported.
+// maxProblems is how many faults of one expression are reported at most.
 const maxProblems = 20
 
-// celParser is cel-go's hand-written parser (a Pratt parser), and not the one that a grammar
-// engine runs: it takes linear time, and refuses nesting before it recurses. It is safe for
+// celParser is the hand-written parser of cel-go, a Pratt parser, and not its generated
+// one. It takes linear time, and refuses deep nesting before it recurses. It is safe for
 // concurrent use.
 var celParser = func() *parser.Parser {
 	p, err := parser.NewParser(
@@ -33,9 +33,8 @@ var celParser = func() *parser.Parser {
 	return p
 }()
 
-// Parse parses, checks and lowers a source. The error is an *[Error] with
-// every fault of the source at once. Its time and memory are bounded whatever
-// the source.
+// Parse parses an expression, checks it, and lowers it to a tree of nodes. The error is
+// an *[Error] with every fault. Time and memory are bounded for every source.
 func Parse(src string, env Env) (*Node, error) {
 	if len(src) > MaxSourceBytes {
 		return nil, refuse(src[:caretWidth], Problem{1, 1, fmt.Sprintf("the expression has %d bytes; at most %d are allowed", len(src), MaxSourceBytes), ""})
@@ -57,9 +56,10 @@ func Parse(src string, env Env) (*Node, error) {
 	return root, err
 }
 
-// lower gives each part of a syntax tree its type, and makes nodes of it. With whole, fields
-// that are an integer by one schema and a double by another are read as integers, so that a
-// filter that was written before a schema made one a double computes as it did.
+// lower gives each part of a syntax tree its type, and makes nodes of it. With whole, it
+// reads fields as integers that are an integer in one schema and a double in another. So
+// a filter keeps its meaning that was written before some schema made such a field a
+// double.
 func lower(src string, tree *ast.AST, env Env, whole bool) (*Node, error) {
 	c := &checker{env: env, src: []rune(src), info: tree.SourceInfo(), whole: whole}
 	root := c.expr(tree.Expr())
@@ -79,7 +79,7 @@ func lower(src string, tree *ast.AST, env Env, whole bool) (*Node, error) {
 	return nil, refuse(src, c.problems...)
 }
 
-// refuse returns problems in the order of the source.
+// refuse returns problems as an Error, sorted and each once.
 func refuse(src string, problems ...Problem) *Error {
 	slices.SortStableFunc(problems, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Col, b.Col))
@@ -87,7 +87,7 @@ func refuse(src string, problems ...Problem) *Error {
 	return &Error{Source: src, Problems: slices.Compact(problems)}
 }
 
-// syntaxError puts the parser's errors into our words.
+// syntaxError returns the errors of the parser as an Error, some of them in plainer words.
 func syntaxError(src string, mode Mode, found []*common.Error) *Error {
 	lines := strings.Split(src, "\n")
 	var problems []Problem
@@ -125,10 +125,10 @@ type checker struct {
 	problems []Problem
 	nodes    int
 	cost     int
-	fields   [Viewer]map[string]Type // of Record, Entity, Object; built when first asked
-	mixed    [Viewer]map[string]bool // of those: an integer to some schema and a double to another
-	torn     [Viewer]map[string]bool // of those: their types by several schemas do not go together
-	doubted  []string                // hints on fields that are read, for when there is a fault
+	fields   [Viewer]map[string]Type // of Record, Entity and Object, by name; built when first asked for
+	mixed    [Viewer]map[string]bool // those that are an integer in some schema and a double in another
+	torn     [Viewer]map[string]bool // those whose types in several schemas do not go together
+	doubted  []string                // hints on torn fields that were read; told only if there is a fault
 	whole    bool                    // mixed fields are read as integers
 }
 
@@ -159,7 +159,7 @@ func (c *checker) offset(e ast.Expr) int {
 	return at - len(e.AsCall().FunctionName())
 }
 
-// fieldOffset returns where the field of a selection stands, behind its dot.
+// fieldOffset returns where the field's name of a selection stands, after the dot.
 func (c *checker) fieldOffset(e ast.Expr) int {
 	at := c.offset(e) + 1
 	for at < len(c.src) && isSpace(c.src[at]) {
@@ -175,7 +175,8 @@ func (c *checker) fault(e ast.Expr, message, suggestion string) *Node {
 	return c.problem(line, col, message, suggestion)
 }
 
-// node makes a node that stands where e does.
+// node makes a node at the place of e, and counts it. It returns nil, with a problem
+// noted, for the first node beyond MaxNodes.
 func (c *checker) node(e ast.Expr, op Op, t Type, args ...*Node) *Node {
 	line, col := c.at(c.offset(e))
 	c.nodes++
@@ -194,7 +195,7 @@ func (c *checker) constant(e ast.Expr, t Type, v any) *Node {
 	return n
 }
 
-// article names a type in a sentence.
+// article returns the name of a type with its article, for a sentence.
 func article(t Type) string {
 	switch t {
 	case Int:

@@ -73,8 +73,8 @@ func (n *Node) constant() string {
 	return fmt.Sprintf("%v", n.Value)
 }
 
-// Fields appends the fields of records, entities and objects that a node reads,
-// such as record.likes, each once.
+// Fields appends to dst the fields of records, entities and objects that a node and its
+// operands read, such as record.likes, each once.
 func (n *Node) Fields(dst []string) []string {
 	switch n.Op {
 	case Record, Entity, Object:

@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// Problem is one fault of a source.
+// Problem is one fault of an expression.
 type Problem struct {
 	Line, Col  int // from 1; Col in characters
 	Message    string
-	Suggestion string // the way out, or empty
+	Suggestion string // what to do about it, or empty
 }
 
 func (p Problem) String() string {
@@ -20,7 +20,7 @@ func (p Problem) String() string {
 	return s
 }
 
-// Error is every fault of a source at once, in the order of the source.
+// Error has every fault of an expression, up to maxProblems, in the order of the source.
 type Error struct {
 	Source   string
 	Problems []Problem
@@ -46,8 +46,8 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// caretWidth is how much of a long line a rendering shows before the caret,
-// and after it.
+// caretWidth is how many characters of a long line are shown before the caret, and after
+// it.
 const caretWidth = 60
 
 func writeCaret(b *strings.Builder, line string, col int) {

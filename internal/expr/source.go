@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Source writes a filter's node as CEL, in brackets wherever an operand is an
-// operation itself. What it writes means the same as what the node was parsed
+// Source returns a filter's node as CEL source, with parentheses around every operand
+// that is an operation itself. It means the same as the source that the node was parsed
 // from.
 func (n *Node) Source() string {
 	args := make([]string, len(n.Args))
@@ -43,7 +43,7 @@ func (n *Node) Source() string {
 // operates reports whether a node is written with an operator.
 func (n *Node) operates() bool {
 	switch n.Op {
-	case Const: // -1 has one
+	case Const: // a negative number is written with a -
 		return strings.HasPrefix(n.literal(), "-")
 	case Record, Entity, Object, Viewer, AsOf, Table, Has, List, Call:
 		return false
@@ -57,7 +57,7 @@ func (n *Node) member() bool {
 	return len(list) > 0 && list[0].member
 }
 
-// literal writes a constant of a filter.
+// literal returns a constant of a filter as CEL source.
 func (n *Node) literal() string {
 	switch v := n.Value.(type) {
 	case string:

@@ -1,5 +1,5 @@
-// Package figure prints what a benchmark measured in the form that the Makefile
-// collects, with what it is to be.
+// Package figure prints what a benchmark measured, in the form that the Makefile collects,
+// together with the goal for it.
 package figure
 
 import (
@@ -17,11 +17,11 @@ type line struct {
 	Goal   *float64 `json:"goal,omitempty"`
 	Missed bool     `json:"missed,omitempty"` // by more than the goal allows
 
-	Processor string `json:"processor,omitempty"` // figures differ by family
+	Processor string `json:"processor,omitempty"` // its model, since figures depend on it
 }
 
-// Print writes one figure as a line of JSON to standard output, with its goal if
-// it has one. Names stay stable: goals are by name.
+// Print writes one figure as a line of JSON to standard output, with its goal if it has one.
+// Goals are found by name, so a figure keeps its name. It panics if value is NaN or infinite.
 func Print(name string, value float64, unit string) {
 	l := line{Figure: name, Value: value, Unit: unit, Processor: processor()}
 	if g := goalOf(name); g != nil {

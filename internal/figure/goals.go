@@ -2,22 +2,22 @@ package figure
 
 import "path"
 
-// goal is what a figure is to be.
+// goal is a bound that a figure is to keep.
 type goal struct {
-	name  string  // with a * for what differs between figures of a kind
-	most  bool    // at most; else at least
+	name  string  // of the figure, with a * for what differs between figures of a kind
+	most  bool    // the figure is to be at most value; else at least
 	value float64 // in the unit of the figure
-	slack float64 // the part of value by which it may be missed: families of processors differ, and moments
+	slack float64 // the share of value by which it may be missed: processors and runs differ
 }
 
 func most(name string, value, slack float64) goal  { return goal{name, true, value, slack} }
 func least(name string, value, slack float64) goal { return goal{name, false, value, slack} }
 
-// goals are those of all figures, by what measures them. A figure without one is told for
-// what it says of another.
+// goals are the goals of all figures, grouped by the command that measures them. A figure
+// without a goal is printed because it helps to read another one.
 //
-// Where the project aims higher than what is held here, the DESIGN.md of the package says so,
-// and what stands in the way.
+// If the project aims higher than a goal here, the DESIGN.md of the measured package says so,
+// and says what stands in the way.
 var goals = []goal{
 	// make bench: the index node.
 	most("query_folded_vs_touch_floor", 2, 0.2),
@@ -25,14 +25,14 @@ var goals = []goal{
 	least("query_warm_vs_lru_pointers", 12, 0.2),
 	most("query_warm_allocs", 0, 0),
 	least("query_two_cores", 1.8, 0.1),
-	most("query_p99_marking_vs_idle", 5, 0.2), // beside a collector that never rests; 3.5 with nothing to mark
+	most("query_p99_marking_vs_idle", 5, 0.2), // while garbage is collected all the time; 3.5 if there is nothing to mark
 	most("query_judged_finite_vs_not", 1.02, 0.05),
 	most("query_judged_none_vs_not", 1.05, 0.05),
 	least("topk_vs_heap", 100, 0.2),
 	most("lists_vs_by_hand", 0.5, 0.2),
 	most("lists_explained_vs_plain", 3, 0.2),
 	most("lists_bytes_vs_body", 1.1, 0.02),
-	most("lists_allocs", 28, 0), // of two questions: terms of the filter that speak of the viewer are bound anew
+	most("lists_allocs", 28, 0), // for two questions; terms of the filter that read the viewer are bound for each
 	most("vectors_int8_dot_above_touch_floor_ns", 5, 0.2),
 	least("cache_lookup_vs_lru", 10, 0.2),
 	least("cache_hit_vs_lru", 6, 0.1),
@@ -68,7 +68,7 @@ var goals = []goal{
 	most("score_interpreted_vs_generated", 2, 0.2),
 	most("score_folded_vs_generated", 0.4, 0.2),
 	most("score_joint_vs_alone", 0.8, 0.1),
-	least("trees_vs_walker", 5, 0.5), // 2.6 where gathering is slow (Cascade Lake)
+	least("trees_vs_walker", 5, 0.5), // 2.6 on processors with slow gather instructions (Cascade Lake)
 	least("trees_swept_vs_walked", 3, 0.2),
 	least("filter_vs_cel", 60, 0.2),
 	most("filter_generated_vs_kernels", 1, 0.1),
@@ -167,7 +167,7 @@ func goalOf(name string) *goal {
 	return nil
 }
 
-// misses reports whether a value misses the goal by more than it may.
+// misses reports whether a value misses the goal by more than the slack.
 func (g *goal) misses(value float64) bool {
 	if g.most {
 		return !(value <= g.value*(1+g.slack)) // a NaN misses, too

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Processor returns the model name of the first processor in /proc/cpuinfo; empty where
-// that has none, as on most ARM.
+// Processor returns the model name of the first processor in /proc/cpuinfo; "" if the file
+// has none, as on most ARM machines.
 func Processor() string {
 	text, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {

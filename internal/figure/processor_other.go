@@ -2,5 +2,5 @@
 
 package figure
 
-// Processor is the name of the processor, which is not told here.
+// Processor returns "": the processor's name is known on Linux alone.
 func Processor() string { return "" }

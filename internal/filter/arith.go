@@ -6,8 +6,9 @@ import (
 	"github.com/millrace/millrace/internal/expr"
 )
 
-// arithmetic is + - * / % over two operands there. apply gives the word, and
-// failed for an overflow or a division by zero.
+// arithmetic is + - * / % of two operands. apply computes a row in which both are
+// present: it returns the word and present, or failed for an overflow or a division
+// by zero.
 type arithmetic struct {
 	out
 	op    expr.Op
@@ -29,7 +30,8 @@ func (k *arithmetic) eval(b *batch) *vector {
 	return &k.vector
 }
 
-// firstError is the state of an operation whose operands are not both there.
+// firstError returns the state of an operation whose operands are not both present: that
+// of the first that is an error, or unfit because one is null.
 func firstError(a, b state) state {
 	switch {
 	case a.isError():
@@ -40,7 +42,7 @@ func firstError(a, b state) state {
 	return unfit
 }
 
-// unary is -a, double(a), int(a).
+// unary is -a, double(a), int(a). apply computes a row in which a is present.
 type unary struct {
 	out
 	a     kernel
@@ -60,8 +62,8 @@ func (k *unary) eval(b *batch) *vector {
 	return &k.vector
 }
 
-// asDouble makes doubles of the ints of a column that another schema has as a
-// double. Null stays null.
+// asDouble turns the ints of a column into doubles, because another schema has the field
+// as a double. Null stays null.
 type asDouble struct {
 	out
 	a kernel
@@ -81,6 +83,7 @@ func intArithmetic(op expr.Op) func(a, b uint64) (uint64, state) {
 	return func(a, b uint64) (uint64, state) { return checked(f(int64(a), int64(b))) }
 }
 
+// checked returns an int as a word, or failed if it is not ok.
 func checked(x int64, ok bool) (uint64, state) {
 	if !ok {
 		return 0, failed
@@ -131,8 +134,8 @@ func doubleArithmetic(op expr.Op) func(a, b uint64) (uint64, state) {
 	}
 }
 
-// CEL's times lie in the years 1 to 9999 once they are computed, and its
-// durations within an int64 of nanoseconds; all here in milliseconds.
+// The bounds of results, in milliseconds. CEL's times lie in the years 1 to 9999 once they
+// are computed, and its durations are an int64 of nanoseconds.
 const (
 	minTime     = -62135596800_000
 	maxTime     = 253402300799_999
@@ -146,8 +149,8 @@ func addTime(t, d uint64) (uint64, state) {
 
 func subTime(t, d uint64) (uint64, state) { return addTime(t, -d) }
 
-// timeBetween is a - b. cel-go scales the whole seconds before it adds the
-// rest, so their difference alone must be in range too.
+// timeBetween is a - b. cel-go computes with whole seconds before it adds the
+// rest, so the difference of the whole seconds must be in range, too.
 func timeBetween(a, b uint64) (uint64, state) {
 	as, am := floorSeconds(int64(a))
 	bs, bm := floorSeconds(int64(b))
@@ -159,6 +162,8 @@ func timeBetween(a, b uint64) (uint64, state) {
 	return checked(d, d <= maxDuration && d >= -maxDuration)
 }
 
+// floorSeconds splits milliseconds into whole seconds, rounded down, and the rest, 0 to
+// 999 ms.
 func floorSeconds(ms int64) (seconds, rest int64) {
 	seconds, rest = ms/1000, ms%1000
 	if rest < 0 {

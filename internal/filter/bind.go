@@ -13,9 +13,10 @@ import (
 	"github.com/millrace/millrace/internal/expr"
 )
 
-// Bind prepares the filter for the rows of one layout and one question. A
-// field that layout does not have reads as null, and so does a viewer value
-// that viewer does not have; entity and viewer may be nil.
+// Bind prepares the filter for the rows of one layout and one question; entity is the
+// layout of the entity's features. A field that its layout does not have reads as null,
+// and so does a viewer value that viewer does not have; entity and viewer may be nil. The
+// error is a [millrace.Error] about a viewer value of a type that no value may have.
 func (f *Filter) Bind(layout, entity *column.Layout, viewer *millrace.Viewer, asOf millrace.Time) (*Bound, error) {
 	b := &Bound{filter: f, layout: layout, entityLayout: entity}
 	if err := b.bind(viewer, asOf); err != nil {
@@ -25,8 +26,8 @@ func (f *Filter) Bind(layout, entity *column.Layout, viewer *millrace.Viewer, as
 }
 
 // Rebind prepares the filter for another question about the same layouts, and
-// starts its counts anew. Only what speaks of the viewer or the instant is
-// bound again. After an error the filter is not bound.
+// sets its counts to 0. Only terms that read the viewer or the instant are
+// bound again. After an error b must not be used.
 func (b *Bound) Rebind(viewer *millrace.Viewer, asOf millrace.Time) error {
 	b.counts, b.state.False, b.state.NaN = Counts{}, 0, 0
 	clear(b.clauses)
@@ -53,27 +54,27 @@ func (b *Bound) Rebind(viewer *millrace.Viewer, asOf millrace.Time) error {
 	return bd.err
 }
 
-// Watch has selecting end soon after ctx does, where a row may take long: a
-// pattern on a long text takes its length times the pattern's. What is selected
-// then is of no use.
+// Watch has Select end soon after ctx does while it searches texts: a pattern on a long
+// text takes time in proportion to the length of the text times that of the pattern. What
+// Select returns then is of no use.
 func (b *Bound) Watch(ctx context.Context) { b.watch.ctx, b.watch.err = ctx, nil }
 
-// Over returns why selecting ended early since Watch; nil if it did not.
+// Over returns why Select ended early since Watch; nil if it did not.
 func (b *Bound) Over() error { return b.watch.err }
 
-// watch is who waits for what is selected.
+// watch knows whether somebody still waits for what is selected.
 type watch struct {
-	ctx     context.Context // nil: nobody
-	matched int             // bytes since it was looked at
-	err     error           // its end, once seen
+	ctx     context.Context // of the question; nil: text is never cut short
+	matched int             // bytes of text since ctx was looked at
+	err     error           // of ctx, once it has ended
 }
 
-// watchBytes is how much text is matched before the question's context is
-// looked at.
+// watchBytes is how many bytes of text are matched between two looks at the
+// question's context.
 const watchBytes = 16 << 10
 
-// over reports whether nobody waits any more, now that so many bytes more are
-// to be matched.
+// over reports whether the question's context has ended. bytes is how much text is to be
+// matched next; over looks at the context only every watchBytes.
 func (w *watch) over(bytes int) bool {
 	if w == nil || w.ctx == nil {
 		return false
@@ -93,7 +94,7 @@ func (b *Bound) bind(viewer *millrace.Viewer, asOf millrace.Time) error {
 	b.terms = nil
 	matched := f.match(b.layout)
 	for i := 0; i < len(f.terms); i++ {
-		if m := matched[i]; m.code != nil && b.clauses == nil { // it does several clauses at once
+		if m := matched[i]; m.code != nil && b.clauses == nil { // generated code runs several clauses at once, so it cannot count by clause
 			if r := bd.run(&m); r != nil {
 				b.terms = append(b.terms, term{run: r, at: i, varies: len(m.instant) > 0})
 				i += len(m.loops) - 1
@@ -109,7 +110,7 @@ func (b *Bound) bind(viewer *millrace.Viewer, asOf millrace.Time) error {
 	return bd.err
 }
 
-// bind makes the kernel of a term.
+// bind makes the kernel of a term, and its tester if there is one.
 func (t *term) bind(bd *binder, n *expr.Node) {
 	k := boolean(bd.build(n))
 	c, ok := k.(*constant)
@@ -129,7 +130,7 @@ type binder struct {
 	err            error
 }
 
-// build makes the kernel of a node. What depends on no row is computed now.
+// build makes the kernel of a node. A node that depends on no row becomes a constant.
 func (bd *binder) build(n *expr.Node) kernel {
 	switch n.Op {
 	case expr.Const:
@@ -160,7 +161,8 @@ func (bd *binder) build(n *expr.Node) kernel {
 	return fold(bd.operation(n, args), args)
 }
 
-// fold computes an operation whose operands are all constants.
+// fold returns an operation whose operands are all constants as a constant, and any other
+// as it is.
 func fold(k kernel, args []kernel) kernel {
 	for _, a := range args {
 		if _, ok := a.(*constant); a != nil && !ok {
@@ -172,7 +174,7 @@ func fold(k kernel, args []kernel) kernel {
 	}
 	v := k.eval(&batch{sel: make([]int32, 1)})
 	if c, ok := k.(*compare); ok && c.comparedNaN(0) {
-		return k // for Counts to tell
+		return k // stays a comparison, so that its rows count as NaN
 	}
 	c := &constant{out: out{typ: k.kind()}, word: v.words[0], state: v.states[0]}
 	if c.typ == expr.String {
@@ -232,13 +234,15 @@ func (bd *binder) fail(err error) {
 	}
 }
 
+// typeOfKind is the type of a column's values, by the column's kind.
 var typeOfKind = [...]expr.Type{
 	column.Bool: expr.Bool, column.Int: expr.Int, column.Time: expr.Time, column.Double: expr.Double,
 	column.String: expr.String, column.Doubles: expr.Doubles, column.Strings: expr.Strings,
 }
 
-// column makes the kernel of a field, null where the layout does not have it or
-// gives it another type.
+// column makes the kernel of a field by load, or a null if the layout does not have the
+// field or gives it another type. An int is read as a double where the field was checked
+// as one.
 func (bd *binder) column(n *expr.Node, l *column.Layout, load func(int, column.Field, out) kernel) kernel {
 	index := -1
 	if l != nil {
@@ -255,7 +259,8 @@ func (bd *binder) column(n *expr.Node, l *column.Layout, load func(int, column.F
 	return k
 }
 
-// fits reports whether a column has the type that a field was checked with.
+// fits reports whether a column has the type that a field was checked with, or is an int
+// to be read as a double.
 func fits(n *expr.Node, f column.Field) bool {
 	t := typeOfKind[f.Kind]
 	return t == n.Type || t == expr.Int && n.Type == expr.Double

@@ -8,53 +8,54 @@ import (
 	"github.com/millrace/millrace/internal/column"
 )
 
-// Bound is a filter ready to run. It is used by one goroutine at a time; its
-// buffers stay, so that Select does not allocate in the long run.
+// Bound is a filter ready to run. One goroutine at a time may use it. It keeps its
+// buffers, so that Select does not allocate in the long run.
 type Bound struct {
 	filter               *Filter
 	layout, entityLayout *column.Layout
 
 	terms  []term
-	reads  []int // columns of the record
-	entity bool
-	counts Counts // Null and Error; False and NaN are in state
-	at     batch
+	reads  []int   // columns of the record that are read
+	entity bool    // the entity's features are read
+	counts Counts  // Null and Error; False and NaN are in state
+	at     batch   // what Select works on now
 	list   []int32 // the rows a kernel works on
 	watch  watch
 
-	state   compute.State // of the chunk
-	verdict verdict
-	clauses []clause // where it counts by clause
+	state   compute.State // of the chunk; its False and NaN count since Bind
+	verdict verdict       // of the term at hand
+	clauses []clause      // nil: it does not count by clause
 }
 
-// term is one term of the outermost &&. fast, if any, does the same in one loop;
-// run, if any, is generated code for this term and those behind it.
+// term is one term of the outermost &&. fast, if not nil, does what kernel does in one
+// loop. run, if not nil, is generated code for this term and some of those after it.
 type term struct {
 	kernel
 	fast   tester
 	run    *run
-	at     int  // in Filter.terms
-	varies bool // with the viewer or the instant
-	isTrue bool // of every row
+	at     int  // its place in Filter.terms
+	varies bool // it reads the viewer or the instant
+	isTrue bool // it is true of every row
 }
 
-// verdict is what a term says of the rows of a chunk. It is false for those in
-// none of hit, unfit (null, or of another type than the operation takes) and failed; nan
-// are those that compared a NaN.
+// verdict is what a term says of the rows of a chunk, as masks. The term is true for the
+// rows in hit. It has no value for those in unfit (null, or of a type that the operation
+// does not take) and failed. It is false for all others; nan are those of them that
+// compared a NaN.
 type verdict struct {
 	hit, unfit, failed, nan compute.Mask
 }
 
 // tester is a term that is one loop over a column.
 type tester interface {
-	// test sets the verdict of the first blocks of v, on rows [lo, hi) of s.
-	// What it does not set is zero.
+	// test writes the verdict on rows [lo, hi) of s into v, 64 rows a block from block 0
+	// on. It always sets hit; the masks that it does not set must be zero before.
 	test(s *column.Slab, lo, hi int, v *verdict)
 }
 
-// batch is the rows that kernels work on.
+// batch is the rows that kernels work on: those of rows at the indexes in sel.
 type batch struct {
-	rows, entity *column.Slab
+	rows, entity *column.Slab // entity has one row, or is nil
 	sel          []int32
 }
 
@@ -73,7 +74,9 @@ func (b *Bound) Select(rows *column.Slab, lo, hi int, entity *column.Slab, sel [
 	return sel
 }
 
-// selectChunk leaves in state the rows that no term is false for.
+// selectChunk leaves in state the rows of [lo, hi) that no term is false for: in Live
+// those that all terms are true for, in Unfit and Failed those that some term has no value
+// for.
 func (b *Bound) selectChunk(lo, hi int) {
 	n := (hi - lo + 63) / 64
 	for i := range n {
@@ -105,8 +108,8 @@ func (b *Bound) selectChunk(lo, hi int) {
 	}
 }
 
-// apply takes the verdict of a term over into the state, and reports whether rows are
-// left.
+// apply takes the verdict of a term over into the first n blocks of state, and reports
+// whether rows are left.
 func (b *Bound) apply(n int) bool {
 	v := &b.verdict
 	var left uint64
@@ -117,7 +120,8 @@ func (b *Bound) apply(n int) bool {
 	return left != 0
 }
 
-// run makes a verdict of what a kernel says of the rows left.
+// run sets the verdict to what a kernel says of the rows that are left in the n blocks
+// from row lo on.
 func (b *Bound) run(k kernel, lo, n int) {
 	b.list = b.list[:0]
 	for i := range n {
@@ -144,6 +148,7 @@ func (b *Bound) run(k kernel, lo, n int) {
 	}
 }
 
+// appendRows appends the rows of a mask whose bit 0 is the row first.
 func appendRows(list []int32, first int, m uint64) []int32 {
 	for ; m != 0; m &= m - 1 {
 		list = append(list, int32(first+bits.TrailingZeros64(m)))
@@ -151,7 +156,8 @@ func appendRows(list []int32, first int, m uint64) []int32 {
 	return list
 }
 
-// collect appends the rows that stay, and counts those with an error.
+// collect appends the rows that the filter keeps to sel, and counts those that are null or
+// an error.
 func (b *Bound) collect(lo, hi int, sel []int32) []int32 {
 	sel = slices.Grow(sel, hi-lo)
 	for i := range (hi - lo + 63) / 64 {
@@ -165,8 +171,8 @@ func (b *Bound) collect(lo, hi int, sel []int32) []int32 {
 	return sel
 }
 
-// Reads appends the columns of the record that Select reads, and tells whether
-// it reads the entity.
+// Reads appends the columns of the record that Select reads, and reports whether
+// it reads the entity's features.
 func (b *Bound) Reads(columns []int) ([]int, bool) { return append(columns, b.reads...), b.entity }
 
 // Generated returns how many terms run by generated code.

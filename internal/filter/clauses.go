@@ -11,18 +11,18 @@ import (
 	"github.com/millrace/millrace/internal/expr"
 )
 
-// Clauses is a filter bound as by [Filter.Bind] that tells of each row which
-// clause dropped it: the first term of the outermost && that is false, or else
-// the first that has no value. It keeps what [Bound] keeps and is for accounts
-// of single records: it runs every clause on every row. [Filter.BindCounting] is
-// for many. It is used by one goroutine.
+// Clauses is a bound filter that says for each row which clause dropped it: the
+// first term of the outermost && that is false, or else the first that has no
+// value. It keeps the same rows as [Bound]. It runs every clause on every row, so
+// it is for explaining single records; [Filter.BindCounting] is for many. One
+// goroutine at a time may use it.
 type Clauses struct {
 	clauses []kernel
 	at      batch
 	dropped []Dropped // of the rows last judged
 }
 
-// Dropped is which clause dropped a row, and why.
+// Dropped says which clause dropped a row, and why. Its zero value is a row that was kept.
 type Dropped struct {
 	Clause  int // its place in [Filter.Sources]
 	Outcome Outcome
@@ -31,7 +31,7 @@ type Dropped struct {
 // Outcome is what a clause, or a filter, says of a row.
 type Outcome uint8
 
-// The outcomes. Only Kept keeps a row; [Counts] says what the others are.
+// The outcomes. Only Kept keeps a row; for the others see the fields of [Counts].
 const (
 	Kept Outcome = iota
 	False
@@ -65,7 +65,8 @@ func (f *Filter) Sources() []string {
 	return sources
 }
 
-// BindClauses prepares the filter's account of rows.
+// BindClauses is [Filter.Bind] for [Clauses]: the filter says for each row why it dropped
+// it.
 func (f *Filter) BindClauses(layout, entity *column.Layout, viewer *millrace.Viewer, asOf millrace.Time) (*Clauses, error) {
 	bd := &binder{layout: layout, entity: entity, viewer: viewer, asOf: asOf, patterns: f.patterns}
 	c := &Clauses{}
@@ -75,7 +76,7 @@ func (f *Filter) BindClauses(layout, entity *column.Layout, viewer *millrace.Vie
 	return c, bd.err
 }
 
-// Judge tells of each of the selected rows what dropped it. The answer holds
+// Judge returns for each row of sel, in its order, what dropped it. The slice is valid
 // until the next call.
 func (c *Clauses) Judge(rows *column.Slab, sel []int32, entity *column.Slab) []Dropped {
 	c.at = batch{rows: rows, entity: entity, sel: sel}
@@ -99,6 +100,8 @@ func (c *Clauses) Judge(rows *column.Slab, sel []int32, entity *column.Slab) []D
 // decides reports whether a clause alone makes the filter false.
 func (o Outcome) decides() bool { return o == False || o == NaN }
 
+// outcomeOf returns what a clause says of the i-th row of a batch, by its kernel and the
+// vector that the kernel has just returned.
 func outcomeOf(k kernel, values *vector, i int) Outcome {
 	switch {
 	case values.states[i] == failed:
@@ -114,15 +117,14 @@ func outcomeOf(k kernel, values *vector, i int) Outcome {
 	return False
 }
 
-// Operand is something that a clause reads, and its value: nil, bool, int64,
-// float64, string, [millrace.Time], []float64 or []string.
+// Operand is something that a clause reads, with its value.
 type Operand struct {
-	Name  string // as in record.likes
-	Value any
+	Name  string // such as record.likes
+	Value any    // nil, bool, int64, float64, string, [millrace.Time], []float64 or []string
 }
 
-// Operands returns what the n-th clause reads of a row, each once, in the
-// order of the source.
+// Operands returns what the n-th clause reads for a row, each name once, in the
+// order of the source. entity and viewer may be nil.
 func (f *Filter) Operands(n int, rows *column.Slab, row int, entity *column.Slab, viewer *millrace.Viewer, asOf millrace.Time) []Operand {
 	var all []Operand
 	var walk func(*expr.Node)
@@ -180,20 +182,19 @@ func valueAt(s *column.Slab, n *expr.Node, row int) any {
 	return s.String(w)
 }
 
-// BindCounting is [Filter.Bind] for who asks what each clause drops as well; see
-// [Bound.ClauseCounts]. It runs no generated code, which does several clauses
+// BindCounting is [Filter.Bind] for a filter that also counts what each clause drops; see
+// [Bound.ClauseCounts]. It uses no generated code, since that runs several clauses
 // at once.
 func (f *Filter) BindCounting(layout, entity *column.Layout, viewer *millrace.Viewer, asOf millrace.Time) (*Bound, error) {
 	b := &Bound{filter: f, layout: layout, entityLayout: entity, clauses: make([]clause, len(f.terms))}
 	return b, b.bind(viewer, asOf)
 }
 
-// clause is what a clause of a filter dropped, and of the chunk at hand the rows
-// of which it was the first without a value.
+// clause is what a clause of a filter has dropped.
 type clause struct {
 	counts        Counts
-	unfit, failed compute.Mask
-	some          bool // unfit or failed has bits
+	unfit, failed compute.Mask // rows of the chunk at hand for which it is the first clause without a value
+	some          bool         // unfit or failed has bits
 }
 
 // apply takes the verdict of the clause over, and reports whether rows are left.
@@ -212,7 +213,8 @@ func (c *clause) apply(b *Bound, n int) (left bool) {
 	return left
 }
 
-// collect counts the rows of the chunk that no other clause decided.
+// collect counts, at the end of a chunk, the rows in unfit and failed that no later clause
+// was false for.
 func (c *clause) collect(s *compute.State, n int) {
 	if !c.some {
 		return
@@ -224,6 +226,7 @@ func (c *clause) collect(s *compute.State, n int) {
 	c.unfit, c.failed, c.some = compute.Mask{}, compute.Mask{}, false
 }
 
-// ClauseCounts returns how many rows the n-th clause dropped since Bind, or the last
-// Rebind: rows of which it is the first that is false, or else the first without a value.
+// ClauseCounts returns how many rows the n-th clause dropped since BindCounting, or the
+// last Rebind: rows for which it is the first clause that is false, or else the first
+// without a value. Call it only on a Bound of [Filter.BindCounting].
 func (b *Bound) ClauseCounts(n int) Counts { return b.clauses[n].counts }

@@ -6,7 +6,8 @@ import (
 	"github.com/millrace/millrace/internal/expr"
 )
 
-// allSame says the same of every row: a viewer's flag, or a null of no column.
+// allSame says the same of every row: it is the tester of a constant, such as a flag of
+// the viewer, or a field that the layout does not have. Each word has all bits or none.
 type allSame struct{ hit, unfit, failed uint64 }
 
 func (k allSame) test(_ *column.Slab, lo, hi int, v *verdict) {
@@ -25,16 +26,17 @@ func fastConstant(c *constant) tester {
 	return allSame{hit: -c.word}
 }
 
-// isNull finds the nulls of a column, or with outside what is not null.
+// isNull finds the values of a column that are not null, or with loop.outside the nulls.
 type isNull struct{ loop }
 
+// fastNull returns the tester of f == null, or with outside that of f != null.
 func fastNull(f *field, outside bool) tester {
 	return &isNull{loop{index: f.index, nullable: f.nullable, outside: !outside}}
 }
 
 func (k *isNull) test(s *column.Slab, lo, hi int, v *verdict) {
 	for i := range (hi - lo + 63) / 64 {
-		v.hit[i] = ^uint64(0) // of which finish takes the nulls
+		v.hit[i] = ^uint64(0) // finish clears the nulls
 	}
 	k.finish(s, lo, hi, v)
 }
@@ -50,14 +52,16 @@ func (k notOf) test(s *column.Slab, lo, hi int, v *verdict) {
 	}
 }
 
-// combined is && or || of testers: rows that one of them decides are decided,
-// rows that all say the other of are that, and the rest met an error.
+// combined is && or || of testers. An argument decides a row of && if it is false, and a
+// row of || if it is true. A row that no argument decides is true for && and false for ||
+// if all arguments have a value, and otherwise has the first error.
 type combined struct {
 	args    []tester
 	or      bool
 	scratch verdict
 }
 
+// fastJunction returns the tester of && or ||, or nil if an argument has none.
 func fastJunction(j *junction) tester {
 	k := &combined{or: j.decides == 1}
 	for _, a := range j.args {

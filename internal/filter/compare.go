@@ -8,7 +8,8 @@ import (
 	"github.com/millrace/millrace/internal/expr"
 )
 
-// outcomes is which results of a comparison an operator is true for.
+// outcomes is a set of results of a comparison, a bit each: the one that two values have,
+// or those for which an operator is true.
 type outcomes uint8
 
 const (
@@ -29,21 +30,21 @@ type compare struct {
 	op    expr.Op
 	a, b  kernel
 	class class
-	left  *vector // of the last eval
-	right *vector
+	left  *vector // the values of a at the last eval
+	right *vector // the values of b at the last eval
 }
 
-// class is how two types compare.
+// class is how values of two types compare.
 type class uint8
 
 const (
-	never   class = iota // of different types: not equal, and without order
-	words                // int, time, duration, bool
+	never   class = iota // different types: not equal, and an order is an error
+	words                // two of int, time, duration or bool, of the same type
 	doubles              // double and double
 	intDouble
 	doubleInt
 	texts
-	lists // of a viewer
+	lists // two lists of the viewer; columns of lists cannot be compared
 )
 
 func classOf(a, b expr.Type) class {
@@ -91,7 +92,7 @@ func (k *compare) eval(b *batch) *vector {
 	return &k.vector
 }
 
-// outcome compares two values that are there.
+// outcome compares the values at position i, which are both present.
 func (k *compare) outcome(i int) outcomes {
 	l, r := k.left.words, k.right.words
 	switch k.class {
@@ -107,7 +108,8 @@ func (k *compare) outcome(i int) outcomes {
 	return ordered(strings.Compare(k.left.strings[i], k.right.strings[i]))
 }
 
-// odd compares where a value is null or an error, or the types differ.
+// odd compares the values at position i if one is null or an error, if they are lists, or
+// if their types differ.
 func (k *compare) odd(i int) (uint64, state) {
 	l, r := k.left.states[i], k.right.states[i]
 	switch {
@@ -143,11 +145,12 @@ func isNaN(k kernel, v *vector, i int) bool {
 func isNaNWord(w uint64) bool { x := math.Float64frombits(w); return x != x }
 
 // comparedNaN reports whether an operand at position i of the last eval is
-// NaN, in a comparison that NaN makes false.
+// NaN, and the comparison is one that is false because of it: any but !=.
 func (k *compare) comparedNaN(i int) bool {
 	return k.op != expr.Ne && (isNaN(k.a, k.left, i) || isNaN(k.b, k.right, i))
 }
 
+// ordered returns the result of a comparison that is -1, 0 or 1.
 func ordered(c int) outcomes {
 	switch {
 	case c < 0:
@@ -158,6 +161,7 @@ func ordered(c int) outcomes {
 	return equal
 }
 
+// flip returns the result of a comparison with its operands swapped.
 func flip(o outcomes) outcomes {
 	switch o {
 	case less:
@@ -180,8 +184,8 @@ func compareDoubles(a, b float64) outcomes {
 	return unordered
 }
 
-// compareIntDouble compares as cel-go does: through the double nearest to the
-// int, once the double is known to be within the range of ints.
+// compareIntDouble compares as cel-go does. A double beyond the range of ints is less or
+// greater than every int; any other is compared with the double nearest to the int.
 func compareIntDouble(a int64, b float64) outcomes {
 	switch {
 	case b < math.MinInt64:

@@ -9,9 +9,10 @@ import (
 	"github.com/millrace/millrace/internal/expr"
 )
 
-// fast returns the loops that say what a term's kernel says, or nil. There are
-// loops for a column of bools, a column compared with a constant or with null,
-// a column looked for in constants, a sum of columns, and for && || ! of these.
+// fast returns a tester that says the same as a term's kernel, or nil. There are
+// testers for constants, for a column of bools, for a column, a sum of columns or the time
+// between a column and a constant that is compared with a constant or with null, for a
+// column that is looked for among constants, and for && || ! of these.
 func fast(k kernel) tester {
 	switch k := k.(type) {
 	case *constant:
@@ -48,7 +49,7 @@ func fastCompare(k *compare) tester {
 	switch {
 	case c.state.isError():
 		return nil
-	case c.state == null && (k.ordering() || f.typ == expr.Double): // NaN counts apart
+	case c.state == null && (k.ordering() || f.typ == expr.Double): // isNull does not count NaN
 		return nil
 	case c.state == null:
 		return fastNull(f, op == expr.Ne)
@@ -73,8 +74,8 @@ func fastCompare(k *compare) tester {
 	return nil
 }
 
-// fastArithmetic is fastCompare where one side is itself the difference of two
-// instants, or a sum of columns.
+// fastArithmetic is fastCompare for a comparison of a constant with the difference of two
+// times, or with a sum of columns.
 func fastArithmetic(k *compare) tester {
 	op := k.op
 	difference, okA := k.a.(*arithmetic)
@@ -109,12 +110,12 @@ func compareInts(a, b int64) outcomes {
 	return equal
 }
 
-// wordsThat keeps the ints x for which op wants compare(x), which does not fall
-// as x rises.
+// wordsThat returns the tester for the ints x of a column for which op is true of
+// compare(x), or nil. compare(x) must not fall as x rises.
 func wordsThat(f *field, op expr.Op, compare func(int64) outcomes) tester {
 	lo, span, some := placed(func(x int64) int { return placeOf(compare(x)) }, wanted[op].from, wanted[op].to)
 	k := wordsBetween(f, lo, span, op != expr.Eq && op != expr.Ne)
-	if !some { // the outside of everything, but for null
+	if !some { // no int is in the range: find the ints outside of the range of all ints
 		if k.nullable && !k.ordered {
 			return nil
 		}
@@ -124,17 +125,18 @@ func wordsThat(f *field, op expr.Op, compare func(int64) outcomes) tester {
 	return k
 }
 
-// placeOf numbers the outcomes of a comparison in ascending order, from 1.
+// placeOf numbers the results of a comparison in ascending order: 1 is less, 2 equal, 3
+// greater. These numbers are called places.
 func placeOf(o outcomes) int { return 1 + bits.TrailingZeros8(uint8(o)) }
 
-// wanted are the places, from and to, for which an operator is true; of != for
-// which it is false.
+// wanted are the first and the last place for which an operator is true; for != they are
+// those for which it is false.
 var wanted = [...]struct{ from, to int }{
 	expr.Eq: {2, 2}, expr.Ne: {2, 2}, expr.Lt: {1, 1}, expr.Le: {1, 2}, expr.Gt: {3, 3}, expr.Ge: {2, 3},
 }
 
-// placed returns the range of the int64s that place puts from and to; place
-// does not fall as its argument rises. It is not ok if there are none.
+// placed returns the int64s x with from <= place(x) <= to as a range: uint64(x)-lo <= span.
+// place(x) must not fall as x rises. ok is false if there is no such x.
 func placed(place func(int64) int, from, to int) (lo, span uint64, ok bool) {
 	least, ok := first(func(x int64) bool { return place(x) >= from })
 	last := int64(math.MaxInt64)
@@ -145,8 +147,8 @@ func placed(place func(int64) int, from, to int) (lo, span uint64, ok bool) {
 	return uint64(least), uint64(last) - uint64(least), ok
 }
 
-// first returns the least x for which is, which stays true once it is, and
-// whether there is one.
+// first returns the least x for which is(x) is true. ok is false if there is none. is must
+// stay true from the first such x on.
 func first(is func(int64) bool) (x int64, ok bool) {
 	if !is(math.MaxInt64) {
 		return 0, false
@@ -165,13 +167,14 @@ func first(is func(int64) bool) (x int64, ok bool) {
 
 // loop is what the loops over one column have in common.
 type loop struct {
-	index    int
-	nullable bool
-	ordered  bool // of a null it is an error; otherwise null is no value
-	outside  bool // true for the values that are not found
+	index    int  // of the column
+	nullable bool // the column may have nulls
+	ordered  bool // a null makes the term an error; otherwise it is just not found
+	outside  bool // the term is true for the values that are not found
 }
 
-// finish makes a verdict of the rows found, block by block.
+// finish turns the hits of a loop into the verdict of the term: it clears the nulls, and
+// inverts the hits if outside.
 func (k *loop) finish(s *column.Slab, lo, hi int, v *verdict) {
 	if k.nullable {
 		k.nulls(s, lo, hi, v)
@@ -200,7 +203,7 @@ func (k *loop) nulls(s *column.Slab, lo, hi int, v *verdict) {
 // wordRange finds the words that, as an int64, are in a range.
 type wordRange struct {
 	loop
-	lo, span uint64 // lo <= word <= lo+span
+	lo, span uint64 // word-lo <= span, as uint64s that wrap around
 }
 
 func wordsBetween(f *field, lo, span uint64, ordered bool) *wordRange {
@@ -217,13 +220,14 @@ func (k *wordRange) test(s *column.Slab, lo, hi int, v *verdict) {
 	k.finish(s, lo, hi, v)
 }
 
-// doubleRange finds the doubles in a range. NaN is in none.
+// doubleRange finds the doubles x with lo <= x <= hi. NaN is in no range.
 type doubleRange struct {
 	loop
 	lo, hi float64
 }
 
-// doublesThat finds the doubles that op c is true for.
+// doublesThat returns the tester for the doubles x of a column with x op c. It is nil if c
+// is NaN.
 func doublesThat(f *field, op expr.Op, c float64) tester {
 	if c != c {
 		return nil
@@ -259,16 +263,17 @@ func (k *doubleRange) test(s *column.Slab, lo, hi int, v *verdict) {
 	k.finish(s, lo, hi, v)
 }
 
-// wordSet finds the words of a set. Strings too long for a word are looked up
-// as such.
+// wordSet finds the words of a set. Strings that are too long for a word are in a set of
+// their own.
 type wordSet struct {
 	loop
-	few   []uint64     // up to fewWords words, one loop each
-	table *compute.Set // or else
-	words []uint64     // of the table
-	long  compute.Texts
+	few   []uint64      // the words, if they are few: one loop each
+	table *compute.Set  // the words, if they are more
+	words []uint64      // the words in any case
+	long  compute.Texts // strings that are too long for a word
 }
 
+// fewWords is how many words are sooner compared one after the other than looked up.
 const fewWords = 4
 
 func fastIn(k *inConstants) tester {

@@ -1,8 +1,8 @@
 // Package filter turns a CEL filter into kernels over columns.
 //
-// A filter is parsed and checked once ([Compile]), bound once a query and
-// layout to the viewer's values, which become constants ([Filter.Bind]), and
-// run over slabs ([Bound.Select]). docs/filters.md is its language.
+// A filter is parsed and checked once ([Compile]). For each query and layout it
+// is bound to the viewer's values, which become constants ([Filter.Bind]), and
+// then run over slabs ([Bound.Select]). docs/filters.md describes its language.
 //
 //	record.likes > 5  &&  record.language in ["en", "de"]  &&  record.likes * 2 > 9
 //	       │                         │                               │
@@ -13,21 +13,22 @@
 //
 // The terms of the outermost && narrow masks of 64 rows, one after the other.
 // A term that is made of comparisons of a column with a constant is a loop
-// over the column without branches (a tester); any other is a tree of kernels,
-// each of which computes a vector for the rows that are left.
+// over the column without branches (a tester); any other is a tree of kernels.
+// Each kernel computes a vector for the rows that are left.
 //
-// Terms that codegen wrote Go for, from the filter of a feed's definition, run
-// by that code wherever they stand one after the other in a filter, so also
-// behind those of a request. Package compute is what both ways share.
+// codegen writes Go code for the filter of a feed's definition. That code runs
+// for the filter's terms wherever they stand together, in their order, in
+// another filter, for example after the terms of a request. Interpreted and
+// generated code share package compute.
 //
 // # Null, error and NaN
 //
-// Every value has a state: it is there, it is null, or it is an error. The
+// Every value has a state: it is present, it is null, or it is an error. The
 // rules are those of cel-go's evaluator for a record given as a map: null
 // equals only null; any other operation on a null is an error, and so are int
 // overflow and division by zero; && and || take the value that decides them
-// over an error. Comparisons with NaN are false, but for !=. What the filter
-// does not find true it drops and counts once: see [Counts].
+// over an error. Comparisons with NaN are false, except for !=. A row for which
+// the filter is not true is dropped, and counted once: see [Counts].
 package filter
 
 import (
@@ -42,19 +43,19 @@ import (
 
 // Filter is a checked filter. It is immutable and safe for concurrent use.
 type Filter struct {
-	terms    []*expr.Node // of the outermost &&
-	patterns map[string]*regexp.Regexp
-	matched  sync.Map // of layouts to []match, by term
-	slow     bool     // never uses generated code
+	terms    []*expr.Node              // of the outermost &&
+	patterns map[string]*regexp.Regexp // of matches, by their text
+	matched  sync.Map                  // which generated code fits: *column.Layout to []match, by term
+	slow     bool                      // never uses generated code
 }
 
-// Kernels returns the filter as it runs without generated code: the reference
-// to compare with.
+// Kernels returns the filter in a form that never uses generated code: the
+// reference that generated code is compared with.
 func (f *Filter) Kernels() *Filter {
 	return &Filter{terms: f.terms, patterns: f.patterns, slow: true}
 }
 
-// EnvOf returns what filters may speak of where these schemas are known: the
+// EnvOf returns what filters may refer to if these schemas are known: the
 // fields of every family, in the order of admission. The first family that has a
 // field decides its type.
 func EnvOf(known *registry.Snapshot) expr.Env {
@@ -69,7 +70,7 @@ func EnvOf(known *registry.Snapshot) expr.Env {
 	return env
 }
 
-// Compile parses and checks a filter; env.Mode is expr.Filter. The error is an
+// Compile parses and checks a filter, whatever env.Mode is. The error is an
 // *expr.Error with every fault at once.
 func Compile(src string, env expr.Env) (*Filter, error) {
 	env.Mode = expr.Filter
@@ -96,6 +97,7 @@ func Join(a, b *Filter) *Filter {
 	return f
 }
 
+// compilePatterns compiles the patterns of all calls of matches below n.
 func (f *Filter) compilePatterns(n *expr.Node) error {
 	for _, a := range n.Args {
 		if err := f.compilePatterns(a); err != nil {
@@ -122,22 +124,22 @@ func (f *Filter) Fields() (names []string) {
 	return names
 }
 
-// Counts is why rows were dropped, each row once.
+// Counts is how many rows were dropped, by reason. Each row counts once.
 type Counts struct {
-	// False counts the rows of which the filter is false.
+	// False counts the rows for which the filter is false.
 	False int64
-	// Null counts those of which it is null, or an error because an operand
-	// was null, or a viewer value of a type the operation does not take.
+	// Null counts those for which it is null, or an error because an operand
+	// was null, or was a viewer value of a type that the operation does not take.
 	Null int64
-	// Error counts those of which it is any other error: an int overflow, a
+	// Error counts those for which it is any other error: an int overflow, a
 	// division by zero.
 	Error int64
-	// NaN counts, apart from False, the rows whose first false term of the
-	// outermost && is a comparison (== < <= > >=) of which an operand is NaN.
+	// NaN counts rows that False does not: those whose first false term of the
+	// outermost && is a comparison (== < <= > >=) with an operand that is NaN.
 	NaN int64
 }
 
-// AddAll adds what others counted.
+// AddAll adds other counts to c.
 func (c *Counts) AddAll(of Counts) {
 	c.False, c.Null, c.Error, c.NaN = c.False+of.False, c.Null+of.Null, c.Error+of.Error, c.NaN+of.NaN
 }

@@ -4,7 +4,7 @@ import (
 	"github.com/millrace/millrace/internal/expr"
 )
 
-// state says whether a value is there.
+// state says whether a value is present, null, or one of two kinds of error.
 type state uint8
 
 const (
@@ -17,19 +17,19 @@ const (
 	failed
 )
 
-// isError reports whether a value of state s makes an operation an error by
-// itself.
+// isError reports whether a value is an error, so that any operation on it is one.
 func (s state) isError() bool { return s >= unfit }
 
-// vector is the values of a node, one for each row of a batch.
+// vector is the values of a node, one for each row of a batch, in its order. That of a
+// constant may have more values than the batch has rows.
 type vector struct {
-	words   []uint64 // of bools, ints, doubles, times and durations; of columns as they stand there
-	strings []string // of strings
-	states  []state
+	words   []uint64 // bools, ints, doubles, times and durations; for columns of lists and strings the words of the slab
+	strings []string // only for strings
+	states  []state  // where a state is not present, the word and the string mean nothing
 }
 
 // kernel computes a node's values for the rows of a batch. The vector belongs
-// to the kernel and holds until its next eval.
+// to the kernel and is valid until its next eval.
 type kernel interface {
 	kind() expr.Type
 	eval(b *batch) *vector
@@ -47,7 +47,7 @@ func (o *out) kind() expr.Type { return o.typ }
 func (o *out) begin(n int) {
 	if cap(o.words) < n {
 		room := max(n, 64)
-		if n == 1 { // a fold
+		if n == 1 { // fold computes one value
 			room = 1
 		}
 		o.words, o.states = make([]uint64, room), make([]state, room)
@@ -65,11 +65,11 @@ func (o *out) begin(n int) {
 // constant is the same value for every row.
 type constant struct {
 	out
-	word    uint64
-	text    string
+	word    uint64 // of a bool, int, double, time or duration
+	text    string // of a string
 	state   state
-	doubles []float64
-	list    []string
+	doubles []float64 // of a list of numbers
+	list    []string  // of a list of strings
 }
 
 func (c *constant) eval(b *batch) *vector {
@@ -141,8 +141,9 @@ func fill[T any](dst []T, v T) {
 	}
 }
 
-// misfit is an operation whose operands have types that it does not take: a
-// viewer value decided that, or a null without a type.
+// misfit is an operation whose operands have types that it does not take, which only
+// binding shows: an operand is a value of the viewer, or a null without a type. Each row is
+// unfit, or has the error of its first operand with one.
 type misfit struct {
 	out
 	args []kernel
@@ -151,7 +152,7 @@ type misfit struct {
 func (m *misfit) eval(b *batch) *vector {
 	m.begin(len(b.sel))
 	fill(m.states, unfit)
-	for a := len(m.args) - 1; a >= 0; a-- { // the first error counts
+	for a := len(m.args) - 1; a >= 0; a-- { // backwards, so that the first error stays
 		for i, s := range m.args[a].eval(b).states[:len(b.sel)] {
 			if s.isError() {
 				m.states[i] = s

@@ -20,7 +20,7 @@ func (k *not) eval(b *batch) *vector {
 	return &k.vector
 }
 
-// asBool is the state of an operand where a bool is wanted.
+// asBool returns the state of an operand that must be a bool: a null is unfit.
 func asBool(s state) state {
 	if s == null {
 		return unfit
@@ -28,11 +28,11 @@ func asBool(s state) state {
 	return s
 }
 
-// junction is && and ||: the word that decides it wins over an error, the
-// first error over the other word.
+// junction is && and ||. A row has the deciding value if any argument has it, else the
+// first error if any argument has one, else the other value.
 type junction struct {
 	out
-	decides uint64 // 0 for &&, 1 for ||
+	decides uint64 // the word that decides: 0 for &&, 1 for ||
 	args    []kernel
 }
 

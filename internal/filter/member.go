@@ -14,31 +14,33 @@ type inConstants struct {
 	out
 	x kernel
 	// The elements that x may be equal to, by their type:
-	same     []uint64  // those of x's type, unless that is double or string
-	ints     []int64   // if x is a double
-	doubles  []float64 // if x is an int or a double
-	texts    []string  // if x is a string
-	hasNull  bool
-	anything state // of the whole list: an error, if an element is one
-	seen     int   // rows
-	hashed   *hashedConstants
+	same     []uint64         // those of x's type, unless that is double or string
+	ints     []int64          // if x is a double
+	doubles  []float64        // if x is an int or a double
+	texts    []string         // if x is a string
+	hasNull  bool             // an element is null
+	anything state            // the first error of an element, which makes every row an error; else present
+	seen     int              // rows so far
+	hashed   *hashedConstants // nil: the elements are compared one after the other
 }
 
-// hashedConstants is a long list's elements. The list may be a caller's, of thousands,
-// and is looked through for each record. Go's maps have a seed of their own each, so
-// that nobody can choose elements that share a place.
+// hashedConstants is the elements of a long list, in maps. A caller may send a list of
+// thousands, and it is searched for each record. Each Go map has a seed of its own, so
+// a caller cannot choose elements that collide.
 type hashedConstants struct {
 	same    map[uint64]struct{}
 	doubles map[float64]struct{} // and the ints that a double may be equal to
 	texts   map[string]struct{}
-	longest int // of the texts, in bytes: what is longer is not hashed
+	longest int // bytes of the longest text: a longer value is not looked up
 }
 
-// fewConstants is how many elements are sooner compared one after the other.
+// fewConstants is up to how many elements comparing one after the other is faster than a
+// map. eval also makes no maps before so many rows have come.
 const fewConstants = 16
 
-// hash makes the maps of a list that is long. It is called as rows come, and not for the
-// first few: the loops of [fastIn] do without, and what is constant is asked once.
+// hash makes the maps of a list with more than fewConstants elements. It is called only
+// once some rows have come: a kernel that [fastIn] replaces never sees a row, and one that
+// fold computes sees one.
 func (k *inConstants) hash() {
 	if k.hashed != nil || len(k.same)+len(k.ints)+len(k.doubles)+len(k.texts) <= fewConstants {
 		return
@@ -65,6 +67,8 @@ func isIn[T comparable](set map[T]struct{}, x T) bool {
 	return ok
 }
 
+// newInConstants returns the kernel of "x in elements". It leaves out elements of types
+// that no x can be equal to.
 func newInConstants(x kernel, elements []*constant) *inConstants {
 	k := &inConstants{out: out{typ: expr.Bool}, x: x}
 	for _, e := range elements {
@@ -128,7 +132,7 @@ func (k *inConstants) contains(v *vector, i int) bool {
 	return slices.Contains(k.same, v.words[i])
 }
 
-// contain is contains of a long list.
+// contain reports whether the elements have the value at position i of v, of the type kind.
 func (h *hashedConstants) contain(kind expr.Type, v *vector, i int) bool {
 	switch kind {
 	case expr.String:
@@ -146,9 +150,9 @@ type inColumn struct {
 	out
 	x       kernel
 	list    kernel
-	entity  bool // the list is the entity's
-	doubles []float64
-	strings []string
+	entity  bool      // the list is the entity's
+	doubles []float64 // memory for a list
+	strings []string  // memory for a list
 }
 
 func (k *inColumn) eval(b *batch) *vector {

@@ -7,7 +7,7 @@ import (
 	"github.com/millrace/millrace/internal/expr"
 )
 
-// boolean returns k where a bool is wanted.
+// boolean returns k, which must be a bool; a misfit if it is not.
 func boolean(k kernel) kernel {
 	if k.kind() == expr.Bool {
 		return k
@@ -15,11 +15,13 @@ func boolean(k kernel) kernel {
 	return misfits(expr.Bool, k)
 }
 
+// misfits returns a misfit with a result of type t.
 func misfits(t expr.Type, args ...kernel) kernel {
 	return fold(&misfit{out{typ: t}, args}, args)
 }
 
-// operation makes the kernel of an operation on args.
+// operation makes the kernel of an operation on args. An argument that is a list literal is
+// nil there.
 func (bd *binder) operation(n *expr.Node, args []kernel) kernel {
 	o := out{typ: n.Type}
 	switch n.Op {
@@ -82,7 +84,8 @@ func arithmeticOf(op expr.Op, a, b kernel) kernel {
 	return misfits(expr.Double, a, b)
 }
 
-// addConstants is CEL's + of two viewer values that are strings or lists.
+// addConstants returns CEL's + of two constants that are strings or lists of one type; nil
+// for any other operands.
 func addConstants(a, b kernel) kernel {
 	x, okA := a.(*constant)
 	y, okB := b.(*constant)

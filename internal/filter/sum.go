@@ -6,12 +6,12 @@ import (
 	"github.com/millrace/millrace/internal/expr"
 )
 
-// sums is the loop for comparisons like record.a + record.b - record.c >= 3: it
-// tests whether a sum of columns of ints without null is within a range. A sum
-// that overflows on the way, as it is added from the left, is an error.
+// sums is the tester for comparisons like record.a + record.b - record.c >= 3: it
+// tests whether a sum of columns is within a range. The columns are ints and never null.
+// Columns are added from the left; a row is an error if a sum on the way overflows.
 type sums struct {
 	columns  []summand
-	lo, span uint64 // lo <= sum <= lo+span
+	lo, span uint64 // sum-lo <= span, as uint64s that wrap around
 	outside  bool   // != : true for a sum that is not in the range
 }
 
@@ -21,7 +21,7 @@ type summand struct {
 	subtract bool
 }
 
-// fastSum returns the loop for op between a sum of columns and c, or nil.
+// fastSum returns the tester for op between a sum of columns and c, or nil.
 func fastSum(sum *arithmetic, op expr.Op, c *constant) tester {
 	columns := summands(nil, sum)
 	lo, span, some := placed(func(x int64) int { return placeOf(compareInts(x, int64(c.word))) }, wanted[op].from, wanted[op].to)
@@ -31,7 +31,8 @@ func fastSum(sum *arithmetic, op expr.Op, c *constant) tester {
 	return &sums{columns, lo, span, op == expr.Ne}
 }
 
-// summands appends the columns of a sum to dst, or returns nil.
+// summands appends the columns of a sum to dst. It returns nil if k is no sum of columns of
+// ints that are never null.
 func summands(dst []summand, k kernel) []summand {
 	switch k := k.(type) {
 	case *field:
@@ -85,7 +86,7 @@ func (c summand) addTo(sums, words []uint64) (overflow uint64) {
 			sums[i] = x
 		}
 	}
-	if some>>63 == 0 { // as a rule
+	if some>>63 == 0 { // no sum overflows, as a rule
 		return 0
 	}
 	for i, w := range words {
@@ -99,18 +100,18 @@ func (c summand) addTo(sums, words []uint64) (overflow uint64) {
 	return overflow
 }
 
-// since is the loop for comparisons like as_of - record.t < duration("24h"): of
+// since is the tester for comparisons like as_of - record.t < duration("24h"): of
 // the time between a column and a constant with another constant. As the column
-// rises, the time between goes from one overflow to the other; so the words of the
-// column for which the comparison is true are a range, and so are those for which
+// rises, the time between rises or falls from one overflow to the other. So the words of
+// the column for which the comparison is true are a range, and so are those for which
 // it is no error.
 type since struct {
 	wordRange
-	none                bool // no word is in the range
-	validLo, validRange uint64
+	none                bool   // no word is in the range
+	validLo, validRange uint64 // no error if word-validLo <= validRange
 }
 
-// fastSince returns the loop for op between the difference of a column and a
+// fastSince returns the tester for op between the difference of a column and a
 // constant, and d; or nil.
 func fastSince(difference *arithmetic, op expr.Op, d *constant) tester {
 	f, c, rising := fieldAndConstant(difference.a, difference.b)
@@ -118,7 +119,7 @@ func fastSince(difference *arithmetic, op expr.Op, d *constant) tester {
 		return nil
 	}
 	if !rising {
-		op = mirrored[op] // of c - t, the greater come first
+		op = mirrored[op] // c - t falls as t rises: compare d with it instead
 	}
 	place := func(t int64) int {
 		between, s := timeBetween(uint64(t), c.word)
@@ -139,12 +140,12 @@ func fastSince(difference *arithmetic, op expr.Op, d *constant) tester {
 	var some bool
 	k.lo, k.span, some = placed(place, wanted[op].from, wanted[op].to)
 	k.none = !some
-	k.validLo, k.validRange, _ = placed(place, 1, 3) // c itself is valid
+	k.validLo, k.validRange, _ = placed(place, 1, 3) // never empty: t = c is no error
 	return k
 }
 
-// fieldAndConstant tells which of two operands is a column and which is a
-// constant, and whether the column is the first; nil if not one of each.
+// fieldAndConstant returns which of two operands is a column and which a constant. first
+// says that the column is a. It returns nils unless there is one of each.
 func fieldAndConstant(a, b kernel) (f *field, c *constant, first bool) {
 	f, okF := a.(*field)
 	c, okC := b.(*constant)

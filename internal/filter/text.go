@@ -17,10 +17,11 @@ type text struct {
 	watch *watch
 }
 
-// searched is how many bytes are looked through in the time that a pattern takes
-// for one.
+// searched is how many bytes a plain search looks through in the time that a regular
+// expression takes for one.
 const searched = 16
 
+// textTests are the tests by the name of their CEL function.
 var textTests = map[string]func(s, part string) bool{
 	"startsWith": strings.HasPrefix,
 	"endsWith":   strings.HasSuffix,
@@ -69,7 +70,7 @@ func (k *matches) eval(b *batch) *vector {
 	return &k.vector
 }
 
-// textSize is size(string), in characters.
+// textSize is size(string): the number of its code points.
 type textSize struct {
 	out
 	a kernel

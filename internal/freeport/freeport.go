@@ -1,5 +1,5 @@
-// Package freeport gives out loopback ports for processes that are started with
-// the address on which they are to listen.
+// Package freeport returns free ports of loopback, for processes that are started with the
+// address on which they are to listen.
 package freeport
 
 import (
@@ -10,30 +10,30 @@ import (
 	"sync"
 )
 
-// Ports that are given out lie between first and beyond: below 32768, from where
-// Linux takes those of outgoing connections (ip_local_port_range), since one of
-// these may hold a port for as long as it likes.
+// Ports are from first to beyond - 1. That is below 32768, from which on Linux takes ports for
+// outgoing connections (ip_local_port_range): such a connection could hold a port for as long
+// as it likes.
 const first, beyond = 10_000, 32_000
 
 var given struct {
 	sync.Mutex
 	next int
-	held map[int]bool // whose owner may not listen yet
+	held map[int]bool // ports that were returned: their processes may not listen yet
 }
 
-// Addr is an address of loopback on which nobody listens, and which this process
-// was not given before.
+// Addr returns an address of loopback, host:port, on which nobody listens, and that it has not
+// returned before in this process.
 func Addr() (string, error) {
 	port, err := Row(1)
 	return local(port), err
 }
 
-// Row is the first of n ports in a row, each as by [Addr].
+// Row returns the first of n ports in a row, each free as by [Addr].
 func Row(n int) (int, error) {
 	given.Lock()
 	defer given.Unlock()
 	if given.held == nil {
-		// Processes that ask at the same time go up from places of their own.
+		// Each process begins at a random port, so that several do not find the same ones.
 		given.held, given.next = map[int]bool{}, first+rand.IntN(beyond-first)
 	}
 	for range beyond - first {

@@ -12,8 +12,8 @@ import (
 // tcpUserTimeout is TCP_USER_TIMEOUT, which package syscall does not have for every processor.
 const tcpUserTimeout = 18
 
-// giveUp has the kernel end a connection that is lost, see lostAfter. One whose kernel
-// cannot is used all the same.
+// giveUp has the operating system end the connection once it is lost, see lostAfter. If the
+// system cannot, the connection is used all the same.
 func giveUp(_, _ string, c syscall.RawConn) error {
 	return c.Control(func(fd uintptr) {
 		_ = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, tcpUserTimeout, int(lostAfter.Milliseconds()))
@@ -21,19 +21,19 @@ func giveUp(_, _ string, c syscall.RawConn) error {
 }
 
 // conn is a TCP connection that reads and writes without telling Go's
-// scheduler, which otherwise makes ready for a call that blocks. None does: the
-// socket is non-blocking, and to wait is the runtime's poller's. But a write
-// takes 20 µs or more on loopback, where it carries the bytes to the reader's
-// side, and after 20 µs the runtime's monitor takes the processor away from
+// scheduler. The scheduler otherwise prepares for a call that blocks. These calls
+// do not block: the socket is non-blocking, and the runtime's poller waits for it.
+// But a write takes 20 µs or more on loopback, where it carries the bytes to the
+// reader's side. After 20 µs the runtime's monitor takes the processor away from
 // the call, wakes another thread for it, and goes on looking every 20 µs. With
-// one processor for a process (GOMAXPROCS, a container's limit) that was a
-// sixth of a broker's and a node's CPU time, and half of the p99.
+// one processor for a process (GOMAXPROCS, a container's limit) that costs a
+// sixth of a broker's and a node's CPU time, and half of the p99 latency.
 type conn struct {
 	*net.TCPConn
 	in, out transfer
 }
 
-// tune returns c, or what does for it.
+// tune returns a conn that reads and writes by c; c itself if it is no TCP connection.
 func tune(c net.Conn) net.Conn {
 	tcp, ok := c.(*net.TCPConn)
 	if !ok {
@@ -82,15 +82,15 @@ type transfer struct {
 	call uintptr
 	name string
 	addr net.Addr
-	wait func(try func(fd uintptr) bool) error // until try says that it is done
-	try  func(fd uintptr) bool                 // once, made when it is needed often
+	wait func(try func(fd uintptr) bool) error // calls try when the socket is ready, until it returns true
+	try  func(fd uintptr) bool                 // the method once, bound in advance so that a call allocates nothing
 
 	p     []byte
 	n     int
 	errno syscall.Errno
 }
 
-// some moves some of p.
+// some reads into p or writes from it, once, and returns how many bytes that was.
 func (t *transfer) some(p []byte) (int, error) {
 	t.p, t.n, t.errno = p, 0, 0
 	err := t.wait(t.try)
@@ -101,7 +101,7 @@ func (t *transfer) some(p []byte) (int, error) {
 	return t.n, err
 }
 
-// once tries, and reports whether it need not wait.
+// once makes the system call, and reports whether it is done: false if it would block.
 func (t *transfer) once(fd uintptr) bool {
 	for {
 		n, _, errno := syscall.RawSyscall(t.call, fd, uintptr(unsafe.Pointer(unsafe.SliceData(t.p))), uintptr(len(t.p)))

@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// giveUp does nothing here: a lost connection stays until the kernel gives it up.
+// giveUp does nothing here: a lost connection stays until the operating system gives it up.
 func giveUp(_, _ string, _ syscall.RawConn) error { return nil }
 
-// tune returns c: only on Linux is there more to it.
+// tune returns c; see conn_linux.go for what it does there.
 func tune(c net.Conn) net.Conn { return c }

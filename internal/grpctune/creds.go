@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// TLS returns credentials of a client that asks for its configuration at each
-// handshake, so that certificates may be replaced while it is at work.
+// TLS returns credentials of a client that calls config at each handshake, so that
+// certificates may be replaced while the client runs.
 func TLS(config func() *tls.Config) credentials.TransportCredentials {
 	return fresh{credentials.NewTLS(config()), config}
 }
@@ -26,7 +26,7 @@ type fresh struct {
 // ClientHandshake implements credentials.TransportCredentials.
 func (f fresh) ClientHandshake(ctx context.Context, authority string, c net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	now := f.config()
-	return credentials.NewTLS(now).ClientHandshake(ctx, cmp.Or(now.ServerName, authority), c) // etcd's client has an authority for each address
+	return credentials.NewTLS(now).ClientHandshake(ctx, cmp.Or(now.ServerName, authority), c) // a configured name goes first: etcd's client gives each address as authority
 }
 
 // Clone implements credentials.TransportCredentials.
@@ -70,7 +70,8 @@ func (g greeted) Clone() credentials.TransportCredentials {
 	return greeted{g.TransportCredentials.Clone()}
 }
 
-// greetedConn is a connection of which the first byte was read already, and is read again.
+// greetedConn is a connection whose first byte was read in the handshake; Read returns it
+// first.
 type greetedConn struct {
 	net.Conn
 	first []byte

@@ -1,5 +1,5 @@
-// Package grpctune is how gRPC is set up wherever we serve or call by it, to
-// spend less on a call.
+// Package grpctune has the options of all gRPC servers and clients in Millrace, by which a
+// call costs less, and their credentials.
 package grpctune
 
 import (
@@ -42,7 +42,7 @@ func Client() []grpc.DialOption {
 }
 
 // Reconnect returns the option by which a server that is back is used soon: it
-// is dialled every two seconds, where gRPC's own pauses grow to two minutes.
+// is dialled about every two seconds, while gRPC's default pauses grow to two minutes.
 func Reconnect() grpc.DialOption {
 	return grpc.WithConnectParams(grpc.ConnectParams{
 		Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
@@ -50,10 +50,10 @@ func Reconnect() grpc.DialOption {
 	})
 }
 
-// lostAfter is how long a server may leave unconfirmed what was sent to it until its
-// connection is given up. A machine that vanishes closes nothing, and the kernel alone
-// would send the same bytes again for a quarter of an hour, in which a client gives
-// the server its share of the calls.
+// lostAfter is how long a server may leave unconfirmed what was sent to it before its
+// connection is given up. A machine that vanishes closes no connection. Without this limit
+// the operating system would send the same bytes again for a quarter of an hour, and until
+// then a client would go on sending calls to the server.
 const lostAfter = 10 * time.Second
 
 func dial(ctx context.Context, addr string) (net.Conn, error) {
@@ -64,7 +64,7 @@ func dial(ctx context.Context, addr string) (net.Conn, error) {
 	return tune(c), nil
 }
 
-// Listen is net.Listen by TCP, for servers of gRPC and of HTTP.
+// Listen is net.Listen for TCP whose connections are tuned, for servers of gRPC and of HTTP.
 func Listen(addr string) (net.Listener, error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package hint finds the name that somebody meant.
+// Package hint finds the known name that somebody meant who mistyped it.
 package hint
 
 import (
@@ -7,11 +7,11 @@ import (
 	"unicode/utf8"
 )
 
-// maxKnown is how many names a suggestion is looked for among.
+// maxKnown is how many known names a wrong one is compared with at most.
 const maxKnown = 256
 
-// Nearest suggests the known name that a wrong one was probably meant to be, or
-// lists the known ones; empty if there are none.
+// Nearest returns a sentence for people: which of the first [maxKnown] known names they
+// probably meant by a wrong one, or else which are known. It is empty if none are.
 func Nearest(name string, known []string) string {
 	if best := nearest(name, known[:min(len(known), maxKnown)]); best != "" {
 		return Meant(best)
@@ -19,8 +19,8 @@ func Nearest(name string, known []string) string {
 	return listed(known)
 }
 
-// nearest returns the known name that a wrong one was probably meant to be, or
-// nothing.
+// nearest returns the known name that was probably meant by a wrong one, or "" if none is
+// near enough.
 func nearest(name string, known []string) string {
 	best, distance := "", min(utf8.RuneCountInString(name)/3+1, maxDistance)
 	for _, k := range known {
@@ -31,12 +31,13 @@ func nearest(name string, known []string) string {
 	return best
 }
 
-// Meant suggests a name.
+// Meant returns the sentence that suggests a name.
 func Meant(name string) string { return "did you mean " + name + "?" }
 
 // maxListed is how many names are listed.
 const maxListed = 12
 
+// listed returns the sentence that lists the known names, the first maxListed of them.
 func listed(known []string) string {
 	switch {
 	case len(known) == 0:
@@ -48,15 +49,15 @@ func listed(known []string) string {
 }
 
 const (
-	// maxCompared is up to how many characters names are compared.
+	// maxCompared is how many characters a name may have to be compared.
 	maxCompared = 64
-	// maxDistance is how many edits at most may lie between a name and the one meant.
+	// maxDistance is how many edits there may be between a name and the one meant.
 	maxDistance = 5
 )
 
-// Distance returns how few insertions, deletions, replacements and swaps of neighbours
-// make b of a. As soon as it knows that these are more than most, it returns some number
-// above most.
+// Distance returns the least number of edits that turn a into b: insertions, deletions,
+// replacements and swaps of neighbours. If that is more than most, or a name has more than
+// maxCompared characters, it returns some number above most.
 func Distance(a, b string, most int) int {
 	if len(a) > 4*maxCompared || len(b) > 4*maxCompared {
 		return most + 1
@@ -66,7 +67,7 @@ func Distance(a, b string, most int) int {
 		return most + 1
 	}
 	x, y := []rune(a), []rune(b)
-	var rows [3][maxCompared + 1]int // of the character before the last, of the last, of this one
+	var rows [3][maxCompared + 1]int // a ring: for the character of a before the last one, the last one, and this one
 	for j := range m + 1 {
 		rows[1][j] = j
 	}

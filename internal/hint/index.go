@@ -5,20 +5,20 @@ import (
 	"strings"
 )
 
-// Index finds what [Nearest] does among any number of names, looking at no more
-// of them than that: the neighbours of a name in two orders, by how names begin
-// and by how they end. Of many names it so misses one that was mistyped at both
-// ends.
-type Index struct{ names, turned []string }
+// Index does what [Nearest] does for any number of names, and compares with no more of
+// them. If there are more than [maxKnown], it compares with the neighbours of a name in two
+// orders: by how names begin, and by how they end. So it misses a name that was mistyped at
+// both ends.
+type Index struct{ names, turned []string } // the names in the two orders
 
-// NewIndex returns the index of names, of which it keeps a copy.
+// NewIndex returns an index of names. It copies names.
 func NewIndex(names []string) *Index {
 	x := &Index{slices.Sorted(slices.Values(names)), slices.Clone(names)}
 	slices.SortFunc(x.turned, compareTurned)
 	return x
 }
 
-// Nearest is as the function of this name says.
+// Nearest is the function [Nearest] for the names of the index.
 func (x *Index) Nearest(name string) string {
 	if len(x.names) <= maxKnown {
 		return Nearest(name, x.names)
@@ -30,7 +30,8 @@ func (x *Index) Nearest(name string) string {
 	return listed(x.names)
 }
 
-// around returns the neighbours of a name in an order.
+// around returns the neighbours of a name in names, which are in that order: up to
+// maxKnown/4 on each side.
 func around(names []string, name string, order func(a, b string) int) []string {
 	at, _ := slices.BinarySearchFunc(names, name, order)
 	return names[max(at-maxKnown/4, 0):min(at+maxKnown/4, len(names))]

@@ -21,15 +21,16 @@ import (
 	"github.com/millrace/millrace/internal/secure"
 )
 
-// Access is how a Kafka is reached: the listener's TLS, and who asks. Its zero
-// value is plain text, on loopback alone.
+// Access is how a Kafka is reached: by which TLS, and as which user. Its zero value is
+// plain text without a user, which is allowed only on loopback.
 type Access struct {
 	TLS      secure.TLS `yaml:"tls,omitempty"`
 	SASL     SASL       `yaml:"sasl,omitempty"`
 	Insecure bool       `yaml:"insecure,omitempty" doc:"true: plain text beyond loopback, where other means guard the network"`
 }
 
-// SASL is who asks. Its zero value is nobody, or who the certificate names.
+// SASL is the user that clients log in as. Its zero value is no user, or the one that the
+// client's certificate names.
 type SASL struct {
 	Mechanism    string `yaml:"mechanism,omitempty" choices:"PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER" doc:"how Kafka knows the user; left out: by its certificate, or not"`
 	secure.Login `yaml:",inline"`
@@ -37,7 +38,7 @@ type SASL struct {
 	TokenFile    string        `yaml:"token_file,omitempty" form:"file" secret:"file" doc:"a file with the token of OAUTHBEARER alone, read again when it changes"`
 }
 
-// accessField is the key of a configuration that has an Access.
+// accessField is the key of the configuration that has the Access.
 const accessField = "connect.kafka"
 
 // Brokers is a Kafka: its addresses, and how they are reached. The zero value
@@ -47,16 +48,16 @@ type Brokers struct {
 	via   *via
 }
 
-// via is the access of all clients of a Kafka, which share what its files hold.
+// via is the access that all clients of a Kafka share, with what its files hold.
 type via struct {
 	access  Access
 	log     *slog.Logger
-	open    sync.Once
-	fault   error // of open
-	files   *secure.Files
-	sasl    sasl.Mechanism
-	metrics atomic.Pointer[clientMetrics] // nil: nobody asked for them
-	dial    Dial                          // nil: by the access
+	open    sync.Once                     // opens files and sasl
+	fault   error                         // what failed in open; nil: nothing
+	files   *secure.Files                 // nil: there is no TLS
+	sasl    sasl.Mechanism                // nil: there is no user
+	metrics atomic.Pointer[clientMetrics] // nil: nobody collects them
+	dial    Dial                          // nil: connections are opened as access says
 }
 
 // Dial opens a connection to a broker at host:port.
@@ -66,14 +67,15 @@ type Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 // host:port each.
 func At(addrs ...string) Brokers { return Access{}.At(nil, addrs...) }
 
-// At returns a Kafka that is reached so. What is wrong with the access,
-// [Brokers.Validate] and every use tell. A nil log is slog.Default().
+// At returns the Kafka at these addresses, host:port each, that is reached by this
+// access. It does not check the access; [Brokers.Validate] and every use do. A nil log is
+// slog.Default().
 func (a Access) At(log *slog.Logger, addrs ...string) Brokers {
 	return Brokers{addrs, &via{access: a, log: log}}
 }
 
-// Through returns the same Kafka on loopback, whose clients connect by dial: over
-// another network than the machine's.
+// Through returns the same Kafka, whose clients open their connections by dial, for example
+// over a network in memory. They use no TLS, whatever the access says.
 func (b Brokers) Through(dial Dial) Brokers {
 	return Brokers{b.addrs, &via{access: b.via.access, log: b.via.log, dial: dial}}
 }
@@ -84,8 +86,8 @@ func (b Brokers) None() bool { return len(b.addrs) == 0 }
 // String returns the addresses in a line.
 func (b Brokers) String() string { return strings.Join(b.addrs, ", ") }
 
-// Validate reports what is wrong with the addresses and the access, and reads
-// its files.
+// Validate reports what is wrong with the addresses and the access. The first call reads
+// the access's files.
 func (b Brokers) Validate() error {
 	if b.None() {
 		return errors.New("kafka: brokers: none given; name at least one host:port")
@@ -106,8 +108,8 @@ func (b Brokers) plain() secure.Plain {
 	return secure.Plain{Field: accessField, Insecure: b.via.access.Insecure}
 }
 
-// options are those of a client of these brokers. Brokers that others name are
-// held to the same rules as those that the configuration names.
+// options returns the options by which a client reaches these brokers. Brokers that Kafka
+// itself names are dialed by the same rules as those that the configuration names.
 func (b Brokers) options() ([]kgo.Opt, error) {
 	if err := b.Validate(); err != nil {
 		return nil, err
@@ -137,7 +139,8 @@ func (v *via) openFiles() error {
 	return errors.Join(tls, sasl)
 }
 
-// open returns the mechanism, whose secret is looked at for each connection.
+// open returns the mechanism, which uses the current password or token for each
+// connection; nil if there is none.
 func (s SASL) open(log *slog.Logger) (sasl.Mechanism, error) {
 	const field = accessField + ".sasl"
 	invalid := func(key, detail, wayOut string) error {
@@ -192,8 +195,8 @@ func (s SASL) open(log *slog.Logger) (sasl.Mechanism, error) {
 	}), nil
 }
 
-// Refused returns what a Kafka refused a client for, as the fault of a key of
-// the configuration, or nil where err is of something else.
+// Refused returns why a Kafka refused a client, as the fault of a key of the
+// configuration; nil if err is no such refusal.
 func Refused(err error) *millrace.Error {
 	if e, ok := errors.AsType[*millrace.Error](err); ok && strings.HasPrefix(e.Field, accessField+".") {
 		return e // it has been told

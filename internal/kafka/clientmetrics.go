@@ -9,8 +9,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// clientMetrics are what all clients of a [Brokers] do, together. They are not
-// told apart by broker or topic, which others name.
+// clientMetrics counts what all clients of a [Brokers] do together. It has no label for
+// brokers or topics: others choose their names, and there may be many.
 type clientMetrics struct {
 	requests    *prometheus.CounterVec // by request and outcome
 	seconds     *prometheus.CounterVec // by request
@@ -38,8 +38,8 @@ func newClientMetrics(prefix string) *clientMetrics {
 	}
 }
 
-// Collector returns the metrics of all clients that reach these brokers by this
-// value. Their names begin with a prefix.
+// Collector returns the metrics of all clients that reach these brokers by this value or
+// a copy of it. Their names begin with the prefix of the first call.
 func (b Brokers) Collector(prefix string) prometheus.Collector {
 	m := newClientMetrics(prefix)
 	if b.via != nil {
@@ -67,7 +67,7 @@ func (m *clientMetrics) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// clientHook tells the metrics, if there are any, what a client does.
+// clientHook counts what a client does in the metrics of via, if there are any.
 type clientHook struct{ via *via }
 
 // OnBrokerE2E implements [kgo.HookBrokerE2E].

@@ -15,19 +15,19 @@ import (
 // DeadLetter is a record that was refused, as the topic of dead letters has it.
 type DeadLetter struct {
 	Offset millrace.Offset // of the letter
-	Time   millrace.Time   // of the transaction that put it there
+	Time   millrace.Time   // when it was put there
 	Reason string          // why it was refused: a stable word
 	Detail string          // the same for people
 	Source string          // where it was read: topic/partition/offset
-	Batch  string          // of a batch kept aside: see HeaderBatch
-	Piece  string          // which part of the batch it is: see HeaderPiece
+	Batch  string          // only of a batch that was kept aside: see HeaderBatch
+	Piece  string          // which part of that batch it is: see HeaderPiece
 	Key    []byte
 	Value  []byte // nil is a null value
 }
 
 func readDeadLetter(r *kgo.Record) DeadLetter {
 	d := DeadLetter{Offset: millrace.Offset(r.Offset), Time: millrace.TimeOf(r.Timestamp), Key: r.Key, Value: r.Value}
-	for _, h := range r.Headers { // ours are behind those of the producer, which may have the same names
+	for _, h := range r.Headers { // Millrace's are behind the producer's, which may have the same names
 		switch h.Key {
 		case HeaderReason:
 			d.Reason = string(h.Value)
@@ -44,7 +44,7 @@ func readDeadLetter(r *kgo.Record) DeadLetter {
 	return d
 }
 
-// DeadLetterLog is the topic of dead letters as it is when it is opened.
+// DeadLetterLog is the topic of dead letters as it was when it was opened.
 type DeadLetterLog struct {
 	First, End millrace.Offset // what it holds: from First up to and without End
 
@@ -52,7 +52,8 @@ type DeadLetterLog struct {
 	topic   string
 }
 
-// OpenDeadLetters looks where the topic begins and ends.
+// OpenDeadLetters looks where the topic begins and ends. It fails with a [millrace.Error]
+// if there is no such topic.
 func OpenDeadLetters(ctx context.Context, brokers Brokers, topic string) (*DeadLetterLog, error) {
 	look, err := NewInspector(brokers)
 	if err != nil {
@@ -78,7 +79,7 @@ func OpenDeadLetters(ctx context.Context, brokers Brokers, topic string) (*DeadL
 	return l, nil
 }
 
-// Since returns the offset of the first letter from a time on; End if there is
+// Since returns the offset of the first letter of the time t or later; End if there is
 // none.
 func (l *DeadLetterLog) Since(ctx context.Context, t millrace.Time) (millrace.Offset, error) {
 	cl, err := NewClient(l.brokers, nil)
@@ -97,14 +98,15 @@ func (l *DeadLetterLog) Since(ctx context.Context, t millrace.Time) (millrace.Of
 	return min(max(millrace.Offset(o.Offset), l.First), l.End), nil
 }
 
-// Read takes the letters from an offset up to and without another, oldest
-// first, both within First and End. It holds what one fetch brings and no more.
+// Read calls take for the letters from an offset up to and without another, the oldest
+// first. Both must be within First and End. It keeps no more than one fetch in memory.
 func (l *DeadLetterLog) Read(ctx context.Context, from, to millrace.Offset, take func(DeadLetter)) error {
 	if from >= to {
 		return nil
 	}
-	// What is behind an aborted transaction is seen by the record that ends it. A batch
-	// of letters may be larger than one of any other topic.
+	// Control records are read, too: if the letters before to are of an aborted
+	// transaction, only the control record that ends it shows that they were passed. A
+	// batch of letters may be larger than one of any other topic.
 	cl, err := NewClient(l.brokers, nil, kgo.KeepControlRecords(), kgo.MaxDecompressBatchBytes(maxDeadLetterBytes),
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{l.topic: {0: kgo.NewOffset().At(int64(from))}}))
 	if err != nil {

@@ -14,30 +14,31 @@ import (
 	"github.com/millrace/millrace/internal/kafka/patience"
 )
 
-// A reader may get two records that follow each other but have offsets between them. Those
-// may be records of aborted transactions, or compacted away. Or they are of a batch whose
-// entries do not parse: if franz-go has fetched another batch with it, it reads on behind that
-// batch and reports no error. So a gap is fetched once more, as the log has it.
+// A reader may get two records one after the other that have offsets between them: a gap.
+// The records there may be of aborted transactions, or compacted away. Or they are of a
+// batch whose entries do not parse: if franz-go has fetched another batch with it, it
+// skips the batch and reports no error. So the code here fetches a gap once more, as the
+// log has it, and judges it.
 
-// Looks fetches what the log has, for a reader that cannot tell by itself: see Between and
-// At. It is for one goroutine.
+// Looks fetches what the log has at an offset, for a reader that does not see it: see
+// Between and At. Only one goroutine may use it.
 type Looks struct {
 	cl  *kgo.Client
 	had stretch // what was fetched last; it may serve gaps that follow
 }
 
-// NewLooks returns looks by a client, whose decompressor must be bounded.
+// NewLooks returns a Looks that fetches by a client, whose decompressor must be bounded.
 func NewLooks(cl *kgo.Client) *Looks { return &Looks{cl: cl} }
 
 // stretch is a part of a partition as it is in the log.
 type stretch struct {
 	topic     string
 	partition int32
-	at        int64 // what comes before is not in it
+	at        int64 // it has nothing before this offset
 	raw       []byte
 }
 
-// gap is offsets between two records that the reader got.
+// gap is the offsets [at, end) between two records that the reader got.
 type gap struct {
 	partition int32
 	at, end   int64
@@ -45,7 +46,7 @@ type gap struct {
 
 var errEntries = errors.New("its entries do not parse")
 
-// meet notes which offsets records leave out.
+// meet notes the gaps between the records of fetches.
 func (s *Steps) meet(fetches kgo.Fetches) {
 	fetches.EachRecord(func(r *kgo.Record) {
 		if at := s.next[r.Partition]; at < r.Offset {
@@ -56,7 +57,7 @@ func (s *Steps) meet(fetches kgo.Fetches) {
 }
 
 // passed looks into the gaps, and returns the batches there that cannot be read. If Kafka
-// does not answer, a gap is kept for the next time.
+// does not answer, it keeps the gap for the next call.
 func (s *Steps) passed(ctx context.Context) (broken []*Closed, err error) {
 	for ; len(s.gaps) > 0; s.gaps = s.gaps[1:] {
 		for g := &s.gaps[0]; g.at < g.end; {
@@ -73,9 +74,9 @@ func (s *Steps) passed(ctx context.Context) (broken []*Closed, err error) {
 	return broken, nil
 }
 
-// Between returns the first batch between two offsets that can never be read; nil: there
-// is none. A compacted topic has many such gaps, and what one look fetched serves those
-// behind it: at worst the topic is read twice.
+// Between returns the first batch in [at, end) that can never be read; nil: there is
+// none. A compacted topic has many gaps. What one call fetched serves the gaps behind it,
+// so that at worst the topic is read twice.
 func (l *Looks) Between(ctx context.Context, topic string, partition int32, at, end int64) (*Closed, error) {
 	for at < end {
 		c, next, err := l.judge(ctx, &Closed{topic, partition, at, end, nil, -1})
@@ -87,10 +88,10 @@ func (l *Looks) Between(ctx context.Context, topic string, partition int32, at, 
 	return nil, nil
 }
 
-// judge looks at the first batch of a gap. It returns the batch if that cannot be read, and
-// the offset behind it. If its entries do not parse, that is certain, since its checksum is
-// right. Any other fault may have come about on the way, and counts only once the same bytes
-// have come looks times.
+// judge looks at the first batch of a gap. It returns the batch if it cannot be read,
+// else nil, and the offset behind it. If the entries of the batch do not parse, that is
+// certain, since its checksum is right. Any other fault may be one of the network, and
+// counts only once the same bytes have come looks times.
 func (l *Looks) judge(ctx context.Context, gap *Closed) (c *Closed, next int64, err error) {
 	var before []byte
 	for same := 1; ; {
@@ -118,8 +119,9 @@ func (l *Looks) judge(ctx context.Context, gap *Closed) (c *Closed, next int64, 
 	}
 }
 
-// batch returns the batch that has an offset, or the next one, from what was fetched last or
-// from Kafka; nil: there is none.
+// batch returns the batch with an offset, or else the one behind it, its first offset and
+// the offset behind its last. It takes it from what was fetched last, or from Kafka. A
+// nil batch: there is none.
 func (l *Looks) batch(ctx context.Context, topic string, partition int32, at int64) (batch []byte, first, next int64, err error) {
 	if h := &l.had; h.topic == topic && h.partition == partition && h.at <= at {
 		if batch, first, next = h.batch(at); batch != nil {
@@ -130,7 +132,7 @@ func (l *Looks) batch(ctx context.Context, topic string, partition int32, at int
 	defer cancel()
 	for {
 		got, err := RawFetch{Topic: topic, Partition: partition, At: at, MaxBytes: lookBytes, Committed: true}.Do(limited, l.cl)
-		if errors.Is(err, ErrLostPosition) { // it has been dropped since
+		if errors.Is(err, ErrLostPosition) { // the log has dropped the offset since
 			return nil, 0, 0, nil
 		}
 		if err == nil {
@@ -144,8 +146,8 @@ func (l *Looks) batch(ctx context.Context, topic string, partition int32, at int
 	}
 }
 
-// batch returns the batch that holds an offset, or the next one, and leaves out what is
-// before it.
+// batch returns the batch with an offset, or else the one behind it; nil: there is none.
+// It drops from the stretch what comes before that batch.
 func (h *stretch) batch(at int64) (batch []byte, first, next int64) {
 	batch, rest, first, next := batchAt(h.raw, at)
 	if h.raw = h.raw[len(h.raw)-len(rest)-len(batch):]; batch == nil {
@@ -155,7 +157,7 @@ func (h *stretch) batch(at int64) (batch []byte, first, next int64) {
 	return batch, first, next
 }
 
-// unreadable says why a batch cannot be read; nil: it can.
+// unreadable returns why a batch cannot be read; nil: it can.
 func (l *Looks) unreadable(topic string, partition int32, batch []byte, first int64) error {
 	read, next := kgo.ProcessFetchPartition(kgo.ProcessFetchPartitionOpts{
 		KeepControlRecords: true, Offset: first, Topic: topic, Partition: partition,
@@ -169,13 +171,14 @@ func (l *Looks) unreadable(topic string, partition int32, batch []byte, first in
 	return nil
 }
 
-// open is the decompressor of the client, which is bounded.
+// open returns the decompressor of the client, which is bounded.
 func (l *Looks) open() kgo.Decompressor {
 	return l.cl.OptValue(kgo.WithDecompressor).(kgo.Decompressor)
 }
 
-// Where the last batch of a partition is one whose entries do not parse, franz-go fetches
-// it again and again, as fast as it comes, and its polls say nothing.
+// If the entries of the last batch of a partition do not parse, franz-go fetches it again
+// and again, as fast as it comes, and its polls report no error. Standing finds such
+// partitions.
 
 // Standing notes which partitions a client fetches again and again while no poll returns a
 // record of them: they stand still. It is a hook of that client. While records wait to be
@@ -184,8 +187,8 @@ func (l *Looks) open() kgo.Decompressor {
 type Standing struct {
 	mu struct {
 		sync.Mutex
-		fetches map[int32]int64         // from each broker
-		vain    map[PartitionOf]*inVain // since a poll returned something of it
+		fetches map[int32]int64         // how many came from each broker
+		vain    map[PartitionOf]*inVain // fetches since a poll last returned a record of the partition
 	}
 }
 
@@ -196,20 +199,21 @@ func NewStanding() *Standing {
 	return s
 }
 
-// PartitionOf is a partition of any topic.
+// PartitionOf is a partition of a topic, which may be any topic.
 type PartitionOf struct {
 	Topic     string
 	Partition int32
 }
 
-// inVain counts the fetches of a partition that brought nothing.
+// inVain counts the fetches with data of a partition of which no poll returned a record.
+// last is the number of the fetch that was counted last; -1: none.
 type inVain struct{ last, times int64 }
 
 const (
-	// vainFetches is after how many such fetches a partition is looked at. A few are usual:
-	// when partitions are added and removed some fetches are thrown away.
+	// vainFetches is after how many fetches in vain a partition is to be looked at. A few
+	// are usual: franz-go throws some away when partitions are added and removed.
 	vainFetches = 10
-	// stillAtOnce bounds how many partitions are looked at after one poll.
+	// stillAtOnce bounds how many partitions Polled returns after one poll.
 	stillAtOnce = 4
 )
 
@@ -252,7 +256,7 @@ func (s *Standing) Polled(fetches kgo.Fetches) (still []PartitionOf) {
 			delete(s.mu.vain, at)
 		case p.Err != nil && (Lost(p.Err) || errors.As(p.Err, &answer)):
 			delete(s.mu.vain, at) // Kafka says what is wrong
-		case p.Err != nil && p.Topic != "": // what came cannot be opened
+		case p.Err != nil && p.Topic != "": // a batch came that cannot be opened
 			s.mu.vain[at] = &inVain{last: -1, times: vainFetches}
 		}
 	})

@@ -20,8 +20,8 @@ const (
 	HeaderCRC    = "crc"    // CRC32C of the value, 4 bytes big-endian
 	HeaderReason = "reason" // why a dead letter is dead: a stable word
 	HeaderDetail = "detail" // the same for people
-	HeaderBatch  = "batch"  // of a batch kept aside: the offsets of its first and last record, "12-40"
-	HeaderPiece  = "piece"  // which part of the batch the value is, and of how many: "1/3"
+	HeaderBatch  = "batch"  // of a whole batch that became dead letters: the offsets of its first and last record, "12-40"
+	HeaderPiece  = "piece"  // which part of that batch the value is, and of how many: "1/3"
 )
 
 // Header is a record's header.
@@ -56,7 +56,7 @@ func ParseSource(b []byte) (Source, error) {
 	return Source{topic, int32(p), millrace.Offset(o)}, nil
 }
 
-// ErrCorrupt says that a value is not what was written.
+// ErrCorrupt says that a value does not have its checksum: it is not what was written.
 var ErrCorrupt = errors.New("kafka: corrupt record")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)

@@ -14,18 +14,18 @@ import (
 // Ends is where the partitions of a topic end.
 type Ends struct {
 	Topic string
-	At    time.Time // all that was in the topic then is before All
-	All   map[int32]int64
-	// Stable is where committed reads end: at All, or at the first entry of a
-	// transaction that is open.
+	At    time.Time       // a time: all that was in the topic then is before All
+	All   map[int32]int64 // the end of the log of each partition
+	// Stable is where committed reads of each partition end: at All, or at the first
+	// entry of an open transaction.
 	Stable map[int32]int64
 }
 
-// ListEnds asks where a topic ends. Without transactions that are open it ends where
-// committed reads do, however much is written meanwhile.
+// ListEnds asks where a topic ends. If no transaction is open, Stable is All or greater,
+// however much is written meanwhile, so that nothing counts as hidden.
 func ListEnds(ctx context.Context, adm *kadm.Client, topic string) (Ends, error) {
 	e := Ends{topic, time.Now(), map[int32]int64{}, map[int32]int64{}}
-	all, err := Ask(ctx, func() (kadm.ListedOffsets, error) { return adm.ListEndOffsets(ctx, topic) }) // first, or what is written between the two would be hidden
+	all, err := Ask(ctx, func() (kadm.ListedOffsets, error) { return adm.ListEndOffsets(ctx, topic) }) // first, or what is written between the two questions would count as hidden
 	if err == nil {
 		err = all.Error()
 	}
@@ -41,17 +41,17 @@ func ListEnds(ctx context.Context, adm *kadm.Client, topic string) (Ends, error)
 	return e, err
 }
 
-// Hidden is what a topic has that committed reads do not get to: in each partition what
-// is at and behind the first entry of a transaction that is open. It is an error for
-// who needs all of it.
+// Hidden is what a topic has that committed reads do not get to: in each partition, what
+// is at and behind the first entry of an open transaction. It is the error of a reader
+// that needs all.
 type Hidden struct {
 	Topic   string
-	Entries int64           // and what Kafka itself writes
-	From    map[int32]int64 // of the partitions that have some
-	Since   time.Time       // it was there already; zero: not known
+	Entries int64           // how many are hidden, including control records of Kafka
+	From    map[int32]int64 // the first hidden offset of each partition that has one
+	Since   time.Time       // when it was seen to be hidden first; zero: not known
 }
 
-// Hidden returns what is hidden at offsets or later; nil: nothing.
+// Hidden returns what is hidden at the offsets from or later, by partition; nil: nothing.
 func (e Ends) Hidden(from map[int32]int64) *Hidden {
 	h := Hidden{Topic: e.Topic, From: map[int32]int64{}}
 	for p, end := range e.All {
@@ -85,16 +85,17 @@ func (h *Hidden) Error() string {
 	return fmt.Sprintf("kafka: not read yet: %s, where a transaction is open%s and hides what is behind it; end its producer, or abort it with kafka-transactions.sh", strings.Join(places, ", "), since)
 }
 
-// Reach is as of when all of a topic can be read, by looks at it one after the other.
-// Where transactions follow each other some part is always hidden; but what was there
-// at one look is not at the next.
+// Reach finds as of which time everything in a topic can be read, by looks at it one
+// after the other. While transactions follow each other, some part is always hidden; but
+// what was hidden at one look can be read at a later one. The zero value has not looked
+// yet.
 type Reach struct {
-	mark Ends // not all of this could be read at the last look
+	mark Ends // of an earlier look; not all of it could be read then. Zero: there is none
 }
 
-// Look returns as of when all can be read, of a topic that ends there and is of interest
-// from offsets on. Where that is longer ago than recent, or was so at no look, it is a
-// [Hidden].
+// Look takes a look at a topic that ends at now and is of interest from the offsets from
+// on. It returns a time: everything that was in the topic then can be read. If that is
+// longer ago than recent, or no look has found such a time, the error is a [Hidden].
 func (r *Reach) Look(now Ends, from map[int32]int64, recent time.Duration) (time.Time, error) {
 	hidden := now.Hidden(from)
 	if hidden == nil {

@@ -41,9 +41,9 @@ func (l Log) Topics() (all []LogTopic) {
 	return all
 }
 
-// Deletes says, for each of the timeline and features topics that does not keep
-// every record for ever, what it deletes. Those are the log of record: with
-// less, an index node without its disk cannot be rebuilt from the log.
+// Deletes returns, for each of the timeline and features topics that does not keep every
+// record for ever, a sentence that says what it deletes. These two topics are the log of
+// record: an index node that has lost its disk cannot be rebuilt from less.
 func (l Log) Deletes() []string {
 	var out []string
 	for _, t := range []LogTopic{l.Timeline, l.Features} {
@@ -54,7 +54,7 @@ func (l Log) Deletes() []string {
 	return out
 }
 
-// Deletes says what a topic does not keep for ever; nothing if it keeps all.
+// Deletes says what a topic does not keep for ever; "" if it keeps everything.
 func (t LogTopic) Deletes() string {
 	switch {
 	case strings.Contains(t.CleanupPolicy, "compact"):
@@ -67,8 +67,8 @@ func (t LogTopic) Deletes() string {
 	return ""
 }
 
-// InspectTopics returns what the log is like. A topic that does not exist is no
-// error; it has no partitions.
+// InspectTopics asks Kafka about Millrace's topics. A topic that does not exist is no
+// error: its LogTopic has no partitions.
 func InspectTopics(ctx context.Context, brokers Brokers, topics Topics) (Log, error) {
 	cl, err := NewClient(brokers, nil)
 	if err != nil {
@@ -137,7 +137,8 @@ func (t *LogTopic) configure(ctx context.Context, adm *kadm.Client) error {
 	return err
 }
 
-// Milliseconds is a duration that does not overflow: Kafka's numbers go beyond.
+// Milliseconds returns a number of milliseconds as a duration, at most the longest there
+// is: Kafka has larger numbers.
 func Milliseconds(n int64) time.Duration {
 	return time.Duration(min(n, int64(1<<63-1)/int64(time.Millisecond))) * time.Millisecond
 }

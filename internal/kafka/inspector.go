@@ -15,13 +15,13 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// Inspector looks at topics and groups from outside.
+// Inspector looks at topics and consumer groups, without reading or joining them.
 type Inspector struct {
 	cl  *kgo.Client
 	adm *kadm.Client
 }
 
-// NewInspector connects.
+// NewInspector returns an Inspector of a Kafka. Close it at the end.
 func NewInspector(brokers Brokers) (*Inspector, error) {
 	cl, err := NewClient(brokers, nil)
 	if err != nil {
@@ -48,7 +48,7 @@ func (i *Inspector) Ends(ctx context.Context, topic string) ([]millrace.Offset, 
 	return ends, nil
 }
 
-// Extent returns where a topic ends, and where committed reads of it do.
+// Extent returns where a topic ends, and where committed reads of it end.
 func (i *Inspector) Extent(ctx context.Context, topic string) (Ends, error) {
 	e, err := ListEnds(ctx, i.adm, topic)
 	if err != nil {
@@ -57,18 +57,18 @@ func (i *Inspector) Extent(ctx context.Context, topic string) (Ends, error) {
 	return e, nil
 }
 
-// Transaction is one that is open in a topic.
+// Transaction is a transaction that is open in a topic.
 type Transaction struct {
-	ID         string // transactional; empty: not known
+	ID         string // its transactional id; empty: not known
 	ProducerID int64
-	Partition  int32 // where it has its first entry, of those partitions that were asked for
+	Partition  int32 // the lowest of the partitions asked for in which it has entries; Offset is of its first there
 	Offset     millrace.Offset
 	Since      time.Time // zero: not known
 }
 
-// OldestOpen returns the transaction that has been open for the longest, of those that
-// hide something; nil: it has ended since. Kafka may refuse to tell its name: an error
-// comes beside what is known without.
+// OldestOpen returns the transaction that has been open for the longest, of those in the
+// partitions of h; nil: none is open any more. Kafka may refuse to tell its name and its
+// age: then there is an error as well as a transaction.
 func (i *Inspector) OldestOpen(ctx context.Context, h *Hidden) (*Transaction, error) {
 	in := kadm.TopicsSet{}
 	for p := range h.From {
@@ -102,7 +102,7 @@ func (i *Inspector) OldestOpen(ctx context.Context, h *Hidden) (*Transaction, er
 	return oldest, errors.Join(errs...)
 }
 
-// name fills in whose transactions these are, and since when they are open.
+// name fills in the ids of the transactions, and since when they are open.
 func (i *Inspector) name(ctx context.Context, open map[int64]*Transaction) error {
 	listed, err := i.adm.ListTransactions(ctx, slices.Sorted(maps.Keys(open)), nil)
 	if err != nil {
@@ -166,19 +166,20 @@ func (i *Inspector) Lag(ctx context.Context, group, topic string) (int64, error)
 	return lag, nil
 }
 
-// Consumption says who consumes a topic.
+// Consumption says which group of partitioners consumes a topic.
 type Consumption struct {
 	// Group consumes the topic; empty: no group does.
 	Group string
-	// Running says that a partitioner is running, in Group or in another group. A
-	// group that has only committed offsets may start again.
+	// Running says that a partitioner is running, in Group or in another group. If none is,
+	// Group has only committed offsets, and may start again.
 	Running bool
 	// Topics are what running partitioners consume, sorted.
 	Topics []string
 }
 
-// Consumption tells which partitioners consume a topic. Running ones decide;
-// where there are none, a group that committed offsets of the topic counts.
+// Consumption returns which group of partitioners consumes a topic. If any partitioner is
+// running, only running ones count; else a group counts that has committed offsets of the
+// topic.
 func (i *Inspector) Consumption(ctx context.Context, topic string) (Consumption, error) {
 	groups, err := i.groups(ctx)
 	if err != nil {

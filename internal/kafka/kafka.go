@@ -1,16 +1,16 @@
-// Package kafka is the home of franz-go: what Millrace says to Kafka, it says
-// here and in the rooms below, which DESIGN.md names. Here are how a Kafka is
-// reached, Millrace's topics, a producer, and looks from outside; rooms consume
-// the log of record (streams), work in a group and in transactions, and name one
-// moment of the whole log (groups), and follow topics of small records (progress,
-// schemalog, exposures).
+// Package kafka has everything that Millrace says to Kafka, by the client franz-go. This
+// package has how a Kafka is reached, Millrace's topics, a producer, and looks at topics
+// and groups from outside. The packages below it, which DESIGN.md lists as rooms, do the
+// rest. They read the log of record (streams); they work in a consumer group and in
+// transactions, and find one moment of the whole log (groups); and they follow topics of
+// small records (progress, schemalog, exposures).
 //
-// Which Kafka, and how it is reached, is [Brokers]: addresses, TLS and SASL in
-// one value, which every verb takes.
+// [Brokers] says which Kafka is meant, and how it is reached: addresses, TLS and SASL in
+// one value.
 //
-// What it decides for everyone: reads are committed reads; a position that the
-// log no longer has is an error and never a jump; a compressed batch is
-// bounded before it is opened; acknowledgements come from all replicas.
+// The package decides for all of them: reads are committed reads; a position that the log
+// no longer has is an error, and no reader jumps over it; a compressed batch is bounded
+// before it is opened; acknowledgements come from all replicas.
 package kafka
 
 import (
@@ -34,16 +34,17 @@ const (
 	// one stops its partition (ErrLostPosition), or is passed over ([StepOver], [Steps]),
 	// instead of filling memory.
 	MaxBatchBytes = 64 << 20
-	// maxFetchBytes is large because a fetch that is cut short makes kfake
-	// leak aborted records.
+	// maxFetchBytes is large because kfake, the Kafka of tests, returns aborted records
+	// when a fetch is cut short.
 	maxFetchBytes = 32 << 20
-	// sparingFetchBytes is what a reader with [Sparing] asks of each broker at once, as
-	// it is in the log: of clicks, which zstd makes ten times smaller, some 17,000.
+	// sparingFetchBytes is what a reader with [Sparing] asks of each broker at once, in
+	// bytes of the log. That is some 17,000 clicks, which zstd makes ten times smaller.
 	sparingFetchBytes = 256 << 10
-	// MaxTimelineBatchBytes bounds what is sent to the timeline and features
-	// topics at once: a body at its limit, with its key and headers, and room.
+	// MaxTimelineBatchBytes bounds what is sent to the timeline and features topics at
+	// once. It has room for the largest body with its key and headers.
 	MaxTimelineBatchBytes = 2 * millrace.MaxBodyBytes
-	// maxDeadLetterBytes lets through whatever could be fetched.
+	// maxDeadLetterBytes bounds a batch of dead letters. It has room for whatever could
+	// be fetched, of at most MaxBatchBytes.
 	maxDeadLetterBytes = MaxBatchBytes + 1<<20
 	// FetchWait is how long a broker may hold a fetch without data. A partition
 	// newly added to a quiet consumer waits that long.
@@ -56,49 +57,51 @@ const (
 const TransactionTimeout = 10 * time.Second
 
 // NudgeAfter is how long a poll waits before it has franz-go look whether it reads.
-// Where a consumer session ends before a fetch loop that was begun for it has
-// joined it, franz-go 1.22.2 loses the start of the loop of the next one
-// (source.loopFetch gives up by hardFinish without looking for a newer session),
-// and reads nothing of that broker any more. A Resume, also of nothing, begins
-// the loops that do not run. Partitions that are removed one by one end as many
-// sessions: of 150,000 such ends three were lost.
+// If a consumer session ends before a fetch loop that was started for it has joined
+// it, franz-go 1.22.2 does not start the loop of the next session (source.loopFetch
+// gives up by hardFinish without looking for a newer session). It then reads nothing
+// more of that broker. A Resume, even of no partition, starts the loops that do not
+// run. Each removal of a partition ends a session; of 150,000 such ends, three left a
+// loop that did not run.
 const NudgeAfter = time.Second
 
-// compressed is how batches of many records are compressed: a quarter smaller
-// than by snappy, for half a microsecond a record more.
+// compressed is the compression of batches of many records. They are a quarter smaller
+// than by snappy, for half a microsecond more a record.
 var compressed = kgo.ProducerBatchCompression(kgo.ZstdCompression().WithLevel(1), kgo.SnappyCompression(), kgo.NoCompression())
 
-// ErrClosed says that the client was closed while in use.
+// ErrClosed says that a client was closed while it was in use.
 var ErrClosed = errors.New("kafka: client closed")
 
-// ErrLostPosition says that the log does not hold what comes next: the offset
-// is out of range, the topic was created again, the log was truncated, or a
-// batch is too large to open, or broken. Reading stays stopped there; going on needs a
-// new position (for an index node: a bootstrap).
+// ErrLostPosition says that a reader cannot go on from its position: the offset is out of
+// range, the topic was created again, the log was truncated, or the next batch is too
+// large to open, or broken. The reader stays stopped there until it gets a new position
+// (an index node: until its replica is made anew).
 var ErrLostPosition = errors.New("kafka: position lost")
 
-// The kinds of ErrLostPosition that do not pass by themselves. Each is one, too.
+// The kinds of ErrLostPosition that do not pass by themselves. [errors.Is] finds
+// ErrLostPosition in each.
 var (
 	ErrCutLog        = fmt.Errorf("%w: the log was cut and has grown again", ErrLostPosition)
 	ErrBatchTooLarge = fmt.Errorf("%w: a batch is too large to open", ErrLostPosition)
 	ErrBatchBroken   = fmt.Errorf("%w: a batch is broken in the log", ErrLostPosition)
 )
 
-// clientID is how clients of Millrace name themselves to Kafka, members of groups with
-// where their process is behind an @: Kafka itself tells no port of a member.
+// clientID is the client id of Millrace's clients at Kafka. Members of groups add an @
+// and the address of their process, since Kafka itself knows no port of a member.
 const clientID = "millrace"
 
-// ClientAt is how a client names itself whose process is at an address.
+// ClientAt returns the option that names a client whose process is at an address.
 func ClientAt(addr string) kgo.Opt { return kgo.ClientID(clientID + "@" + addr) }
 
-// ClientOf reports whether a client is one of Millrace, and where its process is; "": it
-// does not say.
+// ClientOf reports whether a client id is of Millrace, and returns the address of the
+// client's process; "": the id does not say.
 func ClientOf(id string) (addr string, ours bool) {
 	name, addr, _ := strings.Cut(id, "@")
 	return addr, name == clientID
 }
 
-// Options are what every client shares, then more.
+// Options returns the options that every client shares, followed by more. A nil log drops
+// what franz-go logs.
 func Options(brokers Brokers, log *slog.Logger, more ...kgo.Opt) ([]kgo.Opt, error) {
 	reached, err := brokers.options()
 	if err != nil {
@@ -124,20 +127,22 @@ func Options(brokers Brokers, log *slog.Logger, more ...kgo.Opt) ([]kgo.Opt, err
 	), more...), nil
 }
 
-// Sparing bounds what is in memory of a topic of many small records that is read from
-// end to end: of each broker two fetches, which are some 5 MB each once clicks
-// are decompressed and made records, and more where they are smaller in the log.
+// Sparing returns options for a client that reads a topic of many small records from end
+// to end. They bound what is in memory: two fetches of each broker. A fetch of clicks
+// takes some 5 MB once it is decompressed and made records, and more if the records are
+// compressed better.
 func Sparing() []kgo.Opt {
 	return []kgo.Opt{kgo.FetchMaxBytes(sparingFetchBytes), kgo.FetchMaxPartitionBytes(sparingFetchBytes)}
 }
 
-// Cancellable has what is written end with its context also where Kafka may have
-// it already. Without it a record that was sent waits for as long as Kafka does not
-// answer, and with it who wants to stop. It is for what may be written twice, and
-// in no transaction.
+// Cancellable returns the option by which producing a record ends with its context, even
+// if Kafka may have the record already. Without it, a producer that wants to stop waits
+// for a record that was sent for as long as Kafka does not answer. It is for records that
+// may be written twice, and not for transactions.
 func Cancellable() kgo.Opt { return kgo.AllowIdempotentProduceCancellation() }
 
-// NewClient connects a client with these options. It is for the rooms below.
+// NewClient returns a client with the common Options and more. Only the packages below
+// this one should use it.
 func NewClient(brokers Brokers, log *slog.Logger, more ...kgo.Opt) (*kgo.Client, error) {
 	opts, err := Options(brokers, log, more...)
 	if err != nil {
@@ -150,8 +155,9 @@ func NewClient(brokers Brokers, log *slog.Logger, more ...kgo.Opt) (*kgo.Client,
 	return cl, nil
 }
 
-// Close ends a client that reads. A Kafka that is frozen is told so for a second:
-// franz-go would wait for ten, in each client of a process that is to stop.
+// Close closes a client that reads, and waits for that for at most a second. With a Kafka
+// that does not answer, franz-go would wait for ten, in each client of a process that is
+// to stop.
 func Close(cl *kgo.Client) {
 	closed := make(chan struct{})
 	go func() {
@@ -164,8 +170,8 @@ func Close(cl *kgo.Client) {
 	}
 }
 
-// WaitReady returns when a broker answers, or with ctx's end and the last
-// failure. What [Refused] tells does not pass, and is returned at once.
+// WaitReady returns nil when a broker answers, or the last failure when ctx ends. A
+// refusal (see [Refused]) does not pass, and is returned at once.
 func WaitReady(ctx context.Context, brokers Brokers) error {
 	cl, err := NewClient(brokers, nil)
 	if err != nil {
@@ -190,17 +196,17 @@ func WaitReady(ctx context.Context, brokers Brokers) error {
 	}
 }
 
-// Answers returns an error where no broker answers for ten seconds, which names them:
-// what asks more takes longer to notice.
+// Answers returns an error, which names the brokers, if none of them answers for ten
+// seconds. Other requests take longer to notice that.
 func Answers(ctx context.Context, brokers Brokers) error {
 	ctx, cancel := context.WithTimeout(ctx, answersWithin)
 	defer cancel()
 	return WaitReady(ctx, brokers)
 }
 
-// WaitCoordinators returns when the coordinators of groups and of transactions
-// answer, which a Kafka that has just started creates topics for, or with the
-// last failure.
+// WaitCoordinators returns nil when the coordinators of groups and of transactions
+// answer, or the last failure when ctx ends. A Kafka that has just started first creates
+// topics for them.
 func WaitCoordinators(ctx context.Context, brokers Brokers) error {
 	cl, err := NewClient(brokers, nil)
 	if err != nil {
@@ -228,10 +234,12 @@ func WaitCoordinators(ctx context.Context, brokers Brokers) error {
 	}
 }
 
-// Lost says whether err means that reading cannot go on from its position.
+// Lost reports whether an error of franz-go or Kafka means that reading cannot go on from
+// its position.
 func Lost(err error) bool { return LostPosition(err) != nil }
 
-// LostPosition returns which ErrLostPosition err means, or nil.
+// LostPosition returns the ErrLostPosition that an error of franz-go or Kafka means, or
+// the kind of it; nil if it means none.
 func LostPosition(err error) error {
 	var loss *kgo.ErrDataLoss
 	var bomb *kgo.ErrDecompressTooLarge
@@ -246,7 +254,7 @@ func LostPosition(err error) error {
 	return nil
 }
 
-// Missing is the fault of a partition that an answer of Kafka lacks.
+// Missing returns the error of a partition that an answer of Kafka lacks; nil if ok.
 func Missing(ok bool) error {
 	if ok {
 		return nil
@@ -254,7 +262,8 @@ func Missing(ok bool) error {
 	return errors.New("no such partition")
 }
 
-// logger hands franz-go's warnings and errors to slog; its chatter is dropped.
+// logger hands franz-go's warnings and errors to slog, and drops the rest. With a nil log
+// it drops everything.
 type logger struct{ log *slog.Logger }
 
 func (l logger) Level() kgo.LogLevel {

@@ -38,9 +38,9 @@ type TopicPartition struct {
 // TopicPartitions print as "timeline/644".
 func (tp TopicPartition) String() string { return fmt.Sprintf("%s/%d", tp.Stream, tp.Partition) }
 
-// Position is where to read on: the next offset, and the epoch of the leader
-// that wrote the record before it, by which Kafka tells a log that was cut and
-// grew again; -1 if that is not known.
+// Position is where to read on: the next offset, and the epoch of the leader that wrote
+// the record before it; -1: not known. By the epoch Kafka tells whether the log was cut
+// and grew again.
 type Position struct {
 	Next  millrace.Offset
 	Epoch int32
@@ -65,7 +65,8 @@ func (id *TopicID) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// LogID is which log a consumer reads: an offset means nothing in another.
+// LogID identifies the log that a consumer reads. An offset of one log means nothing in
+// another.
 type LogID struct {
 	Cluster string // Kafka's id of itself
 	Topics  [Streams]TopicID
@@ -76,7 +77,8 @@ func (l LogID) String() string {
 	return fmt.Sprintf("%s/%s/%s", l.Cluster, l.Topics[Timeline], l.Topics[Features])
 }
 
-// LogNow returns which log the streams' topics are now.
+// LogNow returns the id of the log that the streams' topics are now. A topic that does
+// not exist is an error.
 func LogNow(ctx context.Context, cl *kgo.Client, topics [Streams]string) (l LogID, err error) {
 	cluster, ids, err := TopicsNow(ctx, cl, topics[:]...)
 	if err != nil {
@@ -93,10 +95,10 @@ func LogNow(ctx context.Context, cl *kgo.Client, topics [Streams]string) (l LogI
 	return l, nil
 }
 
-// TopicsNow asks Kafka for its id of itself, and for those that topics have now;
-// one that does not exist has none. A partitioner asks before each commit, and a
-// node every other second: so one partition of each topic is described (KIP-966),
-// where a Kafka before 3.8 tells all 720.
+// TopicsNow asks Kafka for its cluster id, and for the ids that topics have now, by name.
+// A topic that does not exist is not in ids. A partitioner asks before each commit, and a
+// node every two seconds, so the request must be cheap. It asks for one partition of each
+// topic (KIP-966). A Kafka before 3.8 cannot do that, and describes all 720.
 func TopicsNow(ctx context.Context, cl *kgo.Client, topics ...string) (cluster string, ids map[string]TopicID, err error) {
 	type now struct {
 		cluster string
@@ -109,9 +111,9 @@ func TopicsNow(ctx context.Context, cl *kgo.Client, topics ...string) (cluster s
 	return told.cluster, told.ids, err
 }
 
-// Ask returns what a question to Kafka brings, or the end of ctx. Franz-go itself
-// waits for a connection on which nobody answers, ten seconds and more, whatever
-// its context says; what it brings then is nobody's.
+// Ask returns what question returns, or an error when ctx ends. Franz-go does not stop at
+// the end of its context while it waits for a connection on which nobody answers, ten
+// seconds and more. Ask then drops what question returns later.
 func Ask[T any](ctx context.Context, question func() (T, error)) (T, error) {
 	type answer struct {
 		is  T
@@ -147,7 +149,7 @@ func topicsNow(ctx context.Context, cl *kgo.Client, topics []string) (cluster st
 			return err
 		})
 	}
-	if asked.Wait() != nil { // Kafka does not know the request, or all is not well
+	if asked.Wait() != nil { // Kafka does not know these requests, or something else is wrong
 		return metadata(ctx, cl, topics)
 	}
 	ids = make(map[string]TopicID, len(topics))
@@ -181,12 +183,12 @@ func topicNow(ctx context.Context, cl *kgo.Client, topic string) (*TopicID, erro
 	return (*TopicID)(&t.TopicID), nil
 }
 
-// metadata is [TopicsNow] with all partitions. kadm would answer from what the
-// client knew a moment ago.
+// metadata is [TopicsNow] by a request that describes all partitions. It does not use
+// kadm, which may answer from what the client knew a moment ago.
 func metadata(ctx context.Context, cl *kgo.Client, topics []string) (cluster string, ids map[string]TopicID, err error) {
 	ids = map[string]TopicID{}
 	req := kmsg.NewPtrMetadataRequest()
-	req.Topics = []kmsg.MetadataRequestTopic{} // nil: all that there are
+	req.Topics = []kmsg.MetadataRequestTopic{} // nil would ask for all topics there are
 	for _, topic := range topics {
 		asked := kmsg.NewMetadataRequestTopic()
 		asked.Topic = &topic

@@ -23,7 +23,7 @@ type Outgoing struct {
 	Headers   []Header
 }
 
-// Record is the record as franz-go has it.
+// Record returns the record as one of franz-go.
 func (o *Outgoing) Record() *kgo.Record {
 	r := new(kgo.Record)
 	o.fill(r)
@@ -34,8 +34,9 @@ func (o *Outgoing) fill(r *kgo.Record) {
 	r.Topic, r.Partition, r.Key, r.Value, r.Headers = o.Topic, o.Partition, o.Key, o.Value, o.Headers
 }
 
-// ToStream is the record of a stream for entity: its partition and its headers
-// src and crc are as index nodes expect them. topic is the stream's topic.
+// ToStream returns the record of a stream for entity, with the partition and the headers
+// src and crc that index nodes expect. topic is the stream's topic, and from is where the
+// input was read.
 func ToStream(topic string, entity millrace.Entity, value []byte, from Source) Outgoing {
 	key := []byte(entity)
 	src := from.Append(make([]byte, 0, len(from.Topic)+maxPlaceBytes))
@@ -49,31 +50,30 @@ func ToStream(topic string, entity millrace.Entity, value []byte, from Source) O
 	}
 }
 
-// maxPlaceBytes is what a partition and an offset take in a header at most, and a
-// checksum behind them.
+// maxPlaceBytes is how many bytes the rest of the header src and the header crc take at
+// most: two slashes, a partition, an offset and a checksum.
 const maxPlaceBytes = 2 + 10 + 19 + 4
 
-// Producer produces outside of any group or transaction: idempotently, in
-// order within a partition, and with bounded memory. A record that fails takes
-// no other with it.
+// Producer produces records outside of any group or transaction: idempotently, in order
+// within a partition, and with bounded memory. If a record fails, the others go on.
 type Producer struct {
 	cl       *kgo.Client
-	produced func(*kgo.Record, error) // told of each record of Produce
-	acked    atomic.Int64
+	produced func(*kgo.Record, error) // is called with the outcome of each record of Produce
+	acked    atomic.Int64             // records acknowledged
 	mu       struct {
 		sync.Mutex
-		err error // the first of Produce since the last Flush
+		err error // the first failure of Produce since the last Flush
 	}
 }
 
-// NewProducer connects. Records to the topic deadLetters (empty = none) may be
-// as large as whatever can be read.
+// NewProducer returns a Producer. Batches to the topic deadLetters (empty: none) may be
+// as large as anything that can be read. Close it at the end.
 func NewProducer(brokers Brokers, deadLetters string, log *slog.Logger) (*Producer, error) {
 	return newProducer(brokers, log, BatchBytes(deadLetters))
 }
 
-// NewBulkProducer is NewProducer for many records to few partitions: it waits for
-// a moment, so that batches are large, and compresses them well.
+// NewBulkProducer is NewProducer for many records to few partitions. It waits for a
+// moment before it sends, so that batches are large, and compresses them well.
 func NewBulkProducer(brokers Brokers, log *slog.Logger) (*Producer, error) {
 	return newProducer(brokers, log, BatchBytes(""), kgo.ProducerLinger(bulkLinger), compressed)
 }
@@ -97,10 +97,11 @@ func newProducer(brokers Brokers, log *slog.Logger, more ...kgo.Opt) (*Producer,
 	return p, nil
 }
 
-// maxBufferedRecords is how many records wait to be acknowledged, at most.
+// maxBufferedRecords is the most records that may wait to be acknowledged.
 const maxBufferedRecords = 20_000
 
-// BatchBytes bounds what is sent at once to a topic by what the topic takes.
+// BatchBytes returns the option that bounds a batch by what its topic takes. deadLetters
+// is the topic of dead letters; empty: none.
 func BatchBytes(deadLetters string) kgo.Opt {
 	return kgo.ProducerBatchMaxBytesFn(func(topic string) int32 {
 		if topic == deadLetters {
@@ -110,16 +111,16 @@ func BatchBytes(deadLetters string) kgo.Opt {
 	})
 }
 
-// Close drops what is not flushed.
+// Close ends the producer. Records that are not acknowledged yet fail.
 func (p *Producer) Close() { p.cl.Close() }
 
-// Produce hands a record over, waiting while the buffers are full. A failure
-// is told by Flush.
+// Produce hands a record over; it waits while the buffers are full. Flush returns its
+// failure.
 func (p *Producer) Produce(ctx context.Context, o Outgoing) {
 	p.cl.Produce(ctx, o.Record(), p.produced)
 }
 
-// ProduceAll hands records over as Produce does each.
+// ProduceAll hands records over, each as Produce does.
 func (p *Producer) ProduceAll(ctx context.Context, all []Outgoing) {
 	records := make([]kgo.Record, len(all))
 	for i := range all {
@@ -130,8 +131,8 @@ func (p *Producer) ProduceAll(ctx context.Context, all []Outgoing) {
 
 // ProduceThen hands a record over and calls then once, with nil when the record
 // is in the log. It waits while the buffers are full, at most until ctx ends;
-// a record that has not been sent by then fails with ctx's error. A failure is
-// told to then alone. then must not block.
+// a record that has not been sent by then fails with ctx's error. Only then gets a
+// failure; Flush does not return it. then must not block.
 func (p *Producer) ProduceThen(ctx context.Context, o Outgoing, then func(error)) {
 	p.cl.Produce(ctx, o.Record(), func(r *kgo.Record, err error) {
 		if err != nil {
@@ -172,7 +173,8 @@ func (p *Producer) Flush(ctx context.Context) error {
 // Acknowledged returns how many records have been acknowledged.
 func (p *Producer) Acknowledged() int64 { return p.acked.Load() }
 
-// Err returns what Flush would without waiting, and leaves it to Flush.
+// Err returns the first failure of Produce since the last Flush so far, without waiting.
+// Flush still returns it.
 func (p *Producer) Err() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -10,16 +10,18 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// RawFetch asks for what a partition has from an offset on, as it is in the log.
+// RawFetch asks for the bytes that a partition has from an offset on, as they are in the
+// log.
 type RawFetch struct {
 	Topic     string
 	Partition int32
 	At        int64
-	MaxBytes  int32 // one whole batch comes, however large
-	Committed bool  // nothing of open transactions
+	MaxBytes  int32 // of the answer; the first batch comes whole, however large it is
+	Committed bool  // leave out what open transactions hide
 }
 
-// Do asks the leader. An offset that the log does not have is an [ErrLostPosition].
+// Do asks the leader of the partition. If the log does not have the offset, the error is an
+// [ErrLostPosition].
 func (f RawFetch) Do(ctx context.Context, cl *kgo.Client) (*kmsg.FetchResponseTopicPartition, error) {
 	t, leader, err := f.look(ctx, cl)
 	if err != nil {
@@ -55,7 +57,7 @@ func (f RawFetch) Do(ctx context.Context, cl *kgo.Client) (*kmsg.FetchResponseTo
 	return got, nil
 }
 
-// look finds the topic, and who leads the partition.
+// look returns the topic's name and id, and which broker leads the partition.
 func (f RawFetch) look(ctx context.Context, cl *kgo.Client) (kmsg.FetchRequestTopic, int32, error) {
 	t := kmsg.NewFetchRequestTopic()
 	meta := kmsg.NewPtrMetadataRequest()

@@ -16,14 +16,15 @@ import (
 	"github.com/millrace/millrace/internal/kafka/patience"
 )
 
-// Closed is a batch that cannot be opened (decompressed and parsed), and was skipped.
+// Closed is a batch that cannot be opened (decompressed and parsed), so that a reader
+// skips it.
 type Closed struct {
 	Topic       string
 	Partition   int32
-	First, Next int64 // offsets: of its first entry that was not read, and behind its last
+	First, Next int64 // the offset of its first entry that was not read, and the one behind its last
 	Why         error // nil: it is too large
 
-	epoch int32 // of its leader; -1: it is not known
+	epoch int32 // the epoch of the leader that wrote it; -1: not known
 }
 
 func (c *Closed) Error() string {
@@ -36,13 +37,12 @@ func (c *Closed) Error() string {
 
 func (c *Closed) Unwrap() error { return c.Why }
 
-// Written reports whether the batch is as somebody wrote it, and not damaged since: its
-// checksum is right.
+// Written reports whether the batch is as its producer wrote it, and was not damaged since.
 func (c *Closed) Written() bool { return c.Why == nil || errors.Is(c.Why, errEntries) }
 
 // StepOver makes the client that polled these fetches go on behind batches that are too
-// large to open. It returns these batches, and the first other failure. It is for readers of
-// topics that can do without an entry; partitioners and index nodes stop instead.
+// large to open. It returns these batches, and the first other failure. It is for readers
+// that can do without some entries of a topic; partitioners and index nodes stop instead.
 func StepOver(cl *kgo.Client, fetches kgo.Fetches) (over []*Closed, failed error) {
 	over, faults := tooLarge(fetches)
 	StepBehind(cl, over...)
@@ -77,37 +77,38 @@ func StepBehind(cl *kgo.Client, over ...*Closed) {
 }
 
 const (
-	// stillAfter is how long nothing comes of a partition before it is found out why:
-	// franz-go fetches a batch whose entries do not parse again and again, and reports no
-	// error.
+	// stillAfter is how long a partition must bring nothing before Steps looks for the
+	// reason. Franz-go fetches a batch whose entries do not parse again and again, and
+	// reports no error.
 	stillAfter = 5 * time.Second
 	// looks is how many times a batch must come from Kafka with the same bytes before it is
 	// taken to be broken there, and not on the way.
 	looks      = 3
-	lookPause  = 100 * time.Millisecond
-	lookWithin = 5 * time.Second // of all partitions
-	lookBytes  = 1 << 20
+	lookPause  = 100 * time.Millisecond // between two of them
+	lookWithin = 5 * time.Second        // for all partitions together
+	lookBytes  = 1 << 20                // how much one look fetches
 )
 
 // Steps makes a client read on behind any batch that can never be read: one that is too
 // large, and one that is broken in the log, because its checksum is wrong, it does not
-// decompress, or its entries do not parse. Faults of Kafka's brokers may pass, and are waited
-// for. It is for topics of evidence on experiments, which can do without an entry.
+// decompress, or its entries do not parse. Faults that Kafka's brokers report may pass by
+// themselves, and nothing is skipped for them. It is for topics of exposures and
+// outcomes, whose readers can do without some entries.
 type Steps struct {
 	cl     *kgo.Client
 	looks  *Looks
 	topic  string
-	places func(context.Context) (map[int32]int64, error)
+	places func(context.Context) (map[int32]int64, error) // see NewSteps
 
-	at     map[int32]int64 // the places when they were last looked at
-	looked time.Time
-	next   map[int32]int64 // what would come next if no offset were left out
+	at     map[int32]int64 // what places returned last
+	looked time.Time       // when that was
+	next   map[int32]int64 // the offset that would come next if none were left out
 	gaps   []gap           // offsets that were left out and not looked into yet
 }
 
-// NewSteps is for a client that reads one topic: each partition from its offset in starts, or
-// else from its beginning. Places returns the next offset to be read of each partition of
-// which there is still something to read.
+// NewSteps returns a Steps for a client that reads one topic: each partition from its
+// offset in starts, or else from its beginning. places must return the next offset to be
+// read of each partition that is not read to its end.
 func NewSteps(cl *kgo.Client, topic string, starts map[int32]int64, places func(context.Context) (map[int32]int64, error)) *Steps {
 	next := maps.Clone(starts)
 	if next == nil {
@@ -116,10 +117,10 @@ func NewSteps(cl *kgo.Client, topic string, starts map[int32]int64, places func(
 	return &Steps{cl: cl, looks: NewLooks(cl), topic: topic, places: places, looked: time.Now(), next: next}
 }
 
-// Over makes the client read on behind batches that can never be read. It returns these
-// batches, and the first other failure; that nothing came in time is none. Among the batches
-// are those that the client has skipped by itself. Fetches is what the client polled; places
-// must count its records as read.
+// Over makes the client read on behind batches that can never be read. Call it after each
+// poll; fetches is what the poll returned, and places must count its records as read.
+// Over returns the batches, including those that the client has skipped by itself, and
+// the first other failure. A poll that ended without a record is no failure.
 func (s *Steps) Over(ctx context.Context, fetches kgo.Fetches) (over []*Closed, failed error) {
 	s.meet(fetches)
 	over, failed = s.over(ctx, fetches)
@@ -133,7 +134,7 @@ func (s *Steps) Over(ctx context.Context, fetches kgo.Fetches) (over []*Closed, 
 	return append(over, passed...), failed
 }
 
-// over is Over for batches that the client does not get past.
+// over is Over for the batches that the client does not get past by itself.
 func (s *Steps) over(ctx context.Context, fetches kgo.Fetches) (over []*Closed, failed error) {
 	over, faults := tooLarge(fetches)
 	StepBehind(s.cl, over...)
@@ -176,14 +177,14 @@ func (s *Steps) over(ctx context.Context, fetches kgo.Fetches) (over []*Closed, 
 	return append(over, broken...), failed
 }
 
-// passes reports whether a fault may pass by itself: what a broker of Kafka answers may, and
-// what is in a batch does not.
+// passes reports whether a fault may pass by itself: one that a broker of Kafka reports
+// may, and one of the bytes of a batch does not.
 func passes(err error) bool {
 	_, answer := errors.AsType[*kerr.Error](err)
 	return answer || Lost(err) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// broken returns the broken batches that partitions do not get past.
+// broken returns the broken batches at which the suspected partitions stand.
 func (s *Steps) broken(ctx context.Context, places map[int32]int64, suspects map[int32]bool) (all []*Closed) {
 	for _, p := range slices.Sorted(maps.Keys(suspects)) {
 		at, ok := places[p]
@@ -197,9 +198,9 @@ func (s *Steps) broken(ctx context.Context, places map[int32]int64, suspects map
 	return all
 }
 
-// At returns the batch that no reader gets past at an offset. It looks several times, to be
-// sure that the batch is so in the log. It returns nil if the offset can be read, or if that
-// could not be found out.
+// At returns the batch at an offset that no reader gets past. It looks several times, to
+// be sure that the batch is broken in the log and not on the way. It returns nil if the
+// offset can be read, or if it could not find out.
 func (l *Looks) At(ctx context.Context, topic string, partition int32, at int64) *Closed {
 	raw, c := l.look(ctx, topic, partition, at)
 	for range looks - 1 {
@@ -215,8 +216,8 @@ func (l *Looks) At(ctx context.Context, topic string, partition int32, at int64)
 	return c
 }
 
-// look fetches what the log has at an offset, and returns the batch there that no reader gets
-// past; nil if there is none, or Kafka does not answer.
+// look fetches what the log has at an offset. It returns the batch there that no reader
+// gets past, with its bytes; nil if there is none, or Kafka does not answer.
 func (l *Looks) look(ctx context.Context, topic string, partition int32, at int64) (raw []byte, c *Closed) {
 	for {
 		got, err := RawFetch{Topic: topic, Partition: partition, At: at, MaxBytes: lookBytes, Committed: true}.Do(ctx, l.cl)
@@ -241,7 +242,7 @@ func (l *Looks) look(ctx context.Context, topic string, partition int32, at int6
 		if raw == nil {
 			return nil, nil
 		}
-		if behind > max(got.LastStableOffset, next+1) { // its header is damaged, too
+		if behind > max(got.LastStableOffset, next+1) { // the header of the batch is damaged, too
 			behind = next + 1
 		}
 		return raw, &Closed{topic, partition, max(first, at), behind, why, -1}
@@ -274,7 +275,7 @@ func batchAt(raw []byte, at int64) (batch, rest []byte, first, next int64) {
 		if batch[magicAt] == newestMagic && n >= headersBytes {
 			next += max(0, int64(int32(binary.BigEndian.Uint32(batch[lastDeltaAt:]))))
 		}
-		if len(raw) >= lengthAt { // what follows knows better than a header that may be damaged
+		if len(raw) >= lengthAt { // the next batch's first offset is surer than this header, which may be damaged
 			if follows := int64(binary.BigEndian.Uint64(raw)); follows > first {
 				next = follows
 			}

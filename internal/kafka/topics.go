@@ -14,8 +14,8 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
-// Topics names Millrace's own topics. A field left empty has its name in
-// ARCHITECTURE.md.
+// Topics has the names of Millrace's own topics. An empty field stands for the default
+// name, see WithDefaults.
 type Topics struct {
 	Timeline    string
 	Features    string
@@ -27,12 +27,12 @@ type Topics struct {
 // own are Millrace's own topics. None of them deletes by age or size: the timeline and the
 // features are the log of record, from which an index node is rebuilt.
 var own = []struct {
-	name       string // by default
+	name       string // the default name
 	partitions int32
 	cleanup    string                // cleanup.policy
-	batch      int                   // bytes that one may have
-	in         func(*Topics) *string // its name
-	of         func(*Log) *LogTopic  // what is seen of it
+	batch      int                   // max.message.bytes: the bytes that a batch may have
+	in         func(*Topics) *string // returns its name in a Topics
+	of         func(*Log) *LogTopic  // returns its place in a Log
 }{
 	{"timeline", partition.Count, "delete", MaxTimelineBatchBytes, func(t *Topics) *string { return &t.Timeline }, func(l *Log) *LogTopic { return &l.Timeline }},
 	{"features", partition.Count, "delete", MaxTimelineBatchBytes, func(t *Topics) *string { return &t.Features }, func(l *Log) *LogTopic { return &l.Features }},
@@ -51,7 +51,7 @@ func (t Topics) WithDefaults() Topics {
 	return t
 }
 
-// Of returns the topic of a stream.
+// Of returns the name of a stream's topic, without a default.
 func (t Topics) Of(s Stream) string {
 	if s == Features {
 		return t.Features
@@ -75,8 +75,8 @@ func (t Topics) All() (names []string) {
 	return names
 }
 
-// Prefixed returns the default names behind a prefix: several clusters on one
-// Kafka, or one test among others.
+// Prefixed returns the default names, each with a prefix before it. So several clusters,
+// or several tests, can share one Kafka.
 func Prefixed(prefix string) (t Topics) {
 	for i := range own {
 		*own[i].in(&t) = prefix + own[i].name
@@ -99,7 +99,7 @@ func (t Topics) specs() (all []spec) {
 	return all
 }
 
-// kept is the configuration of a topic that never deletes by age or size.
+// kept returns the configuration of a topic that never deletes by age or size.
 func kept(cleanup string, messageBytes int) map[string]*string {
 	c := map[string]*string{
 		"cleanup.policy":    text(cleanup),
@@ -114,11 +114,11 @@ func kept(cleanup string, messageBytes int) map[string]*string {
 	return c
 }
 
-// EnsureTopics creates those of Millrace's topics that are missing, and returns
-// when all of them can be used. It goes on trying until ctx ends: Kafka may be
-// away, and others may create the same topics. tell hears every 10 s what it
-// waits for; nil = nobody. A topic that exists with another partition count is
-// refused at once (ErrPartitionCount).
+// EnsureTopics creates those of Millrace's topics that are missing, and returns when all
+// of them can be used. It goes on trying until ctx ends: Kafka may be away, and others
+// may create the same topics. It calls tell after a second, and then every 10 s, with
+// what it waits for; tell may be nil. A topic that exists with another number of
+// partitions is refused at once (ErrPartitionCount).
 func EnsureTopics(ctx context.Context, brokers Brokers, t Topics, tell func(error)) error {
 	return ensure(ctx, brokers, tell, t.specs()...)
 }
@@ -160,8 +160,8 @@ func partitions(ctx context.Context, adm *kadm.Client, topic string) (int32, err
 // Millrace needs.
 var ErrPartitionCount = errors.New("kafka: wrong number of partitions")
 
-// ensure brings every topic into being. Each try begins anew: what was there
-// or was created before is no error.
+// ensure creates the topics that are missing. Each try begins anew: a topic that exists
+// already is no error.
 func ensure(ctx context.Context, brokers Brokers, tell func(error), specs ...spec) error {
 	cl, err := NewClient(brokers, nil)
 	if err != nil {
@@ -184,8 +184,8 @@ func ensure(ctx context.Context, brokers Brokers, tell func(error), specs ...spe
 	})
 }
 
-// served reports whether brokers answer for every partition of a topic, which
-// is a moment after it is created.
+// served returns an error unless brokers answer for every partition of a topic. They do a
+// moment after it is created.
 func served(ctx context.Context, adm *kadm.Client, topic string) error {
 	ends, err := adm.ListEndOffsets(ctx, topic)
 	if err == nil {
@@ -197,6 +197,8 @@ func served(ctx context.Context, adm *kadm.Client, topic string) error {
 	return nil
 }
 
+// ensureOne creates a topic. It fails with ErrPartitionCount if the topic exists with
+// another number of partitions.
 func ensureOne(ctx context.Context, adm *kadm.Client, s spec) error {
 	// The broker's own replication factor (-1) is the operator's choice.
 	_, err := adm.CreateTopic(ctx, s.partitions, -1, s.config, s.name)
@@ -216,7 +218,9 @@ func ensureOne(ctx context.Context, adm *kadm.Client, s spec) error {
 
 func text(s string) *string { return &s }
 
-// Persist calls try until it succeeds, ctx ends, or trying again is of no use.
+// Persist calls try until it succeeds, ctx ends, or trying again is of no use. It returns
+// the last error of try. Each try gets a context of limited time. tell (nil: nobody) gets
+// the error after a second, and then every 10 s.
 func Persist(ctx context.Context, tell func(error), try func(context.Context) error) error {
 	due := time.Now().Add(patience.TellAfter)
 	for pause := patience.First; ; pause = min(2*pause, patience.Max) {
@@ -240,7 +244,8 @@ func Persist(ctx context.Context, tell func(error), try func(context.Context) er
 	}
 }
 
-// hopeless reports whether an error is the caller's and stays.
+// hopeless reports whether an error is the caller's fault, so that no later try can
+// succeed.
 func hopeless(err error) bool {
 	return errors.Is(err, ErrPartitionCount) || errors.Is(err, kerr.InvalidTopicException)
 }

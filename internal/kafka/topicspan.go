@@ -15,37 +15,38 @@ import (
 )
 
 // TopicSpan is what a topic has from a time on, up to where committed reads ended when
-// the span was opened. Each reading takes the same records.
+// the span was opened. It can be read several times, and has the same records each time.
 type TopicSpan struct {
 	brokers  Brokers
 	topic    string
 	id       kadm.TopicID
-	from, to map[int32]int64 // of the partitions that have something
+	from, to map[int32]int64 // the offsets [from, to) of the partitions that have something
 	ends     Ends
-	starts   map[int32]int64 // of all partitions
-	since    millrace.Time   // entries before the first of that time are left out; 0: there are none
-	size     int64
-	passed   atomic.Int64
+	starts   map[int32]int64 // where all partitions begin
+	since    millrace.Time   // in each partition, entries before the first of this time are left out; 0: none are
+	size     int64           // offsets in all partitions
+	passed   atomic.Int64    // offsets that the present reading has passed
 }
 
 // answersWithin bounds how long a Kafka that is there takes to say where a topic
 // begins and ends, and to hand over the next records.
 const answersWithin = 10 * time.Second
 
-// silence is an error of a Kafka that did not answer in time, with its addresses.
+// silence returns the error of a Kafka that did not answer in time, with its addresses.
 func silence(brokers Brokers, topic string, err error) error {
 	return unanswered{fmt.Errorf("kafka: read %s: no answer from %v within %s: %w", topic, brokers, answersWithin, err)}
 }
 
-// unanswered tells by Timeout, as errors of the network do, that it was only waited for.
+// unanswered is an error whose Timeout method returns true, as those of errors of the
+// network do.
 type unanswered struct{ error }
 
 func (unanswered) Timeout() bool { return true }
 
 func (u unanswered) Unwrap() error { return u.error }
 
-// OpenTopic looks where a topic begins and ends. A Kafka that does not answer for ten
-// seconds is an error.
+// OpenTopic returns the span of a topic from a time on, for which it asks where the topic
+// begins and ends. It fails if Kafka does not answer for ten seconds.
 func OpenTopic(ctx context.Context, brokers Brokers, topic string, from millrace.Time) (*TopicSpan, error) {
 	look, err := NewClient(brokers, nil)
 	if err != nil {
@@ -90,23 +91,26 @@ func OpenTopic(ctx context.Context, brokers Brokers, topic string, from millrace
 	return s, nil
 }
 
-// Kafka counts milliseconds from 1970, and reads a time before as one of its special
-// offsets: -1 is the end of a log. No record is of before, so that is the beginning.
+// Kafka counts milliseconds from 1970. It takes a negative time for one of its special
+// offsets, such as -1 for the end of a log. No record is from before 1970, so such a time
+// becomes 0.
 
+// millisOf returns a time in Kafka's milliseconds.
 func millisOf(t millrace.Time) int64 { return max(0, int64(t)) }
 
 // ListSince returns, for each partition of topics, the offset of the first record that
-// was logged at a time or later; the end where there is none.
+// was logged at a time or later; the end of the partition if there is none.
 func ListSince(ctx context.Context, adm *kadm.Client, t millrace.Time, topics ...string) (kadm.ListedOffsets, error) {
 	return Ask(ctx, func() (kadm.ListedOffsets, error) { return adm.ListOffsetsAfterMilli(ctx, millisOf(t), topics...) })
 }
 
-// Since is where a client begins to read what was logged at a time or later.
+// Since returns the offset by which a client begins with what was logged at a time or
+// later.
 func Since(t millrace.Time) kgo.Offset { return kgo.NewOffset().AfterMilli(millisOf(t)) }
 
-// StartsAfter returns where partitions have entries from a time on. Kafka does not say so
-// where that entry is in a batch that is broken: then it is where they have entries
-// from an earlier time on (begins).
+// StartsAfter returns the offset of the first entry of each partition of a time or later.
+// Kafka cannot say that if the entry is in a broken batch. Then the offsets are those of
+// an earlier time, begins; else begins is from.
 func StartsAfter(ctx context.Context, adm *kadm.Client, topic string, from millrace.Time) (starts map[int32]int64, begins millrace.Time, err error) {
 	begins = from
 	for earlier := millrace.Time(1000); ; earlier *= 2 {
@@ -133,23 +137,24 @@ func StartsAfter(ctx context.Context, adm *kadm.Client, topic string, from millr
 	}
 }
 
-// Hidden returns what the topic had from the time on that is not in the span, since a
-// transaction was open; nil: nothing.
+// Hidden returns what the topic had from the time on that is not in the span, because an
+// open transaction hid it; nil: nothing.
 func (s *TopicSpan) Hidden() *Hidden { return s.ends.Hidden(s.starts) }
 
-// Look is a look of a [Reach] at the topic.
+// Look is [Reach.Look] at the topic as it was when the span was opened.
 func (s *TopicSpan) Look(r *Reach, recent time.Duration) (time.Time, error) {
 	return r.Look(s.ends, s.starts, recent)
 }
 
-// Ends returns where the partitions end that have something.
+// Ends returns where the span ends in each partition that has something.
 func (s *TopicSpan) Ends() map[int32]int64 { return s.to }
 
-// ID is of the topic: another one of the same name has another.
+// ID returns Kafka's id of the topic. A topic that is created again under its name has
+// another.
 func (s *TopicSpan) ID() kadm.TopicID { return s.id }
 
-// After leaves out what is before offsets. A partition that ends before its offset has
-// lost its end, and is read whole.
+// After takes what is before the offsets marks out of the span, by partition. A partition
+// that ends before its mark was cut since the mark was set; it stays whole.
 func (s *TopicSpan) After(marks map[int32]int64) {
 	for p, mark := range marks {
 		from, to := s.from[p], s.to[p]
@@ -164,7 +169,7 @@ func (s *TopicSpan) After(marks map[int32]int64) {
 	}
 }
 
-// Done is the share of the span that the reading has passed, 0 to 1.
+// Done returns the share of the span that the present reading has passed, from 0 to 1.
 func (s *TopicSpan) Done() float64 {
 	if s.size == 0 {
 		return 1
@@ -172,10 +177,10 @@ func (s *TopicSpan) Done() float64 {
 	return float64(s.passed.Load()) / float64(s.size)
 }
 
-// Read takes the values of the records, partition by partition in their order,
-// until take fails, with its error. Where none comes for ten seconds that is one. A
-// batch that can never be read ([Steps]) is taken as one without a value, and with why,
-// behind records that were fetched with it.
+// Read calls take for the value of each record, in the order of each partition. If take
+// fails, Read returns its error. It also fails if no record comes for ten seconds. For a
+// batch that can never be read (see [Steps]) it calls take with no value and with the
+// reason, after records that were fetched with it.
 func (s *TopicSpan) Read(ctx context.Context, take func(value []byte, closed error) error) error {
 	return s.ReadEntries(ctx, func(e Entry) error { return take(e.Value, e.Closed) })
 }
@@ -183,23 +188,24 @@ func (s *TopicSpan) Read(ctx context.Context, take func(value []byte, closed err
 // Entry is one entry of a topic, or a batch that can never be read.
 type Entry struct {
 	Partition int32
-	Offset    int64 // of a batch: of its first entry
+	Offset    int64 // for a batch: that of its first entry
 	Value     []byte
-	Closed    error // why it cannot be read; nil: it can
+	Closed    error // why the batch cannot be read; nil: this is an entry
 }
 
-// ReadEntries is Read for who needs to know where each of them is.
+// ReadEntries is Read for callers that need to know where each entry is.
 func (s *TopicSpan) ReadEntries(ctx context.Context, take func(Entry) error) error {
 	s.passed.Store(0)
-	at, next := map[int32]kgo.Offset{}, map[int32]int64{} // of partitions that are not read yet
-	met := map[int32]bool{}                               // partitions that have had an entry of the time
+	at, next := map[int32]kgo.Offset{}, map[int32]int64{} // where reading begins and goes on; next has only partitions that are not read to their end
+	met := map[int32]bool{}                               // partitions that have had an entry of s.since or later
 	for p, from := range s.from {
 		at[p], next[p] = kgo.NewOffset().At(from), from
 	}
 	if len(at) == 0 {
 		return nil
 	}
-	// What is behind an aborted transaction is seen by the record that ends it.
+	// Control records are read, too: if the span ends with an aborted transaction, only
+	// the control record that ends it shows that the end was reached.
 	cl, err := NewClient(s.brokers, nil, append(Sparing(), kgo.KeepControlRecords(), kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{s.topic: at}))...)
 	if err != nil {
 		return err

@@ -1,6 +1,6 @@
-// Package line shows texts that others have written, such as reasons and names,
-// within a line: they begin no line of their own and steer no terminal, wherever
-// what is printed ends up.
+// Package line makes texts that others wrote, such as reasons and names, safe to print
+// within a line. They cannot begin a line of their own, and cannot control the terminal
+// that shows them.
 package line
 
 import (
@@ -11,13 +11,13 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// Of returns a text with the characters that would end its line, move a cursor or
-// turn the direction of text by their number, and a mark in place of what is no
-// UTF-8, which some terminals obey too.
+// Of returns a text in which the characters that would end its line, move a cursor or turn
+// the direction of text are replaced by their numbers, such as \u000a. Bytes that are no
+// UTF-8, which some terminals obey too, are replaced by U+FFFD.
 func Of(text string) string { return Keep(strings.ToValidUTF8(text, "\ufffd"), "") }
 
-// Keep does to a text of UTF-8, or a part of one, what Of does, and leaves the
-// characters of keep as they are, such as the end of a line.
+// Keep does what Of does to a text that is UTF-8, but leaves the characters of keep as they
+// are, such as the end of a line.
 func Keep(text, keep string) string {
 	escaped := func(r rune) bool { return steers(r) && !strings.ContainsRune(keep, r) }
 	if strings.IndexFunc(text, escaped) < 0 {
@@ -34,13 +34,14 @@ func Keep(text, keep string) string {
 	return b.String()
 }
 
-// steers reports whether a rune ends a line, or steers a terminal: Unicode has two ends
-// of lines that are no control characters.
+// steers reports whether a rune ends a line or controls a terminal. U+2028 and U+2029 end
+// lines and are no control characters.
 func steers(r rune) bool {
 	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029'
 }
 
-// Check refuses a text, of a field, that is to stand in a line and cannot as it is.
+// Check refuses the text of a field if it cannot be printed within a line as it is. The
+// error is a [*millrace.Error].
 func Check(field, text string) error {
 	if Of(text) != text {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: fmt.Sprintf("%.200q has control characters, or more than a line", text), WayOut: "write one line of plain text"}

@@ -17,16 +17,16 @@ import (
 const (
 	// lookEvery is how often a load looks whether its topic is consumed.
 	lookEvery = 200 * time.Millisecond
-	// grace is how long partitioners at work may take to find a topic that is
-	// new. After it the topic counts as none of theirs.
+	// grace is how long running partitioners may take to find a new topic, and then
+	// to say what it carries. After it the topic counts as not consumed by them.
 	grace = 5 * time.Second
 )
 
-// await returns when Kafka answers, the topic exists and a partitioner
-// consumes it, or says after o.Wait what is missing. future is how far a
-// record's time may be after its arrival, by the partitioners' word or by
-// default. A forced load waits for Kafka alone, and creates Millrace's own topics
-// too.
+// await waits until Kafka answers, the topic exists and a partitioner consumes it. It
+// creates the topic if need be. If something is missing after o.Wait, the error says
+// what. future is how far a record's time may be after its arrival, as the partitioners
+// say, or by default. A forced load does not wait for a partitioner, and creates
+// Millrace's own topics, too.
 func await(ctx context.Context, o Options) (future time.Duration, err error) {
 	bounded, cancel := context.WithTimeout(ctx, o.Wait)
 	defer cancel()
@@ -71,7 +71,8 @@ func await(ctx context.Context, o Options) (future time.Duration, err error) {
 	return fitsTopic(ctx, o, group)
 }
 
-// awaitKafka waits until a broker answers, and tells when it has to.
+// awaitKafka waits until a Kafka broker answers. If that takes more than a second, it
+// says so.
 func awaitKafka(ctx context.Context, o Options) error {
 	tell := time.AfterFunc(time.Second, func() {
 		fmt.Fprintf(o.Progress, "waiting for Kafka at %s, at most %s\n", o.Brokers, o.Wait)
@@ -88,10 +89,11 @@ func awaitKafka(ctx context.Context, o Options) error {
 	return nil
 }
 
-// fitsTopic refuses a schema of features for a topic of content, and the reverse:
-// every record would become a dead letter. Partitioners tell in their heartbeats
-// what their topics carry; where one does not in time, that is told. They
-// tell how far in the future a record may be, too.
+// fitsTopic refuses a schema of features for a topic of content, and a schema of content
+// for a topic of features: every record would become a dead letter. Partitioners say in
+// their heartbeats what their topics carry, and how far in the future a record's time may
+// be, which fitsTopic returns. If the group does not say so within grace, fitsTopic only
+// prints that, and returns the default.
 func fitsTopic(ctx context.Context, o Options, group string) (future time.Duration, err error) {
 	progress, err := progress.Open(progress.Config{Brokers: o.Brokers, Topic: o.Topics.Progress, Log: o.Log})
 	if err != nil {
@@ -118,7 +120,8 @@ func fitsTopic(ctx context.Context, o Options, group string) (future time.Durati
 	}
 }
 
-// kindFault is the refusal of a schema that does not fit its topic.
+// kindFault returns the refusal of a schema that does not fit what its topic carries; nil
+// if it does.
 func kindFault(o Options, topic progress.TopicKind) error {
 	schema := progress.ContentTopic
 	if o.Schema.Features() {
@@ -134,9 +137,9 @@ func kindFault(o Options, topic progress.TopicKind) error {
 	}
 }
 
-// awaitConsumer waits until a group of partitioners consumes the topic, and
-// returns it. It gives up when ctx ends, or when partitioners are at work that leave the
-// topic out.
+// awaitConsumer waits until a group of partitioners consumes the topic, and returns the
+// group. It gives up when ctx ends, or when partitioners run and none has taken the topic
+// within grace.
 func awaitConsumer(ctx context.Context, o Options, look *kafka.Inspector, existed bool) (group string, err error) {
 	began, told := time.Now(), false
 	var c kafka.Consumption
@@ -167,7 +170,7 @@ func awaitConsumer(ctx context.Context, o Options, look *kafka.Inspector, existe
 	}
 }
 
-// unconsumed is the refusal of a topic that nobody consumes.
+// unconsumed returns the refusal of a topic that no partitioner consumes.
 func unconsumed(o Options, c kafka.Consumption, existed bool) error {
 	e := &millrace.Error{
 		Reason: millrace.ReasonUnknown, Field: "topic", Detail: fmt.Sprintf("no partitioner consumes %q, so nothing would come of its records", o.Topic),

@@ -17,9 +17,9 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// chunk is some lines of the file that follow each other, and the records that they
-// become. Chunks are encoded in parallel and delivered in their order, so that the records
-// of one entity stay in order.
+// chunk is some consecutive lines of the file, and the records that they become. Chunks
+// are encoded in parallel and delivered in their order, so that the records of one entity
+// stay in order.
 type chunk struct {
 	text    []byte // of all lines
 	lines   []line
@@ -30,12 +30,12 @@ type chunk struct {
 
 // line is a place in the text of a chunk.
 type line struct {
-	number   int // in the file, from 1
-	from, to int
-	fault    error // the line was refused as it was read
+	number   int   // in the file, from 1
+	from, to int   // the line is text[from:to] of the chunk
+	fault    error // why the line was refused when it was read; nil: it was not
 }
 
-// refusal is a line that does not fit.
+// refusal is a line that does not fit the schema, or is too long.
 type refusal struct {
 	number int
 	text   []byte
@@ -47,14 +47,14 @@ const (
 	chunkLines = 2000
 )
 
-// pass encodes the lines of the file and hands their records to Kafka. It returns when
-// all are handed over, or with the first error. Lines before a place in the file that
-// cannot be read are handed over, too.
+// pass encodes the lines of the file and hands their records to the producer. It returns
+// when all are handed over, or with the first error. If the file cannot be read on at
+// some place, the lines before it are handed over all the same.
 func (l *loader) pass(ctx context.Context) error {
 	g, life := errgroup.WithContext(ctx)
 	workers := runtime.GOMAXPROCS(0)
-	// A chunk is in ordered before it is in work: what is delivered next is always
-	// being encoded.
+	// read puts a chunk into ordered first, and then into work. So the chunk that is
+	// delivered next is always being encoded, or will be.
 	ordered, work := make(chan *chunk, 2*workers), make(chan *chunk, 2*workers)
 	var unread error
 	g.Go(func() error {
@@ -91,7 +91,8 @@ func (l *loader) pass(ctx context.Context) error {
 	return unread
 }
 
-// read takes the file apart into chunks until its end, or ctx's.
+// read splits the file into chunks, and puts each into ordered and work, until the file
+// or ctx ends.
 func (l *loader) read(ctx context.Context, ordered, work chan<- *chunk) error {
 	for {
 		c := &chunk{text: make([]byte, 0, chunkBytes+chunkBytes/8), done: make(chan struct{})}
@@ -114,7 +115,8 @@ func (l *loader) read(ctx context.Context, ordered, work chan<- *chunk) error {
 	}
 }
 
-// fill reads the next lines that are not blank.
+// fill reads the next lines that are not blank into c, until it is full. io.EOF comes
+// after the last line; c may then have lines.
 func (l *loader) fill(c *chunk) (err error) {
 	for len(c.text) < chunkBytes && len(c.lines) < chunkLines {
 		from := len(c.text)
@@ -157,7 +159,7 @@ func (l *loader) encode(c *chunk) {
 }
 
 // accept appends a line as the value of a record: the fingerprint of its schema, then its
-// Avro body.
+// Avro body. now is the arrival of the record. The error says why the line does not fit.
 func (l *loader) accept(dst, text []byte, now millrace.Time) ([]byte, schemas.Envelope, error) {
 	dst = schemas.AppendFrame(dst, l.o.Schema.Fingerprint())
 	body := len(dst)

@@ -20,9 +20,9 @@ type lines struct {
 	file   *os.File
 	zstd   *zstd.Decoder // nil if the file is not compressed
 	buf    *bufio.Reader
-	number int          // of the line read last, from 1
-	read   atomic.Int64 // bytes of the file
-	size   int64        // of the file; 0 = unknown
+	number int          // of the line read last, from 1; 0: none yet
+	read   atomic.Int64 // bytes of the file, compressed if it is
+	size   int64        // of the file, in bytes; 0: not known
 }
 
 func openLines(name string) (*lines, error) {
@@ -46,7 +46,8 @@ func openLines(name string) (*lines, error) {
 	return l, nil
 }
 
-// is reports whether a name is one of the file, which has something to lose.
+// is reports whether a name is another name of the file, or the same. It is false for a
+// pipe or a device, which cannot be overwritten.
 func (l *lines) is(name string) bool {
 	from, err := l.file.Stat()
 	if err != nil || !from.Mode().IsRegular() {
@@ -63,8 +64,8 @@ func (l *lines) Close() error {
 	return l.file.Close()
 }
 
-// next appends a line without its end to dst. A line that is too long is
-// appended cut, with a *schemas.Error; io.EOF comes after the last.
+// next appends the next line to dst, without its newline. A line longer than maxLineBytes
+// is appended cut, with a *schemas.Error. After the last line the error is io.EOF.
 func (l *lines) next(dst []byte) ([]byte, error) {
 	from, tooLong, any := len(dst), false, false
 	for {
@@ -100,7 +101,7 @@ func (c countingReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// aside is the file of rejected lines; it comes into being with the first.
+// aside is the file of rejected lines. It is created with the first of them.
 type aside struct {
 	name string
 	file *os.File
@@ -113,7 +114,7 @@ func (a *aside) write(line []byte) error {
 		if err != nil {
 			return err
 		}
-		// A file that was there before keeps its mode otherwise, and others could read it.
+		// A file that existed before would keep its mode, and others might read it.
 		if is, err := file.Stat(); err == nil && is.Mode().IsRegular() {
 			if err := file.Chmod(0o600); err != nil {
 				return errors.Join(fmt.Errorf("%w: rejected lines are the caller's alone: name a file of your own", err), file.Close())
@@ -124,7 +125,7 @@ func (a *aside) write(line []byte) error {
 		}
 		a.file, a.buf = file, bufio.NewWriter(file)
 	}
-	a.buf.Write(line) // a failure stays with the writer
+	a.buf.Write(line) // the next write returns its error, too
 	return a.buf.WriteByte('\n')
 }
 

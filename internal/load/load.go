@@ -24,28 +24,28 @@ import (
 type Options struct {
 	Brokers    kafka.Brokers
 	Topic      string          // the content or feature topic
-	Partitions int32           // of the topic, if it has to be created; 0 = 4
+	Partitions int32           // of the topic, if it has to be created; 0: 4
 	Topics     kafka.Topics    // Millrace's own topics; Schemas and Progress are used
 	Schema     *schemas.Schema // what every line must fit
 	File       string          // NDJSON; a name that ends in .zst is decompressed
 	Rejected   string          // where rejected lines go; empty = FILE.rejected.ndjson, for FILE.ndjson
 	Wait       time.Duration   // for Kafka, and for a partitioner that consumes the topic; 0 = 30 s
 	Force      bool            // loads though no partitioner consumes the topic
-	// Review looks at the schema and at those that are known, before anything is
-	// loaded. Its error ends the load. Nil = nobody does.
+	// Review checks the schema against the known schemas before anything is loaded. Its
+	// error ends the load. Nil: nothing is checked.
 	Review   func(ctx context.Context, known *registry.Snapshot, add *schemas.Schema) error
 	Progress io.Writer    // nil = none; a terminal gets a bar, anything else a line a second
 	Log      *slog.Logger // nil = silent
 }
 
-// Report tells how a load went. Lines that are blank do not count.
+// Report says how a load went. Blank lines do not count.
 type Report struct {
-	Lines    int
+	Lines    int // that were read, loaded or not
 	Loaded   int // acknowledged by Kafka; Lines - Rejected unless Run failed
 	Rejected int
 	Bytes    int64 // of the file, as it lies on the disk
 	Elapsed  time.Duration
-	Faults   []LineFault // why the first rejected lines were, at most maxFaults
+	Faults   []LineFault // of the first rejected lines, at most maxFaults
 	// RejectedFile holds the rejected lines as they were (one longer than 4 MiB
 	// is cut); empty if there are none.
 	RejectedFile string
@@ -57,7 +57,8 @@ type LineFault struct {
 	Err  error
 }
 
-// LineFaults print as: line 17: field "likes": a string where a number is due.
+// String returns a fault as, for example, line 17: field "likes": a string where a number
+// is due.
 func (f LineFault) String() string {
 	var e *schemas.Error
 	switch {
@@ -72,7 +73,7 @@ func (f LineFault) String() string {
 // maxFaults bounds the faults a Report names; the rejected file has every line.
 const maxFaults = 100
 
-// maxLineBytes bounds a line: JSON of a body at its limit, generously.
+// maxLineBytes bounds a line. A body at its limit takes less than that as JSON.
 const maxLineBytes = 4 * millrace.MaxBodyBytes
 
 // Validate reports every fault of the options at once.
@@ -113,10 +114,9 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Run loads a file. It refuses, before it loads anything, a topic that no
-// partitioner consumes, unless it is forced. A line that does not fit is no
-// error, but it is one when no line fits. The Report tells how far it got in
-// any case.
+// Run loads a file. Before it loads anything, it refuses a topic that no partitioner
+// consumes, unless Force is set. A line that does not fit is no error, unless no line
+// fits. If loading began, the Report says how far it got even after an error.
 func Run(ctx context.Context, o Options) (Report, error) {
 	if err := o.Validate(); err != nil {
 		return Report{}, err
@@ -152,7 +152,8 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	return r, err
 }
 
-// prepare waits until the topic is consumed.
+// prepare waits until the topic is consumed, has the schema reviewed, and asks for the
+// topic's number of partitions.
 func (l *loader) prepare(ctx context.Context) (err error) {
 	o := l.o
 	if l.future, err = await(ctx, o); err != nil {
@@ -173,8 +174,8 @@ func (l *loader) prepare(ctx context.Context) (err error) {
 	return err
 }
 
-// publish makes the schema known, once a line fits it: a schema is published
-// for good and takes its name.
+// publish publishes the schema, unless this load has done so. It is called once a line
+// fits: a published schema stays for good, and takes its name.
 func (l *loader) publish(ctx context.Context) error {
 	if l.published {
 		return nil
@@ -184,7 +185,7 @@ func (l *loader) publish(ctx context.Context) error {
 	return err
 }
 
-// withSchemas follows the schemas topic for use.
+// withSchemas calls use with the schemas topic and a new registry that learns from it.
 func withSchemas(o Options, use func(*schemalog.Log, *registry.Registry) error) error {
 	registry, err := registry.New(nil, nil)
 	if err != nil {
@@ -212,10 +213,11 @@ type loader struct {
 	published  bool
 }
 
-// errKafka says that a record could not be produced: Flush says why.
+// errKafka says that a record could not be produced. The producer's Flush says why.
 var errKafka = errors.New("load: produce")
 
-// run loads the file, and flushes whatever was read of it.
+// run loads the file, and waits until Kafka has acknowledged all that was handed over,
+// also after an error.
 func (l *loader) run(ctx context.Context) error {
 	err := l.pass(ctx)
 	if errors.Is(err, errKafka) {
@@ -224,7 +226,7 @@ func (l *loader) run(ctx context.Context) error {
 	return errors.Join(err, l.to.Flush(ctx))
 }
 
-// deliver produces what became of a chunk's lines, and sets the others aside.
+// deliver writes the refused lines of a chunk aside, and hands its records to the producer.
 func (l *loader) deliver(ctx context.Context, c *chunk) error {
 	l.counts.lines.Add(int64(len(c.records) + len(c.refused)))
 	for _, r := range c.refused {

@@ -13,14 +13,14 @@ import (
 // counts are read by the progress while a load runs.
 type counts struct{ lines, rejected atomic.Int64 }
 
-// showProgress tells of the load until the returned function is called, which
-// leaves the last word.
+// showProgress prints the progress of the load, as a bar on a terminal and else as a line
+// a second, until stop is called. stop prints the final line.
 func (l *loader) showProgress() (stop func()) {
 	w := l.o.Progress
 	every, end := time.Second, ""
 	bar := isTerminal(w)
 	if bar {
-		every, end = 100*time.Millisecond, "\033[K" // what is left of a longer line goes
+		every, end = 100*time.Millisecond, "\033[K" // it clears what is left of a longer line
 	}
 	tick, done, finished := time.NewTicker(every), make(chan struct{}), make(chan struct{})
 	go func() {
@@ -46,7 +46,8 @@ func (l *loader) showProgress() (stop func()) {
 	}
 }
 
-// progress is one line: name, bar, part of the file, lines, rate, rejected.
+// progress returns the line to print: the file's name, the bar, the part of the file that
+// is read, the lines loaded, their rate, and the lines rejected.
 func (l *loader) progress(bar bool) string {
 	var b strings.Builder
 	b.WriteString(filepath.Base(l.o.File))

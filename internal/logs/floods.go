@@ -6,25 +6,27 @@ import (
 	"time"
 )
 
-// What a place in the code may write: what others send, record by record, must not fill a
-// disk. DEBUG is asked for, and written whole.
+// A place in the code may write maxLines lines in linesEvery. Otherwise a line for each bad
+// record that others send could fill a disk. DEBUG has no such bound, since somebody asked for
+// it.
 const (
 	maxLines   = 100
 	linesEvery = 10 * time.Second
 )
 
-// floods holds each place in the code to its lines.
-type floods struct{ places sync.Map } // by program counter: *place
+// floods bounds the lines of each place in the code.
+type floods struct{ places sync.Map } // by program counter, a uintptr: *place
 
-// place is what one of them has written of late.
+// place counts the lines of one place in the code.
 type place struct {
 	mu      sync.Mutex
-	since   time.Time
-	lines   int
-	leftOut int // that the next line tells
+	since   time.Time // when the current linesEvery began
+	lines   int       // since then
+	leftOut int       // lines left out that no line has told of yet
 }
 
-// take reports whether a line is written, and adds to it how many like it were not.
+// take reports whether a line is to be written. It adds to the line how many lines of the same
+// place were left out before it.
 func (f *floods) take(r *slog.Record) bool {
 	if r.Level < slog.LevelInfo || r.PC == 0 {
 		return true

@@ -15,8 +15,9 @@ import (
 	"github.com/millrace/millrace/internal/rpcerr"
 )
 
-// Handler shows the levels, and changes one: POST with package, level and for,
-// such as ?package=broker&level=DEBUG&for=10m. What is done is written to acts.
+// Handler returns a handler that shows the levels (GET) and changes one (POST). POST has the
+// parameters package, level and for, such as ?package=broker&level=DEBUG&for=10m; without for
+// a change lasts an hour. Each change is written to acts before it is made.
 func (l *Levels) Handler(acts *audit.Log) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
@@ -30,7 +31,7 @@ func (l *Levels) Handler(acts *audit.Log) http.Handler {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(l.All()) // who asked has gone
+		_ = json.NewEncoder(w).Encode(l.All()) // an error means that the caller has gone
 	})
 }
 

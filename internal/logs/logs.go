@@ -1,6 +1,6 @@
-// Package logs decides what a process logs: from which level on, by package, and
-// in which form. The levels of packages can be changed while it runs, for a
-// while.
+// Package logs decides what a process logs: from which level on, by package, and in which form.
+// The level of a package can be changed for some time while the process runs. It also bounds
+// how much one place in the code writes.
 package logs
 
 import (
@@ -20,11 +20,10 @@ import (
 	"github.com/millrace/millrace/internal/audit"
 )
 
-// Setting is from which level on a process logs, and its packages where they
-// differ.
+// Setting is the level from which on a process logs, and the levels of packages that differ.
 type Setting struct {
 	Level    slog.Level
-	Packages map[string]slog.Level // such as broker or internal/kafka; all below one, too
+	Packages map[string]slog.Level // by package, such as broker or internal/kafka; counts for the packages below it, too
 }
 
 // MarshalText returns the form that UnmarshalText reads.
@@ -61,14 +60,12 @@ func (s *Setting) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// module stands before the packages' names in what the runtime calls them.
+// module is the path that the names of this module's packages begin with.
 const module = "github.com/millrace/millrace/"
 
-// maxPackage bounds the name of a package, and maxChanges how many are changed
-// at a time.
 const (
-	maxPackage = 100
-	maxChanges = 100
+	maxPackage = 100 // bytes of the name of a package
+	maxChanges = 100 // changes that count at the same time
 )
 
 func checkPackage(name string) error {
@@ -78,38 +75,39 @@ func checkPackage(name string) error {
 	return nil
 }
 
-// Levels are the levels of a process, which can be changed.
+// Levels are the levels of a process. Its methods may be called concurrently.
 type Levels struct {
 	start    Setting
-	mu       sync.Mutex
-	changes  map[string]Change // by package; "" is all that have none
-	current  atomic.Pointer[levels]
-	packages sync.Map // of a place in the code: uintptr to string
+	mu       sync.Mutex             // guards changes
+	changes  map[string]Change      // by package; "" is for packages without a level of their own
+	current  atomic.Pointer[levels] // what counts now, unless it has ended
+	packages sync.Map               // the package of a place in the code: program counter (uintptr) to string
 	floods   floods
 }
 
-// Change is a level that counts for a while.
+// Change is the level of a package.
 type Change struct {
-	Package string     `json:"package"` // empty: all that are not named
+	Package string     `json:"package"` // empty: all packages without a level of their own
 	Level   slog.Level `json:"level"`
-	Until   *time.Time `json:"until,omitempty"` // nil: as the process was started
+	Until   *time.Time `json:"until,omitempty"` // when the change ends; nil: the process was started with this level
 }
 
-// levels are what counts at a moment.
+// levels are the levels that count at some time.
 type levels struct {
-	of    map[string]slog.Level // by package; "" is of all others
-	least slog.Level
-	ends  time.Time // when it no longer counts; zero: never
+	of    map[string]slog.Level // by package; "" is for all others
+	least slog.Level            // of all of them
+	ends  time.Time             // when the first change ends, and other levels count; zero: never
 }
 
-// NewLevels returns levels as a process is started with.
+// NewLevels returns the levels of a process that is started with s.
 func NewLevels(s Setting) *Levels {
 	l := &Levels{start: s, changes: map[string]Change{}}
 	l.count(time.Now())
 	return l
 }
 
-// count sets what counts now. The caller holds mu, or is alone.
+// count sets and returns the levels that count now, and forgets changes that have ended. The
+// caller holds l.mu, or is the only one to have l.
 func (l *Levels) count(now time.Time) *levels {
 	next := &levels{of: maps.Clone(l.start.Packages)}
 	if next.of == nil {
@@ -131,6 +129,7 @@ func (l *Levels) count(now time.Time) *levels {
 	return next
 }
 
+// now returns the levels that count now.
 func (l *Levels) now() *levels {
 	n := l.current.Load()
 	if n.ends.IsZero() || time.Now().Before(n.ends) {
@@ -141,14 +140,14 @@ func (l *Levels) now() *levels {
 	return l.count(time.Now())
 }
 
-// The times of a change.
+// How long a change lasts: if the request does not say, and at most.
 const (
 	defaultChange = time.Hour
 	maxChange     = 24 * time.Hour
 )
 
-// Set has a package log from a level on, for a while; package "" is all that are
-// not named. The error is a [*millrace.Error].
+// Set sets the level from which on a package logs, for some time. The name "" stands for all
+// packages without a level of their own. The error is a [*millrace.Error].
 func (l *Levels) Set(name string, level slog.Level, lasts time.Duration) (Change, error) {
 	if err := checkChange(name, lasts); err != nil {
 		return Change{}, err
@@ -167,7 +166,8 @@ func (l *Levels) Set(name string, level slog.Level, lasts time.Duration) (Change
 	return c, nil
 }
 
-// checkChange refuses a change of no package, or of a time that it cannot have.
+// checkChange returns an error if name cannot be a package or "", or a change cannot last so
+// long.
 func checkChange(name string, lasts time.Duration) error {
 	if name != "" {
 		if err := checkPackage(name); err != nil {
@@ -180,7 +180,7 @@ func checkChange(name string, lasts time.Duration) error {
 	return nil
 }
 
-// All returns the levels that count now, by package.
+// All returns the levels that count now, in the order of packages.
 func (l *Levels) All() (all []Change) {
 	l.now()
 	l.mu.Lock()
@@ -196,7 +196,7 @@ func (l *Levels) All() (all []Change) {
 	return all
 }
 
-// packageOf returns the package of a place in the code, without the module.
+// packageOf returns the package of a place in the code, without the path of the module.
 func (l *Levels) packageOf(pc uintptr) string {
 	if name, ok := l.packages.Load(pc); ok {
 		return name.(string)
@@ -231,12 +231,13 @@ const (
 	JSON = "json"
 )
 
-// New returns a handler that writes what levels say, entries of an audit log, and
-// whatever a context is always logged of. Of one place in the code it writes no more than
-// 100 lines in ten seconds, DEBUG apart: the next line says how many were left out. An
-// unknown format is an error.
+// New returns a handler that writes lines to w in a format, [Text] or [JSON]. It writes the
+// lines that the levels in l allow. Whatever the levels, it writes the entries of an audit log,
+// and all lines in a context for which always returns true. Of other lines it writes no more
+// than 100 of one place in the code in ten seconds, DEBUG apart; the next line of that place
+// says how many were left out. The error is about the format.
 func New(w io.Writer, format string, l *Levels, always func(context.Context) bool) (slog.Handler, error) {
-	all := &slog.HandlerOptions{Level: slog.Level(-1 << 20)} // what is let through here is written
+	all := &slog.HandlerOptions{Level: slog.Level(-1 << 20)} // lower than any: this package decides what is written
 	switch format {
 	case Text:
 		return handler{slog.NewTextHandler(w, all), l, always}, nil
@@ -246,6 +247,7 @@ func New(w io.Writer, format string, l *Levels, always func(context.Context) boo
 	return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "log-format", Detail: fmt.Sprintf("%.40q is no form of a log", format), WayOut: "say text or json"}
 }
 
+// handler decides what the handler in it writes.
 type handler struct {
 	slog.Handler
 	levels *Levels
@@ -256,6 +258,7 @@ func (h handler) Enabled(ctx context.Context, level slog.Level) bool {
 	return level >= h.levels.now().least || h.anyway(ctx)
 }
 
+// anyway reports whether lines in ctx are written whatever the levels.
 func (h handler) anyway(ctx context.Context) bool {
 	return audit.IsEntry(ctx) || h.always(ctx)
 }

@@ -8,19 +8,19 @@ import (
 	"strconv"
 )
 
-// Machine returns the memory that this process may take, of the machine or of
-// its control group, in bytes; 0 where that is not known.
+// Machine returns the memory in bytes that this process may use: that of the machine, or the
+// limit of its control group if that is lower; 0: not known.
 func Machine() int64 { return machine("/") }
 
-// machine is Machine of the tree of files under root.
+// machine is Machine for the files of /proc and /sys under root.
 func machine(root string) int64 {
 	total := int64(0)
 	if text, err := os.ReadFile(filepath.Join(root, "proc/meminfo")); err == nil {
 		total = kibibytes(text, "MemTotal:") << 10
 	}
-	// The limits of the groups around the own one hold, too. The own one is the
-	// hierarchy's root only where the process has a namespace of its own, as in a
-	// container; a service of systemd has none.
+	// The limits of all groups above the process's group hold as well. In a container the
+	// process has a namespace of its own, in which its group is the root; a systemd service
+	// has none.
 	for group := group(root); ; group = path.Dir(group) {
 		if text, err := os.ReadFile(filepath.Join(root, "sys/fs/cgroup", group, "memory.max")); err == nil {
 			if limit, err := strconv.ParseInt(string(bytes.TrimSpace(text)), 10, 64); err == nil && (total == 0 || limit < total) {
@@ -37,7 +37,7 @@ func machine(root string) int64 {
 func group(root string) string {
 	text, _ := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
 	for line := range bytes.Lines(text) {
-		if own, ok := bytes.CutPrefix(line, []byte("0::")); ok { // of version 2
+		if own, ok := bytes.CutPrefix(line, []byte("0::")); ok { // control groups of version 2
 			return path.Join("/", string(bytes.TrimSpace(own)))
 		}
 	}

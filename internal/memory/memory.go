@@ -1,5 +1,5 @@
-// Package memory counts memory that many requests share, so that what they
-// take together stays below what a process has.
+// Package memory counts the memory that requests take from a shared budget, so that together
+// they stay below what the process has. It allocates nothing.
 package memory
 
 import (
@@ -10,16 +10,16 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// Budget is memory that many share. Its methods may be called at once.
+// Budget is a number of bytes that requests share. Its methods may be called concurrently.
 type Budget struct {
 	limit int64
 	what  string
 	held  atomic.Int64
 	seed  maphash.Seed
-	owned [64]atomic.Int64 // of held, by owner; a few of many owners share a place
+	owned [64]atomic.Int64 // the part of held by hash of the owner; owners may share a place
 }
 
-// New returns a budget of so many bytes. what says who takes it, such as
+// New returns a budget of so many bytes. what says in errors who takes them, such as
 // "requests that are being read".
 func New(bytes int64, what string) *Budget {
 	return &Budget{limit: bytes, what: what, seed: maphash.MakeSeed()}
@@ -28,7 +28,7 @@ func New(bytes int64, what string) *Budget {
 // Held returns how many bytes are taken.
 func (b *Budget) Held() int64 { return b.held.Load() }
 
-// Take takes bytes, if there are so many.
+// Take takes n bytes and returns true, if so many are left; else it takes none.
 func (b *Budget) Take(n int64) bool {
 	if b.held.Add(n) <= b.limit {
 		return true
@@ -40,30 +40,30 @@ func (b *Budget) Take(n int64) bool {
 // Give gives bytes back.
 func (b *Budget) Give(n int64) { b.held.Add(-n) }
 
-// Loan is what one request has taken of a budget. Its methods may be called at
-// once, but for Hold.
+// Loan is the bytes that one request has taken from a budget. Its methods except Hold may be
+// called concurrently.
 type Loan struct {
 	of    *Budget
-	owned *atomic.Int64 // what the loans of its owner are; nil: it has none
+	owned *atomic.Int64 // the bytes of all loans of its owner; nil: it has no owner
 	held  atomic.Int64
 }
 
-// Borrow returns a loan of nothing yet.
+// Borrow returns an empty loan without an owner.
 func (b *Budget) Borrow() *Loan { return &Loan{of: b} }
 
-// ownerTimesFree is how many times what is free one owner may take: alone four fifths
-// of a budget, and each of two four ninths, so that there is always something left for
-// the next. (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory
-// packet switches", 1998.)
+// ownerTimesFree bounds an owner: its loans together may be this many times the bytes that
+// are free. So a single owner may take four fifths of a budget, and each of two owners four
+// ninths, and something is always left for the next owner. (Choudhury and Hahne, "Dynamic
+// queue length thresholds for shared-memory packet switches", 1998.)
 const ownerTimesFree = 4
 
-// BorrowFor is [Budget.Borrow] for an owner, whose loans together leave something to
-// others.
+// BorrowFor returns an empty loan of an owner, such as a caller. The loans of one owner
+// together leave something for others.
 func (b *Budget) BorrowFor(owner string) *Loan {
 	return &Loan{of: b, owned: &b.owned[maphash.String(b.seed, owner)%uint64(len(b.owned))]}
 }
 
-// take takes bytes for the loan, if there are so many for its owner.
+// take takes bytes from the budget and returns true, if so many are left for its owner.
 func (l *Loan) take(n int64) bool {
 	switch {
 	case !l.of.Take(n):
@@ -82,11 +82,12 @@ func (l *Loan) give(n int64) {
 	}
 }
 
-// Held returns how many bytes the loan is.
+// Held returns how many bytes the loan has.
 func (l *Loan) Held() int64 { return l.held.Load() }
 
-// More makes a loan larger by so many bytes, or refuses to. Fewer than none
-// makes it smaller.
+// More makes a loan larger by so many bytes; a negative number makes it smaller. The error
+// (OVERLOADED) says that the budget, or its owner's part, has too few left; then the loan is
+// unchanged.
 func (l *Loan) More(bytes int64) error {
 	if bytes > 0 && !l.take(bytes) {
 		return &millrace.Error{
@@ -101,8 +102,8 @@ func (l *Loan) More(bytes int64) error {
 	return nil
 }
 
-// Hold makes a loan so many bytes, or refuses to make it more.
+// Hold makes a loan exactly so many bytes. It fails as More does.
 func (l *Loan) Hold(bytes int64) error { return l.More(bytes - l.held.Load()) }
 
-// Return gives all of it back. It may be called again.
+// Return gives all bytes of the loan back. It may be called more than once.
 func (l *Loan) Return() { l.give(l.held.Swap(0)) }

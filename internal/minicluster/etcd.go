@@ -16,7 +16,7 @@ import (
 // Etcd is a real etcd server of one member inside this process.
 type Etcd struct {
 	server *embed.Etcd
-	once   sync.Once // its own Close panics when called again
+	once   sync.Once // for Close: that of the server panics when it is called again
 }
 
 // StartEtcd starts etcd with its data in dir, listening on listen, such as
@@ -30,10 +30,10 @@ func StartEtcd(ctx context.Context, dir, listen string) (*Etcd, error) {
 	c.ListenClientUrls, c.AdvertiseClientUrls = client, client
 	c.ListenPeerUrls, c.AdvertisePeerUrls = peer, peer
 	c.InitialCluster = c.InitialClusterFromName(c.Name)
-	// A web page could write to it by its JSON, which it takes of every site unless
-	// one is named.
+	// With etcd's JSON gateway, any web page could write to it. Without a name in CORS,
+	// etcd takes requests of pages of every site.
 	c.EnableGRPCGateway, c.CORS = false, map[string]struct{}{"none": {}}
-	// One member waits for nobody's vote: short ticks make it ready sooner.
+	// A single member waits for no votes, so short ticks only make it ready sooner.
 	c.TickMs, c.ElectionMs = 10, 100
 	c.AutoCompactionMode, c.AutoCompactionRetention = "periodic", "1h"
 	server, err := embed.StartEtcd(c)
@@ -56,7 +56,7 @@ func StartEtcd(ctx context.Context, dir, listen string) (*Etcd, error) {
 	}
 }
 
-// Addr is the client address, host:port.
+// Addr returns the address for clients, host:port.
 func (e *Etcd) Addr() string { return e.server.Clients[0].Addr().String() }
 
 // Close stops the server, if it has not been stopped yet.

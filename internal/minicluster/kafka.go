@@ -8,14 +8,13 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 )
 
-// Kafka is a Kafka broker inside this process, with its log on disk. It is for
-// development and tests; what is promised about exactly-once is shown on a
-// real one.
+// Kafka is a Kafka broker inside this process, with its log on disk. It is for development
+// and tests. Tests of exactly-once need a real Kafka.
 type Kafka struct {
 	cluster *kfake.Cluster
 }
 
-// StartKafka starts the broker with its log in dir, listening on listen.
+// StartKafka starts the broker with its log in dir, listening on listen, host:port.
 func StartKafka(dir, listen string) (*Kafka, error) {
 	c, err := kfake.NewCluster(
 		kfake.NumBrokers(1),
@@ -28,7 +27,7 @@ func StartKafka(dir, listen string) (*Kafka, error) {
 	return &Kafka{c}, nil
 }
 
-// Addr is the broker's address, host:port.
+// Addr returns the broker's address, host:port.
 func (k *Kafka) Addr() string { return k.cluster.ListenAddrs()[0] }
 
 // Close flushes the log and stops the broker.

@@ -51,27 +51,28 @@ import (
 // Config says what to run. Addresses are host:port; an empty one is a free
 // port of the loopback interface.
 type Config struct {
-	Dir      string   // of everything kept
+	Dir      string   // where all parts keep their data
 	Nodes    int      // index nodes, node-1 and so on; 0: those that Dir has, 3 if it has none
 	Replicas int      // of each partition of a new cluster; default 2, at most as many as nodes
 	Content  []string // topics of content records; default "activity"
 	Features []string // topics of feature records; default "entity-features"
 
 	Kafka       string // a Kafka to use; empty starts one in this process
-	TopicPrefix string // before every topic and group, to share a Kafka
+	TopicPrefix string // what the names of all topics and groups begin with, to share a Kafka
 	Etcd        string // an etcd to use; empty starts one in this process
 	Name        string // of the cluster in etcd; default "millrace"
-	Version     string // that the broker says it is
+	Version     string // the version that the broker reports
 
 	KafkaAddr, EtcdAddr, HTTPAddr, GRPCAddr, AdminAddr string // to listen on
 
-	LogLevels http.Handler // of the admin port's /log; nil: there is none
+	LogLevels http.Handler // serves /log on the admin port; nil: there is no /log
 
-	Feeds []feeds.Feed // beside the built-in ones
+	Feeds []feeds.Feed // besides the built-in ones
 
-	// Exposures is the topic of what answers of experiments showed; empty: none.
+	// Exposures is the topic, without TopicPrefix, of what answers of experiments
+	// showed; empty: none.
 	Exposures string
-	// Leans returns the [coordinator.Config.Leans] of a client; nil: none.
+	// Leans returns what [coordinator.Config.Leans] is set to; nil: it is not set.
 	Leans func(context.Context, *cluster.Client) (coordinator.Leans, error)
 
 	// Node, if set, adjusts the configuration of each index node.
@@ -95,8 +96,8 @@ func (c *Config) defaults() {
 	}
 }
 
-// prefixed returns topics behind the prefix, or one of a name if there are
-// none.
+// prefixed returns topics with the prefix. If there are none, it returns one topic with the
+// name.
 func (c *Config) prefixed(topics []string, name string) []string {
 	if len(topics) == 0 {
 		topics = []string{name}
@@ -108,7 +109,7 @@ func (c *Config) prefixed(topics []string, name string) []string {
 	return all
 }
 
-// inputs are the content and feature topics.
+// inputs returns the content and feature topics.
 func (c *Config) inputs() []string { return slices.Concat(c.Content, c.Features) }
 
 // Cluster is a running cluster. Its addresses are set when Start returns.
@@ -116,26 +117,27 @@ type Cluster struct {
 	Kafka, Etcd, HTTP, GRPC, Admin string
 
 	cfg     Config
-	ids     []millrace.NodeID // of Nodes
+	ids     []millrace.NodeID // of Nodes, in the same order
 	topics  kafka.Topics
 	client  *cluster.Client
 	maps    *cluster.Watcher
 	broker  *broker.Broker
 	metrics *prometheus.Registry
 	Nodes   []*indexnode.Node
-	stops   []func() // of each node
-	stopped []chan struct{}
+	stops   []func()        // tells each node to stop
+	stopped []chan struct{} // closed when the node has stopped
 
-	run    context.Context // ends when a part fails
+	run    context.Context // ends when a part fails, or at Close
 	cancel context.CancelFunc
 	group  *errgroup.Group
-	closed []func() error // last first
+	closed []func() error // what Close calls, the last one first
 }
 
-// Metrics returns where the roles have registered their metrics.
+// Metrics returns the registry of the metrics of all roles.
 func (c *Cluster) Metrics() *prometheus.Registry { return c.metrics }
 
-// Start starts a cluster. It serves when [Cluster.Ready] returns nil.
+// Start starts a cluster. It serves once [Cluster.Ready] returns nil. The cluster runs until
+// Close, also when ctx ends.
 func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 	cfg.defaults()
 	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -148,8 +150,8 @@ func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 	return c, nil
 }
 
-// start brings the parts up, each needing those before it. What it starts ends
-// with run.
+// start starts the parts in the order in which they need each other. What it starts ends
+// when run ends; ctx is for starting alone.
 func (c *Cluster) start(ctx, run context.Context) error {
 	if err := c.startKafka(ctx); err != nil {
 		return err
@@ -224,6 +226,8 @@ func (c *Cluster) startKafka(ctx context.Context) error {
 	return nil
 }
 
+// startEtcd starts etcd and the client of it. In a new cluster it makes the first
+// assignment.
 func (c *Cluster) startEtcd(ctx, run context.Context) error {
 	if c.Etcd = c.cfg.Etcd; c.Etcd == "" {
 		e, err := StartEtcd(ctx, c.cfg.Dir, c.cfg.EtcdAddr)
@@ -252,13 +256,14 @@ func (c *Cluster) startEtcd(ctx, run context.Context) error {
 	if c.cfg.Assign != nil {
 		first = c.cfg.Assign(c.ids)
 	}
-	first.AllowUnknown = true // the nodes start after this
+	first.AllowUnknown = true // the nodes register only later
 	return steering.Assign(ctx, c.client, first)
 }
 
-// nodeIDs returns which nodes are to run. Those of a directory that is not new are those
-// that its cluster's assignment names: others of them may be processes of their own, and
-// have their directories elsewhere.
+// nodeIDs returns which nodes this process runs. If no number is configured, they are those
+// that the cluster's assignment names and that have a directory here: other nodes of the
+// assignment may be processes of their own. The error says that Config.Nodes would leave
+// out a node with a directory here.
 func (c *Cluster) nodeIDs(m *topology.Map) ([]millrace.NodeID, error) {
 	a := m.Assignment()
 	var own []millrace.NodeID
@@ -313,8 +318,8 @@ func (c *Cluster) startNode(run context.Context, id millrace.NodeID, metrics pro
 	return nil
 }
 
-// StopNode tells the i-th node to stop, as SIGTERM does a process. The channel
-// is closed when it has.
+// StopNode tells the i-th node to stop, as SIGTERM tells a process. The channel is closed
+// when it has stopped.
 func (c *Cluster) StopNode(i int) <-chan struct{} {
 	c.stops[i]()
 	return c.stopped[i]
@@ -378,7 +383,7 @@ func (c *Cluster) startBroker(run context.Context, metrics *prometheus.Registry)
 	server := grpc.NewServer(b.ServerOptions()...)
 	b.RegisterGRPC(server)
 
-	var everybody *permit.Policy // may do everything
+	var everybody *permit.Policy // nil: everybody may do everything
 	metrics.MustRegister(admin.FileFaults(), admin.Certificates(), (*auditlog.Copier)(nil).Collector())
 	told := door.NewRefusals(c.cfg.Log, metrics)
 	serve := func(port string, addr *string, listen, refusal string, f func(net.Listener) error) error {
@@ -403,16 +408,16 @@ func (c *Cluster) startBroker(run context.Context, metrics *prometheus.Registry)
 		}),
 	)
 	leave := brokers.Announce(c.client, brokers.Broker{Name: brokerName, Addr: c.GRPC, Admin: c.Admin, Version: c.cfg.Version}, brokerName, definitions, models, condemned, tests, pages, traced)
-	c.closed = append(c.closed, func() error { _ = leave(context.Background()); return nil }) // or its lease ends
+	c.closed = append(c.closed, func() error { _ = leave(context.Background()); return nil }) // if it fails, the lease ends some time later
 	return err
 }
 
-// brokerName is that of the broker.
+// brokerName is the name of the broker.
 const brokerName = "broker-1"
 
 func (c *Cluster) partitionGroup() string { return c.cfg.TopicPrefix + "partitioner" }
 
-// Ready reports what the cluster is still waiting for, or nil.
+// Ready returns an error that says what the cluster is still waiting for, or nil.
 func (c *Cluster) Ready() error {
 	for i, n := range c.Nodes {
 		err := n.Ready()
@@ -438,17 +443,17 @@ func (c *Cluster) Ready() error {
 		}
 		served = served.Or(ready)
 	}
-	if n := partition.Count - served.Len(); n > 0 { // as before the assignment is heard of
+	if n := partition.Count - served.Len(); n > 0 { // for example before the assignment is known
 		return fmt.Errorf("%d partitions have no replica", n)
 	}
 	return nil
 }
 
-// pollEvery is how often a wait looks again.
+// pollEvery is the time between two looks of wait.
 const pollEvery = 5 * time.Millisecond
 
-// wait calls done until it returns nil, ctx ends, or a part of the cluster
-// fails.
+// wait calls done again and again until it returns nil, ctx ends, or a part of the cluster
+// fails. The error of an ended ctx has the last error of done as well.
 func (c *Cluster) wait(ctx context.Context, done func() error) error {
 	t := time.NewTicker(pollEvery)
 	defer t.Stop()
@@ -467,11 +472,12 @@ func (c *Cluster) wait(ctx context.Context, done func() error) error {
 	}
 }
 
-// WaitReady returns when the cluster serves every partition.
+// WaitReady waits until the cluster serves every partition.
 func (c *Cluster) WaitReady(ctx context.Context) error { return c.wait(ctx, c.Ready) }
 
-// Produce publishes a schema and then lines of JSON that fit it, to a content
-// or feature topic.
+// Produce publishes a schema, and then writes a record of that schema for each line of JSON
+// to a content or feature topic. It returns how many it wrote. topic is a full name, with
+// the prefix.
 func (c *Cluster) Produce(ctx context.Context, topic string, s *schemas.Schema, lines iter.Seq2[[]byte, error]) (records int, err error) {
 	registry, err := registry.New(nil, nil)
 	if err != nil {
@@ -504,8 +510,8 @@ func (c *Cluster) Produce(ctx context.Context, topic string, s *schemas.Schema, 
 	return records, p.Flush(ctx)
 }
 
-// WaitIndexed returns when everything that the content and feature topics held
-// at its call, or hold since, is served by every replica.
+// WaitIndexed waits until every replica has applied all that the content and feature topics
+// have, what is written during the wait included.
 func (c *Cluster) WaitIndexed(ctx context.Context) error {
 	look, err := kafka.NewInspector(kafka.At(c.Kafka))
 	if err != nil {
@@ -526,7 +532,8 @@ func (c *Cluster) WaitIndexed(ctx context.Context) error {
 	})
 }
 
-// applied reports how far the nodes are behind the streams, or nil.
+// applied returns an error that names a partition of which a node has not applied all of the
+// topics timeline and features; nil if there is none.
 func (c *Cluster) applied(ctx context.Context, look *kafka.Inspector) error {
 	m := c.maps.Current()
 	for stream, topic := range [2]string{kafka.Timeline: c.topics.Timeline, kafka.Features: c.topics.Features} {
@@ -546,7 +553,7 @@ func (c *Cluster) applied(ctx context.Context, look *kafka.Inspector) error {
 	return nil
 }
 
-// Produced returns how many offsets a topic has used.
+// Produced returns the sum of the end offsets of a topic's partitions.
 func (c *Cluster) Produced(ctx context.Context, topic string) (int64, error) {
 	look, err := kafka.NewInspector(kafka.At(c.Kafka))
 	if err != nil {
@@ -561,14 +568,16 @@ func (c *Cluster) Produced(ctx context.Context, topic string) (int64, error) {
 	return sum, err
 }
 
-// Failed is closed when a part of the cluster fails; Close tells why.
+// Failed returns a channel that is closed when a part of the cluster fails, or at Close.
+// Close returns why.
 func (c *Cluster) Failed() <-chan struct{} { return c.run.Done() }
 
-// ContentTopic is the first content topic's full name.
+// ContentTopic returns the full name of the first content topic, with the prefix.
 func (c *Cluster) ContentTopic() string { return c.cfg.Content[0] }
 
-// Close stops everything, the front door first, and returns what failed while
-// it ran.
+// Close stops the cluster. All roles stop at once; then the broker, etcd and Kafka are
+// closed, in the reverse order of their start. It returns what failed while the cluster
+// ran.
 func (c *Cluster) Close() error {
 	c.cancel()
 	err := c.group.Wait()

@@ -43,36 +43,37 @@ func main() {
 	}
 }
 
+// config is what the command line says. The first five are the arguments and flags.
 type config struct {
 	packages []string
 	n        int
 	seed     uint64
 	with     string
 	least    int
-	dir      string        // of the module; empty: here
-	patience time.Duration // for tests that a fault may have run for ever, besides five times what they take
+	dir      string        // of the module; empty: the working directory
+	patience time.Duration // tests that run for this and five times their usual time are taken to run for ever
 	out      io.Writer
 }
 
-// pkg is a package as go list tells it.
+// pkg is a package as go list tells it, with what is needed of its sources.
 type pkg struct {
 	Dir, ImportPath, Name string
 	GoFiles, TestGoFiles  []string
 	XTestGoFiles          []string
 
-	src   map[string][]byte // by path
-	sites []*site
-	at    map[*site]int // their numbers
+	src   map[string][]byte // the Go files, by path
+	sites []*site           // first all of the package, then those that draw has drawn
+	at    map[*site]int     // the numbers of the sites that were drawn, from 1
 }
 
 // result is what became of a fault.
 type result struct {
 	*site
 	pkg *pkg
-	by  string // the test that noticed it; empty: none
+	by  string // the test that noticed it, or what else did; empty: nothing
 }
 
-// unreached says that no test came by a fault.
+// unreached is printed of a fault whose code no test runs.
 const unreached = "no test comes by"
 
 func (c *config) run(ctx context.Context) error {
@@ -97,14 +98,14 @@ func (c *config) run(ctx context.Context) error {
 		}
 		some, err := c.judge(ctx, tmp, p)
 		all = append(all, some...)
-		if err != nil { // what is known by now is told
+		if err != nil { // report what is known so far
 			return errors.Join(c.report(all), fmt.Errorf("%s: %w", p.ImportPath, err))
 		}
 	}
 	return c.report(all)
 }
 
-// list returns packages with their sources and where they can be faulty.
+// list returns the packages that patterns name, with their sources and the sites in them.
 func (c *config) list(ctx context.Context, patterns []string) (all []*pkg, err error) {
 	cmd := exec.CommandContext(ctx, "go", append([]string{"list", "-json=Dir,ImportPath,Name,GoFiles,TestGoFiles,XTestGoFiles"}, patterns...)...)
 	cmd.Dir, cmd.Stderr = c.dir, os.Stderr
@@ -134,7 +135,8 @@ func (c *config) list(ctx context.Context, patterns []string) (all []*pkg, err e
 	}
 }
 
-// draw leaves each package the sites that are drawn of it. None lies in another.
+// draw draws c.n sites at random, of all packages together, and leaves each package only its
+// own. No two of them overlap.
 func (c *config) draw(pkgs []*pkg) {
 	r := rand.New(rand.NewPCG(c.seed, 0))
 	type place struct {
@@ -163,13 +165,14 @@ func (c *config) draw(pkgs []*pkg) {
 	}
 }
 
-// judge runs the tests of a package on each of its faults.
+// judge runs the tests of a package on each of its faults, and prints what became of each. An
+// error comes with the results so far.
 func (c *config) judge(ctx context.Context, tmp string, p *pkg) (all []result, err error) {
 	tests, err := c.tests(ctx, tmp, p)
 	if err != nil {
 		return nil, err
 	}
-	for _, s := range p.sites { // building may have left out some
+	for _, s := range p.sites { // those that did not build are no longer among them
 		v := result{site: s, pkg: p, by: ""}
 		for i := range tests {
 			t := &tests[i]
@@ -200,15 +203,15 @@ func (c *config) root() string {
 	return dir
 }
 
-// suite is a test binary, with all faults of a package in it.
+// suite is a test binary, with all faults of a package built into it.
 type suite struct {
 	binary, dir string
-	skip        string       // tests that fail without a fault too
-	reached     map[int]bool // faults that tests come by
-	within      time.Duration
+	skip        string        // a pattern of the tests that fail without a fault, too; "": none
+	reached     map[int]bool  // the numbers of the faults whose code tests run
+	within      time.Duration // how long the tests may run
 }
 
-// tests builds and tries the tests of a package, and of those besides.
+// tests builds and tries the tests of a package, and those of the packages of --with.
 func (c *config) tests(ctx context.Context, tmp string, p *pkg) (all []suite, err error) {
 	of := []*pkg{p}
 	if len(p.TestGoFiles)+len(p.XTestGoFiles) == 0 {
@@ -243,8 +246,8 @@ func (c *config) tests(ctx context.Context, tmp string, p *pkg) (all []suite, er
 
 var compileError = regexp.MustCompile(`(?m)^(\S+\.go):(\d+):\d+: `)
 
-// build builds the tests of a package with the faults of p. Faults that do not
-// build are left out.
+// build builds the tests of the package tested with the faults of p. It removes faults that do
+// not build from p.sites.
 func (c *config) build(ctx context.Context, tmp string, p *pkg, tested, binary string) error {
 	for {
 		overlay := struct{ Replace map[string]string }{map[string]string{}}
@@ -253,7 +256,7 @@ func (c *config) build(ctx context.Context, tmp string, p *pkg, tested, binary s
 			overlay.Replace[path] = file
 			return file, os.WriteFile(file, text, 0o666)
 		}
-		lines := map[string][]*site{} // by where the compiler tells of them
+		lines := map[string][]*site{} // by FILE:LINE, as errors of the compiler have it
 		_, err := put(filepath.Join(p.Dir, "zz_mutants.go"), switches(p.Name))
 		errs := []error{err}
 		for path, src := range p.src {
@@ -309,8 +312,8 @@ var (
 	oneTest = regexp.MustCompile(`^\w+$`)
 )
 
-// try runs the tests without a fault: for how long they take, and for what
-// faults they come by.
+// try runs the tests without a fault, to find out how long they take, which of them fail
+// anyway, and which faults are in code that they run.
 func (t *suite) try(ctx context.Context, tmp string) error {
 	var skip []string
 	passed := false
@@ -357,8 +360,8 @@ func (t *suite) try(ctx context.Context, tmp string) error {
 	return nil
 }
 
-// notices returns which test notices a fault, twice: a test that a busy machine made fail
-// notices nothing when it runs again.
+// notices returns the test that notices a fault; "" for none. The test must fail twice. A test
+// that failed because the machine was busy passes when it runs again.
 func (t *suite) notices(ctx context.Context, id int) (by string, err error) {
 	by, err = t.noticedBy(ctx, id)
 	if by == "" || err != nil {
@@ -374,7 +377,8 @@ func (t *suite) notices(ctx context.Context, id int) (by string, err error) {
 	return t.noticedBy(ctx, id)
 }
 
-// noticedBy returns which of some tests notices a fault.
+// noticedBy runs the tests once with a fault and returns what notices it: the first test that
+// fails, or a panic, or that the tests do not end; "" for none. some are further arguments.
 func (t *suite) noticedBy(ctx context.Context, id int, some ...string) (by string, err error) {
 	out, err := t.run(ctx, t.within, fmt.Sprint("MILLRACE_MUTANT=", id), append(some, "-test.failfast=true")...)
 	switch {
@@ -394,7 +398,8 @@ func (t *suite) noticedBy(ctx context.Context, id int, some ...string) (by strin
 	return "the tests fail: " + err.Error(), nil
 }
 
-// run runs the tests, and all that they start, for as long as they may take.
+// run runs the tests, and returns what they print. After the time within it kills them with
+// all processes that they started.
 func (t *suite) run(ctx context.Context, within time.Duration, env string, more ...string) (string, error) {
 	limit, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -416,8 +421,8 @@ func (t *suite) run(ctx context.Context, within time.Duration, env string, more 
 	return out.String(), err
 }
 
-// report tells how many faults were noticed, by package and by kind, and those
-// that were not.
+// report prints how many faults were noticed, by package, by kind and together. It returns an
+// error if they are fewer than --least.
 func (c *config) report(all []result) error {
 	count := func(key func(result) string) {
 		noticed, of := map[string]int{}, map[string]int{}

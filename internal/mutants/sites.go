@@ -14,19 +14,19 @@ import (
 type site struct {
 	File string // path
 	Line int
-	Kind string // what is wrong then
-	Text string // of the line, as it was written
+	Kind string // the kind of fault, for people
+	Text string // the line as it is in the file
 
-	from, to int // bytes of the file that are replaced
-	// fault writes what stands there instead: on is an expression that is true
-	// while the fault is, and id its number.
+	from, to int // the bytes of the file that are replaced
+	// fault returns the code that replaces them. on is an expression that is true while the
+	// fault is switched on, and id is the number of the fault.
 	fault func(on, id string) string
 }
 
-// String tells a site in a line.
+// String returns a line that describes the site.
 func (s *site) String() string { return fmt.Sprintf("%s:%d: %s: %s", s.File, s.Line, s.Kind, s.Text) }
 
-// sitesOf returns where a file can be made faulty. Generated files have none.
+// sitesOf returns the sites of a file, of all kinds of faults. Generated files have none.
 func sitesOf(name string, src []byte) ([]*site, error) {
 	files := token.NewFileSet()
 	f, err := parser.ParseFile(files, name, src, parser.ParseComments|parser.SkipObjectResolution)
@@ -45,6 +45,7 @@ func sitesOf(name string, src []byte) ([]*site, error) {
 	return w.sites, nil
 }
 
+// walker collects the sites of a file.
 type walker struct {
 	file  *token.File
 	src   []byte
@@ -52,6 +53,7 @@ type walker struct {
 	sites []*site
 }
 
+// text returns the source of n.
 func (w *walker) text(n ast.Node) string {
 	return string(w.src[w.file.Offset(n.Pos()):w.file.Offset(n.End())])
 }
@@ -83,7 +85,7 @@ func (w *walker) visit(n ast.Node) bool {
 	case *ast.CommClause:
 		w.statements(n.Body)
 	case *ast.GenDecl:
-		return n.Tok != token.CONST // what is known when it is built stays
+		return n.Tok != token.CONST // a constant cannot depend on a switch
 	}
 	return true
 }
@@ -119,8 +121,8 @@ func (w *walker) binary(n *ast.BinaryExpr) {
 	}
 }
 
-// call swaps the first two neighbours among the arguments that are names; where
-// their types differ this does not build, and is left out.
+// call adds a fault that swaps two neighbouring arguments: the first two that are both
+// variables. If their types differ, it does not build, and is left out later.
 func (w *walker) call(n *ast.CallExpr) {
 	if fn, ok := n.Fun.(*ast.Ident); ok && (fn.Name == "append" || fn.Name == "make" || fn.Name == "copy" || fn.Name == "delete") {
 		return
@@ -142,6 +144,7 @@ func (w *walker) call(n *ast.CallExpr) {
 	}
 }
 
+// pair is two neighbouring nodes as one.
 type pair struct{ a, b ast.Node }
 
 func (p pair) Pos() token.Pos { return p.a.Pos() }
@@ -194,7 +197,7 @@ func isName(e ast.Expr) bool {
 	return false
 }
 
-// pure reports whether an expression may be evaluated twice.
+// pure reports whether an expression may be evaluated twice without harm.
 func pure(e ast.Expr) bool {
 	switch e := e.(type) {
 	case *ast.Ident, *ast.BasicLit:
@@ -216,8 +219,8 @@ func pure(e ast.Expr) bool {
 	return false
 }
 
-// faulty returns a file with faults in it, of numbers by their sites. The sites
-// do not overlap.
+// faulty returns the source of a file with faults at sites, whose numbers are in at. The sites
+// must not overlap.
 func faulty(src []byte, at map[*site]int) []byte {
 	var all []*site
 	for s := range at {
@@ -236,7 +239,9 @@ func faulty(src []byte, at map[*site]int) []byte {
 	return out.Bytes()
 }
 
-// switches is the source of what throws the switches, for a package.
+// switches returns the source of a file with the functions that switch faults on, for the
+// package pkg: mutantOn(id) reports whether a fault is on, and mutantPick(id, right, wrong)
+// returns one of two values.
 func switches(pkg string) []byte {
 	return []byte("package " + pkg + `
 

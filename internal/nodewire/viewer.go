@@ -9,11 +9,11 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 )
 
-// maxListLen bounds a list among a viewer's attributes.
+// maxListLen is how many elements a list among a viewer's attributes may have.
 const maxListLen = 10_000
 
-// Viewer reads a viewer from a request. An attribute that is null is left out. The error is
-// a [millrace.Error].
+// Viewer returns the viewer of a request. It leaves out attributes that are null. The error, a
+// [millrace.Error], is about an attribute of a kind that is not allowed.
 func Viewer(v *feedv1.Viewer) (*millrace.Viewer, error) {
 	out := &millrace.Viewer{ID: v.GetId(), Features: v.GetFeatures()}
 	if len(v.GetAttributes()) == 0 {
@@ -35,8 +35,8 @@ func Viewer(v *feedv1.Viewer) (*millrace.Viewer, error) {
 	return out, nil
 }
 
-// valueOf returns a value as [millrace.Viewer] has it, nil for null; it is not ok for a
-// value that no attribute may have.
+// valueOf returns a value as [millrace.Viewer] has it: a string, float64, bool, []string or
+// []float64, and nil for null. It returns false for a value that no attribute may have.
 func valueOf(v *structpb.Value) (any, bool) {
 	switch k := v.GetKind().(type) {
 	case nil, *structpb.Value_NullValue:

@@ -1,13 +1,13 @@
 // Package offsets is how the receipt of an answer says which part of the log it includes: for
 // each partition the offsets of two topics, packed, or as lists.
 //
-// Packed are three columns of as many numbers as there are partitions: how far
-// each partition's number is above the one before it, counted from -1; its
-// offset of the timeline topic; that of the features topic. A column begins
-// with its least number, as a varint, and with a byte, how many bits the
-// greatest difference from that takes; then these differences in so many bits
-// each, the lowest bit first, filled up to a byte. Before the columns stands
-// the number of partitions, as a varint.
+// The packed form begins with the number of partitions, as a uvarint. Then come
+// three columns with a number for each partition: how far the partition's number
+// is above the one before it, counted from -1; its offset in the timeline topic;
+// and its offset in the features topic. A column begins with its least number, as
+// a uvarint, and a byte that says how many bits the greatest difference from that
+// takes. Then come the differences of all its numbers from the least one, in so
+// many bits each, the lowest bit first; the last byte is filled up with zeros.
 package offsets
 
 import (
@@ -23,7 +23,8 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
-// Next are the offsets of a partition from which on an answer includes nothing.
+// Next are the offsets, in the timeline and the features topic, of the first entries of a
+// partition that an answer does not include.
 type Next struct{ Content, Features int64 }
 
 // Part is a partition in an answer.
@@ -32,14 +33,13 @@ type Part struct {
 	Next
 }
 
-// Compare is the order of partitions.
+// Compare orders parts by partition.
 func (p Part) Compare(q Part) int { return int(p.Partition) - int(q.Partition) }
 
-// columns is how many numbers there are of a partition.
+// columns is how many numbers the packed form has for each partition.
 const columns = 3
 
-// Pack returns parts, which are in the order of their partitions, in the packed
-// form.
+// Pack returns parts in the packed form. They must be sorted by partition, each once.
 func Pack(parts []Part) []byte {
 	b := make([]byte, 0, 64+3*len(parts))
 	b = binary.AppendUvarint(b, uint64(len(parts)))
@@ -65,15 +65,15 @@ func appendColumn(b []byte, column []uint64) []byte {
 	}
 	width := bits.Len64(most - least)
 	b = append(binary.AppendUvarint(b, least), byte(width))
-	var word uint64 // bits that are not written yet, the lowest first
-	full := 0       // of its bits
+	var word uint64 // the bits that are not written yet, the lowest first
+	full := 0       // how many these are
 	for _, x := range column {
 		x -= least
 		word |= x << full
 		if full += width; full >= 64 {
 			b = binary.LittleEndian.AppendUint64(b, word)
 			full -= 64
-			word = x >> (width - full) // none of it where all of x was written: 64 bits away
+			word = x >> (width - full) // 0 if all of x was written, also for a shift by 64
 		}
 	}
 	for ; full > 0; full -= 8 {
@@ -85,7 +85,7 @@ func appendColumn(b []byte, column []uint64) []byte {
 
 var errMalformed = errors.New("offsets: the packed offsets are malformed")
 
-// unpack returns what was packed.
+// unpack returns the parts of the packed form, and refuses anything else.
 func unpack(b []byte) ([]Part, error) {
 	n, size := binary.Uvarint(b)
 	if size <= 0 || n > partition.Count {
@@ -103,7 +103,7 @@ func unpack(b []byte) ([]Part, error) {
 		return nil, errMalformed
 	}
 	parts := make([]Part, n)
-	at := uint64(0) // the partition before, and one
+	at := uint64(0) // 1 + the partition before
 	for i := range parts {
 		gap := read[0][i]
 		if gap == 0 || gap > partition.Count-at {

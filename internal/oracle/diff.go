@@ -35,7 +35,7 @@ func Diff(want, got []Item) string {
 // maxShown is how many differing items a diff prints.
 const maxShown = 5
 
-// line prints an item so that equal items print equally and no others do.
+// line prints the i-th item so that items print the same exactly if they are equal.
 func line(items []Item, i int) string {
 	if i >= len(items) {
 		return "nothing"
@@ -62,7 +62,8 @@ func scoreText(x float64) string {
 	return fmt.Sprintf("%v (%016x)", x, math.Float64bits(x))
 }
 
-// elsewhere returns where the other answer has the candidate of items[i].
+// elsewhere returns where the other answer has the candidate of items[i], in words; empty
+// if it has it in the same place.
 func elsewhere(other, items []Item, i int) string {
 	if i >= len(items) {
 		return ""

@@ -15,14 +15,14 @@ import (
 	"github.com/millrace/millrace/schemas/registry"
 )
 
-// Eval makes filters and scores for records of the schemas it knows: a filter
-// by cel-go's own interpreter, a score by the model over a slab of one row.
-// Like all of the oracle it panics where a test has gone wrong: on a record
-// whose schema nobody admitted, or whose body does not decode.
+// Eval makes filters and scores for records of the schemas it knows. A filter
+// runs in cel-go's own interpreter, and a model scores a slab of one row.
+// Eval panics on a record that no correct test has: one whose schema was not
+// admitted, or whose body does not decode.
 type Eval struct {
 	registry *registry.Registry
 	builtin  *relevance.Registry
-	models   map[string]*relevance.Model // admitted, by name
+	models   map[string]*relevance.Model // from Admit, by name
 }
 
 // NewEval returns an Eval that knows the built-in models and the schemas of
@@ -40,7 +40,7 @@ func NewEval(known ...*schemas.Schema) (*Eval, error) {
 	return &Eval{r, relevance.Builtin(), map[string]*relevance.Model{}}, nil
 }
 
-// Admit lets a model pack score, in place of one of the same name.
+// Admit makes a pack's model known, in place of one of the same name.
 func (e *Eval) Admit(p *modelpack.Pack) error {
 	m, err := modelpack.Validate(p, relevance.ShippedSchemas())
 	if err == nil {
@@ -57,13 +57,13 @@ func (e *Eval) model(name string) (*relevance.Model, error) {
 	return e.builtin.Get(name)
 }
 
-// Filter compiles a filter; an empty one keeps everything.
+// Filter compiles a filter. For an empty one it returns nil, which keeps everything.
 func (e *Eval) Filter(src string) (Filter, error) {
 	if src == "" {
 		return nil, nil
 	}
 	if env := filter.EnvOf(e.registry.Snapshot()); len(env.Mixed()) > 0 {
-		n, err := expr.Parse(src, env) // says which of those are read as ints
+		n, err := expr.Parse(src, env) // its source says which of the mixed fields are read as ints
 		if err != nil {
 			return nil, err
 		}
@@ -82,8 +82,8 @@ func (e *Eval) Filter(src string) (Filter, error) {
 	}, nil
 }
 
-// typed returns the values of a row as a filter reads them: those of another
-// type than the first family with the field gave it are null.
+// typed returns the values of a row by field, as a filter reads them. The first family
+// that has a field decides its type; a value of another type is null.
 func (e *Eval) typed(row *column.Slab, features bool) map[string]any {
 	all := values(row)
 	for i, f := range row.Layout().Fields() {
@@ -103,8 +103,8 @@ func (e *Eval) typed(row *column.Slab, features bool) map[string]any {
 	return all
 }
 
-// Score returns the score of a model, one record at a time, by the interpreter:
-// what serves may be generated code.
+// Score returns the score of a model, one record at a time. It uses the interpreter, even
+// if m has generated code, so that tests compare the two.
 func (e *Eval) Score(m *relevance.Model) Score {
 	m = m.Interpreted()
 	type question struct {
@@ -135,7 +135,8 @@ func (e *Eval) Score(m *relevance.Model) Score {
 	}
 }
 
-// objects returns what a scorer reads of the candidate's object.
+// objects returns the features of the candidate's object for a scorer; nil if the scorer
+// reads none or there are none.
 func (e *Eval) objects(s *relevance.Scorer, c *Candidate) *column.Slab {
 	if s.ObjectLayout() == nil || c.About == nil {
 		return nil

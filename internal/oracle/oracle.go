@@ -1,5 +1,5 @@
 // Package oracle is a feed index that is obviously right: one goroutine, maps
-// and sort. Tests hold what the roles answer, in every topology, against it.
+// and sort. Tests compare it with what the roles answer, in every topology.
 // ARCHITECTURE.md, "Exact semantics", is its specification; it shares no code
 // with the store, the caches, the kernels or the merge.
 package oracle
@@ -17,17 +17,17 @@ type Candidate struct {
 	millrace.Timeline
 	millrace.Record
 	Features *millrace.Record // of the entity; nil when it has none
-	About    *millrace.Record // features of the record's object, among those that the entity routes
+	About    *millrace.Record // the features that the entity routes for the record's object; nil when there are none
 }
 
 // Filter judges a candidate for a viewer at an instant. Only [celref.True]
-// keeps it.
+// keeps the candidate.
 type Filter func(c *Candidate, v *millrace.Viewer, asOf millrace.Time) celref.Outcome
 
 // Score scores a candidate for a viewer at an instant.
 type Score func(c *Candidate, v *millrace.Viewer, asOf millrace.Time) float64
 
-// Feed is the fold of everything applied to it.
+// Feed is the state that everything applied to it leads to.
 type Feed struct {
 	timelines map[millrace.Timeline]map[millrace.RecordID]millrace.Record
 	features  map[millrace.Entity]map[string]millrace.Record // by subject
@@ -41,9 +41,9 @@ func New() *Feed {
 	}
 }
 
-// Apply folds a record into a timeline. The highest version stays; of two
-// records of one version the first; of a record and a tombstone of one version
-// the tombstone, whichever came first.
+// Apply applies a record or tombstone to a timeline. The highest version of an id
+// stays. Of two records with the same version the first stays; of a record and a
+// tombstone with the same version the tombstone stays, whichever came first.
 func (f *Feed) Apply(t millrace.Timeline, r millrace.Record) {
 	if r.Object == "" {
 		r.Object = millrace.Object(r.ID)
@@ -59,9 +59,9 @@ func (f *Feed) Apply(t millrace.Timeline, r millrace.Record) {
 	}
 }
 
-// ApplyFeatures folds the features of a subject, the entity that routes them or
-// an object: of r only version, schema and body count. The highest version
-// stays; of one version the first.
+// ApplyFeatures applies the features of a subject, which entity e routes: the subject is
+// e itself or an object. Only version, schema and body of r count. The highest version
+// stays; of two with the same version the first stays.
 func (f *Feed) ApplyFeatures(e millrace.Entity, subject string, r millrace.Record) {
 	subjects := f.features[e]
 	if subjects == nil {
@@ -73,7 +73,7 @@ func (f *Feed) ApplyFeatures(e millrace.Entity, subject string, r millrace.Recor
 	}
 }
 
-// candidate returns a record with the features that go with it.
+// candidate returns a record with the features of its timeline's entity and of its object.
 func (f *Feed) candidate(t millrace.Timeline, r millrace.Record) Candidate {
 	c := Candidate{Timeline: t, Record: r}
 	if of, ok := f.features[t.Entity][string(t.Entity)]; ok {

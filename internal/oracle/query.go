@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/internal/expr/celref"
 )
 
-// Query is a question, as ARCHITECTURE.md means it.
+// Query is a question; ARCHITECTURE.md, "Exact semantics", defines its parts.
 type Query struct {
 	Entities []millrace.Entity      // duplicates count once
 	Types    []millrace.ContentType // empty: every type met
@@ -20,8 +20,8 @@ type Query struct {
 	Viewer   millrace.Viewer
 	Limit    int
 	Cap      int                     // best candidates kept of each entity; 0 keeps all
-	Caps     map[millrace.Entity]int // in place of Cap, of some
-	Distinct bool                    // rank objects rather than records
+	Caps     map[millrace.Entity]int // what counts in place of Cap for some entities
+	Distinct bool                    // deduplicate: rank objects rather than records
 }
 
 // Answer is what a feed shows: items best first, and how many candidates each
@@ -35,12 +35,13 @@ type Answer struct {
 type Item struct {
 	millrace.Rank
 	Object millrace.Object
-	Also   []millrace.Rank
+	Also   []millrace.Rank // further candidates of the object, best first; none unless Distinct
 	Record millrace.Record
 }
 
-// Stages counts candidates: in the window; dropped by the filter, by verdict;
-// scored; dropped by the cap.
+// Stages counts candidates. Candidates are those in the window; False, Null, Error and NaN
+// were dropped by the filter, by its outcome; Scored are the rest; Capped are those of them
+// that the cap dropped.
 type Stages struct {
 	Candidates, False, Null, Error, NaN, Scored, Capped int
 }
@@ -134,8 +135,8 @@ func sortItems(items []Item) {
 	slices.SortFunc(items, func(a, b Item) int { return compareRanks(a.Rank, b.Rank) })
 }
 
-// compareRanks says the order of an answer in its own words, so that a fault
-// of millrace.Rank.Compare shows too.
+// compareRanks is the order of an answer, best first: negative if a ranks above b. It does
+// not use millrace.Rank.Compare, so that a fault of that shows, too.
 func compareRanks(a, b millrace.Rank) int {
 	an, bn := math.IsNaN(a.Score), math.IsNaN(b.Score)
 	switch {
@@ -173,12 +174,12 @@ func capEntities(ranked []Item, q *Query) []Item {
 	return kept
 }
 
-// maxAlso is how many further records an item names.
+// maxAlso is how many further records of its object an item names at most.
 const maxAlso = 3
 
-// topObjects keeps the best item of each of the best n objects, and gives it
-// the further items of its object that rank above the last one kept, or all
-// when there are fewer than n objects.
+// topObjects keeps the best item of each of the best n objects. In Also it gives it the
+// next items of its object, up to maxAlso, that rank above the last item kept. If there are
+// fewer than n objects, these may rank anywhere.
 func topObjects(ranked []Item, n int) []Item {
 	var top []Item
 	place := map[millrace.Object]int{}
@@ -197,7 +198,7 @@ func topObjects(ranked []Item, n int) []Item {
 	return top
 }
 
-// full reports whether the answer is complete and it ranks below its last item.
+// full reports whether top has n items and item it ranks below the last of them.
 func full(top []Item, n int, it Item) bool {
 	return len(top) == n && compareRanks(it.Rank, top[n-1].Rank) > 0
 }

@@ -35,8 +35,7 @@ type Questions struct {
 	times    []millrace.Time
 }
 
-// NewQuestions returns the questions to ask of f as it is now. It must not be
-// empty.
+// NewQuestions returns the questions to ask of f as it is now. f must have a live record.
 func NewQuestions(f *Feed) *Questions {
 	var q Questions
 	types, times := map[millrace.ContentType]bool{}, map[millrace.Time]bool{}
@@ -106,7 +105,7 @@ var (
 	countries = []string{"India", "China", "Germany", "United States", "", "Nowhere"}
 )
 
-// viewer draws a viewer with any of its attributes, or without.
+// viewer draws a viewer that has each attribute or not.
 func viewer(r *rand.Rand) millrace.Viewer {
 	v := millrace.Viewer{ID: fmt.Sprintf("member:%d", r.IntN(300)), Attributes: map[string]any{}, Features: map[string]float64{}}
 	if r.IntN(2) == 0 {

@@ -9,18 +9,18 @@ import (
 )
 
 // Verdict is what became of a record in the answer to a query, in one
-// timeline.
+// timeline. Except for Stage, a field is zero where it does not apply.
 type Verdict struct {
-	Stage   string         // as WhyResponse.stage says it
-	Outcome celref.Outcome // of the filter, where that dropped it
-	Score   float64        // of one that was scored
-	Rank    int            // among all that were scored, from 1
-	Place   int            // in the answer, from 1, of it or of the item of its object
-	Rivals  []millrace.Rank
-	Also    bool
+	Stage   string          // as WhyResponse.stage of the feed's API says it
+	Outcome celref.Outcome  // of the filter, if that dropped the record
+	Score   float64         // if the record was scored
+	Rank    int             // its place among all that were scored, from 1
+	Place   int             // place in the answer, from 1, of the record or, if it was deduplicated, of its object's item
+	Rivals  []millrace.Rank // what ranks above it and took its place, if it was below the cut, capped or deduplicated
+	Also    bool            // the item of its object names it in Also
 }
 
-// Judge gives the verdicts on records in the answer to q.
+// Judge says what became of records in the answer to a query. Make it by [NewJudge].
 type Judge struct {
 	feed   *Feed
 	q      Query
@@ -28,12 +28,13 @@ type Judge struct {
 	answer Answer
 }
 
-// NewJudge answers q.
+// NewJudge returns the Judge of q's answer by f as it is now.
 func NewJudge(f *Feed, q Query) *Judge {
 	return &Judge{f, q, rank(&q, f.filter(&q, f.candidates(&q), &Stages{})), f.Query(q)}
 }
 
-// Why says what became of a record, of which the timeline may be any.
+// Why says what became of the record with an id in a timeline. Neither needs to exist, nor
+// does the query need to ask for the timeline.
 func (j *Judge) Why(t millrace.Timeline, id millrace.RecordID) Verdict {
 	r, met := j.feed.timelines[t][id]
 	switch {
@@ -58,6 +59,7 @@ func (j *Judge) filtered(t millrace.Timeline, r millrace.Record) celref.Outcome 
 	return j.q.Filter(&c, &j.q.Viewer, j.q.AsOf)
 }
 
+// scored completes the verdict on an item that was scored.
 func (j *Judge) scored(it Item, v Verdict) Verdict {
 	items := j.answer.Items
 	same := func(r millrace.Rank) bool { return r.ID == it.ID && r.Timeline == it.Timeline }

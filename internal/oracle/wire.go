@@ -7,8 +7,8 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// Load applies one line of NDJSON, a record or features, as a producer, the
-// partitioner and an index node would between them.
+// Load applies one line of NDJSON, a record or features of schema s. It does what a
+// producer, the partitioner and an index node together do with it.
 func (f *Feed) Load(s *schemas.Schema, line []byte) error {
 	body, err := s.EncodeJSON(line)
 	if err != nil {

@@ -8,19 +8,20 @@ import (
 	"github.com/millrace/millrace/internal/exposure"
 )
 
-// Act is an action that a viewer did with an item of an answer, at least once.
+// Act is an action that a viewer did with an item of an answer. If they did it several
+// times, it is one Act.
 type Act struct {
 	Item        Place
 	Action      string
-	At          millrace.Time         // first
-	Shown       millrace.Time         // of the answer
+	At          millrace.Time         // when they first did it
+	Shown       millrace.Time         // the time of the answer
 	Experiments []exposure.Experiment // of the answer
-	Drafted     string                // the experiment whose draft the answer is; empty: none
-	Teams       []string              // models that drafted the answer
-	Team        int                   // that drafted the item, of these; -1: nobody
+	Drafted     string                // the experiment whose draft the answer is; empty: the answer is no draft
+	Teams       []string              // the models that drafted the answer
+	Team        int                   // the index in Teams of the one that drafted the item; -1: none did
 }
 
-// owner is an answer, and what acts have of it.
+// owner is what the ledger keeps of an answer to which outcomes belong.
 type owner struct {
 	id          string
 	at          millrace.Time
@@ -29,9 +30,10 @@ type owner struct {
 	teams       []string
 }
 
+// ownerOf copies what the ledger keeps of an answer.
 func (l *Ledger) ownerOf(r *exposure.Record) owner {
 	o := owner{id: r.ID, at: r.Time, experiments: slices.Clone(r.Experiments)}
-	for i := range o.experiments { // of the same few, but for the unit
+	for i := range o.experiments { // all texts but the unit are the same few in many answers
 		e := &o.experiments[i]
 		e.Layer, e.Experiment, e.Variant, e.Checksum = l.shared(e.Layer), l.shared(e.Experiment), l.shared(e.Variant), l.shared(e.Checksum)
 	}
@@ -44,6 +46,7 @@ func (l *Ledger) ownerOf(r *exposure.Record) owner {
 	return o
 }
 
+// shared returns the one copy of a text that all owners share.
 func (l *Ledger) shared(text string) string {
 	if one, known := l.texts[text]; known {
 		return one
@@ -52,12 +55,14 @@ func (l *Ledger) shared(text string) string {
 	return text
 }
 
-// Acts finds what outcomes did with what answers showed: offer is given what
-// takes each answer. What was done longer than a window after its answer is
-// left out, also where it names the answer, so that whatever else is in the
-// ledger makes no difference. The acts are taken in the order of their times. Told is what
-// became of outcomes that were in no ledger before, and of others: of those that belong to an
-// answer, or name one, only answers count that an experiment had a part in; empty: all.
+// Acts joins the outcomes with answers, and calls take for each act, in the order of the
+// times of acts. It calls offer once; offer must call the function that it gets for every
+// answer. What was done longer than the window after its answer is left out, even if it
+// names the answer. So other outcomes in the ledger make no difference.
+//
+// told is what became of the outcomes: told[0] of those that were in no ledger before, and
+// told[1] of the others. If of is not empty, outcomes that belong to an answer, or name one,
+// count there only if the experiment of had a part in the answer.
 func (l *Ledger) Acts(of string, offer func(take func(*exposure.Record)) error, take func(*Act)) (told [2]Report, err error) {
 	l.of, l.ends = of, true
 	if err := offer(l.Offer); err != nil {

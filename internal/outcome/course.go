@@ -7,47 +7,50 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// Course is when outcomes came that name an answer: right ones, which belong to it, and
-// wrong ones, which cannot. The zero value has none.
+// Course counts outcomes over time: right ones, which belong to an answer, and wrong ones,
+// which name an answer to which they cannot belong. From it, [Course.Broken] tells when what
+// writes outcomes was broken. The zero value has none.
 //
-// It is kept as spans of time. Where there are too many, neighbours are joined unless one
-// has more right ones and the other more wrong ones. If that is not enough, the spans where
-// the two numbers differ least are joined with their neighbours. So a time in which outcomes
-// were broken is told as exactly after a year as on its day.
+// The counts are kept by spans of time. If there are too many spans, neighbours are joined
+// unless one has more right ones and the other more wrong ones. If that is not enough, the
+// spans where the two numbers differ least are joined with their neighbours. So a time in
+// which outcomes were broken is known as exactly after a year as on its day.
 type Course struct {
-	spans  []span // in the order of time, of whole seconds, and none overlaps another
-	newest millrace.Time
+	spans  []span        // in the order of time, of whole seconds; none overlaps another
+	newest millrace.Time // see Newest
 }
 
-// span counts the outcomes of a time.
+// span counts the outcomes with from <= time < until, in milliseconds.
 type span struct {
 	from, until  millrace.Time
 	right, wrong int
 }
 
+// excess returns how many more wrong ones than right ones there are.
 func (s span) excess() int { return s.wrong - s.right }
 
+// with returns a span that covers both, with the outcomes of both.
 func (s span) with(o span) span {
 	return span{min(s.from, o.from), max(s.until, o.until), s.right + o.right, s.wrong + o.wrong}
 }
 
 const (
-	// maxSpans bounds the memory. The last quarter of them is never joined, since
-	// outcomes do not come in the order of their times.
+	// maxSpans bounds the memory. The newest maxSpans/4 spans are not joined when there
+	// are too many, since outcomes do not come in the order of their times.
 	maxSpans = 256
-	// strangeFrom is how many more wrong outcomes than right ones make a log broken, and how
-	// many more right ones make it whole again. A few wrong ones come of links that viewers
-	// shared.
+	// strangeFrom is how many more wrong outcomes than right ones must come for outcomes to
+	// count as broken, and how many more right ones for them to count as whole again. A few
+	// wrong ones come from links that viewers share with others.
 	strangeFrom = 10
 )
 
-// came is one outcome of a course.
+// came is an outcome that is to be added to a course. again is [Outcome.Again].
 type came struct {
 	at           millrace.Time
 	wrong, again bool
 }
 
-// add adds an outcome of a time.
+// add adds an outcome, as a span of the second in which it was.
 func (c *Course) add(at millrace.Time, wrong bool) {
 	s := span{from: at - at%1000, right: 1}
 	if s.until = s.from + 1000; wrong {
@@ -56,10 +59,10 @@ func (c *Course) add(at millrace.Time, wrong bool) {
 	c.put(s)
 }
 
-// put adds a span.
+// put adds a span. It joins the span with those that it overlaps.
 func (c *Course) put(s span) {
 	i := len(c.spans)
-	for i > 0 && c.spans[i-1].until > s.from { // nearly always the last
+	for i > 0 && c.spans[i-1].until > s.from { // nearly always the span belongs at the end
 		i--
 	}
 	j := i
@@ -71,7 +74,7 @@ func (c *Course) put(s span) {
 	}
 }
 
-// thin joins spans.
+// thin joins spans until there are at most three quarters of maxSpans: see [Course].
 func (c *Course) thin() {
 	n := len(c.spans) - maxSpans/4
 	old := slices.Clone(c.spans[:1])
@@ -96,7 +99,7 @@ func (c *Course) thin() {
 
 func abs(n int) int { return max(n, -n) }
 
-// Plus returns the course of both, of which the other came later.
+// Plus returns the sum of two courses, as a new one. later should have the later outcomes.
 func (c *Course) Plus(later *Course) *Course {
 	sum := &Course{slices.Clone(c.spans), max(c.newest, later.newest)}
 	for _, s := range later.spans {
@@ -105,16 +108,16 @@ func (c *Course) Plus(later *Course) *Course {
 	return sum
 }
 
-// Newest returns when the newest outcome was that belonged to an answer; 0: none did.
+// Newest returns the time of the newest outcome that belonged to an answer; 0 if none did.
 func (c *Course) Newest() millrace.Time { return c.newest }
 
 // Stretch is a time in which outcomes were broken, and how many came in it.
 type Stretch struct {
-	From, Until  millrace.Time // Until is 0: they still are
+	From, Until  millrace.Time // Until is 0 while they still are
 	Right, Wrong int
 }
 
-// String says so in words.
+// String returns the stretch in words, for people.
 func (s Stretch) String() string {
 	says := fmt.Sprintf("%d name the answer of another viewer, or one without their record, and %d belong to an item, ", s.Wrong, s.Right)
 	if s.Until == 0 {
@@ -123,14 +126,16 @@ func (s Stretch) String() string {
 	return says + fmt.Sprintf("from %s to %s", s.From, s.Until)
 }
 
-// Broken returns when outcomes were broken, in the order of time; the last stretch may go on.
-// A stretch begins where from then on ten more wrong ones came than right ones, however many
-// right ones came before; and it ends where from then on ten more right ones came. Whatever
-// writes wrong ones writes wrong names, so that the right ones tell nothing either. Outcomes of
-// viewers and answers of which nothing is known are in every log, and are not counted here.
+// Broken returns the times in which outcomes were broken, in the order of time; the last
+// stretch may go on. A stretch begins at the point after which ten more wrong ones than
+// right ones came, however many right ones came before it. It ends at the point after which
+// ten more right ones came. In a stretch the right ones prove nothing either, since what
+// writes outcomes wrongly may name answers that fit by chance. Outcomes of viewers and
+// answers of which nothing is known are in every log, and are not in a course.
 func (c *Course) Broken() (all []Stretch) {
-	// Sums until some time: until now; until the stretch began; and until the turn, where
-	// wrong ones were fewest against right ones, and in a stretch most.
+	// These are sums of all spans up to some time: now, up to the present one; began, up to
+	// the beginning of the stretch; turn, up to the point where the excess of wrong ones was
+	// least so far, or in a stretch where it was most.
 	var now, turn, began span
 	broken := false
 	for i, s := range c.spans {
@@ -156,11 +161,12 @@ func (c *Course) Broken() (all []Stretch) {
 	return all
 }
 
+// stretch returns what came between the times of two sums.
 func stretch(from, until span) Stretch {
 	return Stretch{from.until, until.until, until.right - from.right, until.wrong - from.wrong}
 }
 
-// Now returns the stretch that goes on; nil: outcomes are not broken.
+// Now returns the stretch that still goes on; nil if outcomes are not broken.
 func (c *Course) Now() *Stretch {
 	if all := c.Broken(); len(all) > 0 && all[len(all)-1].Until == 0 {
 		return &all[len(all)-1]

@@ -11,9 +11,10 @@ import (
 	"github.com/millrace/millrace/schemas/registry"
 )
 
-// Decode reads an outcome by the roles of its schema: entity is the viewer,
-// object the record, type the action. A field, if the schema has it or an alias
-// links it to one that it has, holds the answer's id.
+// Decode reads an outcome by the roles of its schema: entity is the viewer, object the
+// record, type the action. answerField is the name of the field with the answer's id. It is
+// read if the schema has it, or a field that an alias links to it. The error says why value
+// is no outcome.
 func Decode(known *registry.Snapshot, value []byte, answerField string) (o Outcome, err error) {
 	framed, err := schemas.Unframe(value)
 	if err != nil {
@@ -35,8 +36,8 @@ func Decode(known *registry.Snapshot, value []byte, answerField string) (o Outco
 	if e.Record.Deleted {
 		return o, errors.New("it is a tombstone")
 	}
-	// The roles share the memory of what was fetched, a whole batch, and an outcome
-	// is kept for long.
+	// The roles share the memory of the whole batch that was fetched. They are copied, since
+	// outcomes are kept for long.
 	o = Outcome{
 		ID: strings.Clone(string(e.Record.ID)), Viewer: strings.Clone(string(e.Entity)), Record: strings.Clone(string(e.Record.Object)),
 		Action: strings.Clone(string(e.Type)), At: e.Record.Time,
@@ -47,8 +48,9 @@ func Decode(known *registry.Snapshot, value []byte, answerField string) (o Outco
 	return o, nil
 }
 
-// answerOf reads a field as filters do: after a renaming both names read it, in
-// records of before and after. It is empty where the schema has no such field.
+// answerOf reads a field as filters do: after the field was renamed, both names read it, in
+// records of both schemas. It returns "" if the schema has no such field, or the field is
+// null.
 func answerOf(d *schemas.Decoder, body []byte, field string) (string, error) {
 	at := d.Layout().Index(field)
 	if at < 0 {
@@ -67,20 +69,22 @@ func answerOf(d *schemas.Decoder, body []byte, field string) (string, error) {
 	return strings.Clone(row.Slab().StringAt(at, 0)), nil
 }
 
-// Faults are entries of a topic that are no outcomes.
+// Faults counts the entries of a topic that are no outcomes.
 type Faults struct {
 	N     int
-	First error
+	First error // why the first one is none
 }
 
-// Add counts an entry.
+// Add counts an entry that is no outcome, for the reason err.
 func (f *Faults) Add(err error) {
 	if f.N++; f.First == nil {
 		f.First = err
 	}
 }
 
-// Err refuses a topic of which no entry is an outcome: another one is meant. The error is a [*millrace.Error].
+// Err returns an error if there are faults, else nil. It is for a topic that has no entry
+// that is an outcome: somebody probably named the wrong topic. The error is a
+// [*millrace.Error].
 func (f *Faults) Err(topic string) error {
 	if f.N == 0 {
 		return nil

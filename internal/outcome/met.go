@@ -7,10 +7,10 @@ import (
 	"github.com/millrace/millrace/internal/exposure"
 )
 
-// Met says which outcomes no answer can have, since their viewer was shown nothing
-// and they name no answer that there was. It is a Bloom filter: of who was shown
-// nothing it says so in all but a few cases of a hundred, with up to five million
-// viewers and answers together, and it is never wrong about who was shown something.
+// Met tells which outcomes cannot belong to any answer: their viewer was shown nothing, or
+// they name an answer that there is not. It is a Bloom filter of viewers and answers. With
+// up to five million of both together, it finds all but a few of a hundred such outcomes. It
+// never takes an outcome that may belong to an answer for one of them.
 type Met struct {
 	from millrace.Time // of the answers
 	bits []uint64
@@ -18,16 +18,16 @@ type Met struct {
 
 const (
 	metBits   = 1 << 26 // 8 MiB
-	metProbes = 4
+	metProbes = 4       // bits for each name
 )
 
-// NewMet is for answers from a time on, all of which are to be added.
+// NewMet returns a Met for the answers from a time on. All of them must be added.
 func NewMet(from millrace.Time) *Met { return &Met{from: from, bits: make([]uint64, metBits/64)} }
 
-// From is the time of its first answers.
+// From returns the time from which on it has the answers.
 func (m *Met) From() millrace.Time { return m.from }
 
-// Add takes an answer.
+// Add adds an answer.
 func (m *Met) Add(r *exposure.Record) {
 	for _, name := range []string{r.ID, r.Viewer} {
 		for i := range probes(name) {
@@ -36,7 +36,8 @@ func (m *Met) Add(r *exposure.Record) {
 	}
 }
 
-// Lacks reports that none of the answers can have an outcome, nor one before them.
+// Lacks reports whether an outcome certainly belongs to no answer. It returns false for an
+// outcome so old that it may belong to an answer before From. window is the ledger's.
 func (m *Met) Lacks(o *Outcome, window time.Duration) bool {
 	if o.At < m.from+millrace.Time((window+Skew).Milliseconds()) {
 		return false
@@ -53,6 +54,7 @@ func (m *Met) Lacks(o *Outcome, window time.Duration) bool {
 	return false
 }
 
+// probes yields the numbers of the bits of a name.
 func probes(name string) func(func(uint64) bool) {
 	h := hashOf(name)
 	return func(yield func(uint64) bool) {

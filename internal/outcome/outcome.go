@@ -1,6 +1,5 @@
-// Package outcome joins what viewers did with what they were shown: clicks,
-// likes, hides and the like (Outcome) with the answers that brokers told of
-// (exposure.Record).
+// Package outcome joins what viewers did, such as clicks, likes and hides ([Outcome]), with
+// the answers that showed it to them, as brokers recorded these (exposure.Record).
 package outcome
 
 import (
@@ -22,24 +21,24 @@ type Outcome struct {
 	Viewer string
 	Record string
 	Action string        // such as click
-	Answer string        // the answer_id of the receipt the record came with; empty: nobody knows
-	At     millrace.Time // by the clock of who logged it
-	Again  bool          // it was in a ledger before, of a reading that may have lacked its answer
+	Answer string        // the answer_id of the receipt the record came with; empty: not known
+	At     millrace.Time // by the clock of the program that logged it
+	Again  bool          // an earlier ledger had it, which may have lacked its answer
 }
 
 // MaxOutcomes is how many a Ledger holds.
 const MaxOutcomes = 2 << 20
 
-// Skew is by how much the clocks of brokers and of who logs outcomes may differ.
+// Skew is by how much the clocks of brokers and of programs that log outcomes may differ.
 const Skew = time.Minute
 
-// Place is one item of one answer.
+// Place names one item of one answer.
 type Place struct {
-	Answer string
-	Place  int // in the answer, from 1
+	Answer string // its id
+	Place  int    // in the answer, from 1
 }
 
-// Done is what became of an item by one action.
+// Done is how often one action was done with an item, and when first.
 type Done struct {
 	Action string
 	Count  int
@@ -48,54 +47,56 @@ type Done struct {
 
 // Ledger attributes each outcome to at most one item of one answer:
 //
-//   - one that names its answer to the record in it, if the answer was the
-//     viewer's; of a record that is there twice, by two timelines, to the first;
-//   - any other to the latest answer that showed the viewer the record, at most
-//     a window before the outcome. Clocks differ: where there is no such answer
-//     it may be the first that came up to Skew later.
+//   - an outcome that names an answer, to the record in that answer, if the answer went to
+//     the viewer; if the record is there twice, by two timelines, to the first;
+//   - any other, to the latest answer that showed the viewer the record, at most a window
+//     before the outcome. If there is none, it may be the first answer up to Skew later,
+//     since clocks differ.
 //
-// Add all outcomes, then Offer every answer, then Settle: what comes in which
-// order makes no difference within each.
+// Add all outcomes, then Offer every answer, then call Settle or Acts. The order of the
+// outcomes, and that of the answers, makes no difference.
 //
-// Of names it keeps hashes, since there are many more outcomes than answers that
-// have any, and who logs them chooses how long names are.
+// The ledger keeps hashes in place of names. There are many more outcomes than answers that
+// have any, and names may be as long as those who log outcomes like.
 type Ledger struct {
 	window   time.Duration
 	of       string              // the experiment whose answers count in a report; empty: all do
-	ends     bool                // the window also where an outcome names its answer
-	seen     map[uint64]struct{} // outcomes, each with the answer that it belongs to
-	named    map[uint64]int32    // by answer: the last of its entries
-	met      map[uint64]int32    // by viewer and record: the same
+	ends     bool                // the window applies also to outcomes that name their answer: see Acts
+	seen     map[uint64]struct{} // settled outcomes, hashed with the answer that each belongs to
+	named    map[uint64]int32    // by answer: the last of the entries that name it
+	met      map[uint64]int32    // by viewer and record: the last of the entries that name no answer
 	all      []entry
 	earliest millrace.Time
-	actions  []string
-	action   map[string]int32
-	owners   []owner           // answers that have an outcome, or had
-	texts    map[string]string // what many owners share
-	report   [2]Report         // of outcomes that were in no ledger before, and of others
-	notes    *[2]Notes         // of the same two; nil: nobody asks
-	came     []came            // that are to be noted
+	actions  []string          // by number
+	action   map[string]int32  // the number of each action
+	owners   []owner           // answers to which an outcome belongs, or belonged for a while
+	texts    map[string]string // see shared
+	report   [2]Report         // of outcomes that were in no ledger before, and of the others
+	notes    *[2]Notes         // of the same two; nil: nothing is noted
+	came     []came            // outcomes to be noted
 }
 
-// entry is an outcome and the item that has it: 56 bytes without a pointer, and some
+// entry is an outcome and the item that it belongs to: 56 bytes without a pointer, and some
 // 50 more in the maps.
 type entry struct {
-	same    uint64 // of its id and all else by which it may be told twice
-	viewer  uint64
+	same    uint64 // see sameAs
+	viewer  uint64 // these two are hashes
 	record  uint64
 	at      millrace.Time
-	before  int32 // entry of the same answer, or of the same viewer and record; none: -1
-	action  int32
-	owner   int32 // none: nobody
-	place   int32
-	team    int32
+	before  int32 // the entry before it in the list of named or met; none if it is the first
+	action  int32 // the index in Ledger.actions
+	owner   int32 // the index in Ledger.owners; none if it belongs to no answer
+	place   int32 // in the answer, from 1
+	team    int32 // none without one
 	strange strange
-	again   bool
+	again   bool // see Outcome.Again
 }
 
+// none is in the place of an index if there is none.
 const none = -1
 
-// strange is why an outcome does not belong to the answer that it names.
+// strange is why an outcome does not belong to the answer that it names; 0: no reason is
+// known.
 type strange uint8
 
 const (
@@ -103,46 +104,47 @@ const (
 	notTheirs                    // it was another viewer's
 )
 
-// maxSeen is about how many outcomes are known again that came once more, in another part of
-// a topic: some 20 MB.
+// maxSeen bounds how many outcomes a ledger remembers over a Reset, to recognise those that
+// come again in another part of a topic. They take some 20 MB.
 const maxSeen = 1 << 20
 
-// seed is a secret of the process: nobody can look for names of one hash.
+// seed is secret to the process, so that nobody can choose names with equal hashes.
 var seed = maphash.MakeSeed()
 
 func hashOf(name string) uint64 { return maphash.String(seed, name) }
 
-// sameAs is one number for all times that an outcome is told. Of clients that write
-// one id for all that viewers do none is a repetition of another.
+// sameAs returns a hash that is the same each time an outcome is logged again. It covers
+// more than the id, so that clients that write one id for everything are no repetitions.
 func sameAs(o *Outcome) uint64 {
 	return maphash.Comparable(seed, [...]string{o.ID, o.Viewer, o.Record, o.Action, o.Answer})
 }
 
-// shown stands for a record beside who it was shown to.
+// shown returns one hash of two: of a record and of the viewer to whom it was shown.
 func shown(by, record uint64) uint64 {
 	return by*0x9e3779b97f4a7c15 ^ bits.RotateLeft64(record, 32)*0xd6e8feb86659fd93
 }
 
-// NewLedger returns a ledger without outcomes.
+// NewLedger returns a ledger without outcomes. window is how long after an answer an outcome
+// may belong to it without naming it.
 func NewLedger(window time.Duration) *Ledger {
 	l := &Ledger{window: window, seen: map[uint64]struct{}{}, named: map[uint64]int32{}, met: map[uint64]int32{}, action: map[string]int32{}, texts: map[string]string{}}
 	l.Reset()
 	return l
 }
 
-// Notes is where a ledger notes how outcomes came along. One whose time is before From
-// counts as of From, since it has come after that, whatever its clock said, and one of after
-// Until as of Until.
+// Notes is a [Course] to which a ledger adds outcomes, and the time in which they were
+// logged. An outcome dated before From counts as of From, and one dated after Until as of
+// Until: its clock was wrong.
 type Notes struct {
 	Course
 	From, Until millrace.Time
 }
 
-// Note has [Ledger.Acts] note how outcomes came along that were in no ledger before, and how
-// others did.
+// Note has [Ledger.Acts] add outcomes to n[0] that were in no ledger before, and the others
+// to n[1]. nil ends that.
 func (l *Ledger) Note(n *[2]Notes) { l.notes = n }
 
-// note hands over what has come, in the order of its time.
+// note adds the outcomes of came to the notes, in the order of their times.
 func (l *Ledger) note() {
 	slices.SortFunc(l.came, func(a, b came) int { return cmp.Compare(a.at, b.at) })
 	for _, o := range l.came {
@@ -158,8 +160,9 @@ func (l *Ledger) note() {
 	l.came = l.came[:0]
 }
 
-// Reset forgets all outcomes, and keeps the memory. What comes once more of them is
-// told all the same, of the last million or so.
+// Reset removes all outcomes, and keeps the memory. Outcomes that were settled and come
+// again are still counted as [Report.Twice], until more than [maxSeen] are remembered: then
+// Reset forgets those too.
 func (l *Ledger) Reset() {
 	if len(l.seen) > maxSeen {
 		clear(l.seen)
@@ -173,7 +176,7 @@ func (l *Ledger) Reset() {
 	l.all, l.owners, l.actions, l.earliest, l.report = l.all[:0], l.owners[:0], l.actions[:0], math.MaxInt64, [2]Report{}
 }
 
-// Add takes an outcome. The error is a [*millrace.Error]: there are too many.
+// Add adds an outcome. The error is a [*millrace.Error] if there are [MaxOutcomes] already.
 func (l *Ledger) Add(o Outcome) error {
 	if len(l.all) == MaxOutcomes {
 		return &millrace.Error{
@@ -204,18 +207,18 @@ func (l *Ledger) Add(o Outcome) error {
 // Len returns how many outcomes there are.
 func (l *Ledger) Len() int { return len(l.all) }
 
-// Earliest returns when the first outcome was. There must be one.
+// Earliest returns the time of the earliest outcome. There must be one.
 func (l *Ledger) Earliest() millrace.Time { return l.earliest }
 
-// Offer lets an answer have the outcomes that are its own. An answer that comes
-// later may take them.
+// Offer gives an answer the outcomes that fit it better than the answers that were offered
+// before. An answer that is offered later may take them from it.
 func (l *Ledger) Offer(r *exposure.Record) {
 	viewer := hashOf(r.Viewer)
 	take := l.taker(r)
 	l.offerNamed(r, viewer, take)
 	for i := range r.Items {
 		it := &r.Items[i]
-		if r.Viewer == "" { // so many may be nobody
+		if r.Viewer == "" { // answers without a viewer went to many different people
 			break
 		}
 		for e := range l.entries(l.met, shown(viewer, hashOf(it.ID))) {
@@ -229,7 +232,7 @@ func (l *Ledger) Offer(r *exposure.Record) {
 	}
 }
 
-// taker gives outcomes to items of an answer.
+// taker returns a function that gives an outcome to an item of an answer.
 func (l *Ledger) taker(r *exposure.Record) func(*entry, *exposure.Item) {
 	owner := int32(none)
 	return func(e *entry, it *exposure.Item) {
@@ -243,7 +246,7 @@ func (l *Ledger) taker(r *exposure.Record) func(*entry, *exposure.Item) {
 	}
 }
 
-// offerNamed offers an answer to the outcomes that name it.
+// offerNamed gives an answer the outcomes that name it, or notes why they are strange.
 func (l *Ledger) offerNamed(r *exposure.Record, viewer uint64, take func(*entry, *exposure.Item)) {
 	id := hashOf(r.ID)
 	if _, some := l.named[id]; !some {
@@ -271,7 +274,7 @@ func (l *Ledger) offerNamed(r *exposure.Record, viewer uint64, take func(*entry,
 	}
 }
 
-// strange leaves out what is strange of answers that do not count.
+// strange returns why, or 0 if the outcomes of the answer do not count in the report.
 func (l *Ledger) strange(r *exposure.Record, why strange) strange {
 	if !l.counts(r.Experiments) {
 		return 0
@@ -279,12 +282,13 @@ func (l *Ledger) strange(r *exposure.Record, why strange) strange {
 	return why
 }
 
-// counts reports whether the outcomes of an answer count in a report.
+// counts reports whether outcomes of an answer that had a part in these experiments count
+// in the report.
 func (l *Ledger) counts(of []exposure.Experiment) bool {
 	return l.of == "" || slices.ContainsFunc(of, func(e exposure.Experiment) bool { return e.Experiment == l.of })
 }
 
-// entries are those of one key.
+// entries yields the entries of one key of named or met, the last added first.
 func (l *Ledger) entries(in map[uint64]int32, k uint64) func(func(*entry) bool) {
 	return func(yield func(*entry) bool) {
 		for i, ok := in[k]; ok && i != none; i = l.all[i].before {
@@ -295,8 +299,8 @@ func (l *Ledger) entries(in map[uint64]int32, k uint64) func(func(*entry) bool) 
 	}
 }
 
-// sweep forgets answers from which others have taken all, so that there are no more
-// than outcomes.
+// sweep removes the owners to which no outcome belongs any more, so that there are no more
+// owners than outcomes.
 func (l *Ledger) sweep() {
 	now, kept := make(map[int32]int32, len(l.all)), l.owners[:0:0]
 	for i := range l.all {
@@ -315,15 +319,16 @@ func (l *Ledger) sweep() {
 	l.owners = kept
 }
 
-// fits reports whether an answer came early enough for an outcome, and not too
-// early.
+// fits reports whether an outcome may belong to an answer of time t: the answer is at most
+// the window older, and at most Skew newer.
 func (l *Ledger) fits(e *entry, t millrace.Time) bool {
 	after := time.Duration(e.at-t) * time.Millisecond
 	return -Skew <= after && after <= l.window
 }
 
-// nearer reports whether an answer is to have the outcome that another has. Of
-// two at once, the one with the lesser id has it, however they come.
+// nearer reports whether the outcome e belongs to the answer r rather than to its present
+// owner. Of two answers of the same time, it belongs to the one with the lesser id, so that
+// the order of offers makes no difference.
 func (l *Ledger) nearer(e *entry, r *exposure.Record, place int) bool {
 	has := &l.owners[e.owner]
 	before, had := r.Time <= e.at, has.at <= e.at
@@ -336,8 +341,8 @@ func (l *Ledger) nearer(e *entry, r *exposure.Record, place int) bool {
 	return r.ID < has.id || r.ID == has.id && int32(place) < e.place
 }
 
-// Settle ends the offers and returns what became of each item that something
-// did, in the order of the outcomes.
+// Settle ends the offers. It returns what was done with each item to which an outcome
+// belongs, by action in the order of the outcomes, and what became of all outcomes.
 func (l *Ledger) Settle() (map[Place][]Done, Report) {
 	done := map[Place][]Done{}
 	for i := range l.all {
@@ -349,8 +354,8 @@ func (l *Ledger) Settle() (map[Place][]Done, Report) {
 	return done, l.report[0].Plus(l.report[1])
 }
 
-// settle counts what became of an outcome, and reports whether an item has it that
-// has not had it before.
+// settle counts in the report what became of an outcome. It reports whether the outcome
+// belongs to an item and did not come before.
 func (l *Ledger) settle(e *entry) bool {
 	told := &l.report[0]
 	if e.again {
@@ -384,6 +389,7 @@ func (l *Ledger) settle(e *entry) bool {
 	return belongs
 }
 
+// count adds one action at a time to all.
 func count(all []Done, action string, at millrace.Time) []Done {
 	for i := range all {
 		if d := &all[i]; d.Action == action {

@@ -10,9 +10,8 @@ import (
 	"github.com/millrace/millrace/schemas/registry"
 )
 
-// Seen are the schemas of the entries of a topic that were read, with their
-// families, whose names they can be read by. Whoever reads a topic again and again may
-// parse a schema anew each time: it is the same by its fingerprint.
+// Seen has the schemas of the entries that were read of a topic, by fingerprint, with the
+// family of each: the fields by whose names its records can be read.
 type Seen map[millrace.Fingerprint]seen
 
 type seen struct {
@@ -20,7 +19,7 @@ type seen struct {
 	family *schemas.Family
 }
 
-// Add notes an entry's schema, if it is known.
+// Add adds the schema of an entry, if it is known.
 func (s Seen) Add(known *registry.Snapshot, value []byte) {
 	if framed, err := schemas.Unframe(value); err == nil && !framed.Confluent {
 		if of := known.ByFingerprint(framed.Fingerprint); of != nil {
@@ -29,9 +28,9 @@ func (s Seen) Add(known *registry.Snapshot, value []byte) {
 	}
 }
 
-// Lacks refuses actions that no outcome of a topic can be, since the type of each
-// schema is an enum without them, and a field, "" for none, that no schema has. Of a
-// topic without entries nothing is known. The error is a [*millrace.Error].
+// Lacks refuses actions that no outcome of the topic can have, since the type is an enum
+// without them in each schema. It refuses a field that no schema has; "" is no field. It
+// refuses nothing if no schema was seen. The error is a [*millrace.Error].
 func (s Seen) Lacks(topic string, actions []string, field string) error {
 	refuse := func(of, wayOut, format string, args ...any) error {
 		return &millrace.Error{Reason: millrace.ReasonUnknown, Field: of, Detail: fmt.Sprintf(format, args...), WayOut: wayOut}

@@ -10,12 +10,12 @@ import (
 const EntityHead = 4
 
 // AppendEntity appends an entity as brokers send it to index nodes: its partition and
-// its length, of two bytes each, little-endian, and its bytes, of which there may be
+// its length, two bytes each, little-endian, and its bytes, at most
 // [millrace.MaxEntityBytes].
 //
-// The broker sends the partition because it knows it, and to compute it again would be
-// most of a node's work to read a request. It stands before every entity, and not once
-// before all that a partition has: a request has about two of a partition, and the
+// The broker sends the partition because it knows it; to compute it again would be
+// most of a node's work to read a request. The partition stands before every entity, and
+// not once for a group of them: a request has about two entities of a partition, and the
 // processor would mispredict where each group ends.
 func AppendEntity(dst []byte, p millrace.Partition, e millrace.Entity) []byte {
 	dst = binary.LittleEndian.AppendUint16(dst, uint16(p))
@@ -23,7 +23,9 @@ func AppendEntity(dst []byte, p millrace.Partition, e millrace.Entity) []byte {
 	return append(dst, e...)
 }
 
-// CutEntity takes the first entity off what [AppendEntity] wrote.
+// CutEntity returns the first entity of what [AppendEntity] wrote, and the bytes after it.
+// Both share b's memory. It panics if b is too short. The partition is the first two bytes
+// of b.
 func CutEntity(b []byte) (e, rest []byte) {
 	end := EntityHead + int(binary.LittleEndian.Uint16(b[2:]))
 	return b[EntityHead:end], b[end:]

@@ -21,11 +21,11 @@ func Of(e millrace.Entity) millrace.Partition { return OfHash(Hash(e)) }
 // OfBytes is Of for an entity that is still bytes, such as a Kafka key.
 func OfBytes(e []byte) millrace.Partition { return OfHash(xxhash.Sum64(e)) }
 
-// Hash is half of Of, for those who have many entities: a processor overlaps
-// hashes best with other hashes.
+// Hash returns the hash from which OfHash computes the partition. Callers with many
+// entities compute all hashes first: a processor overlaps hashes best with other hashes.
 func Hash(e millrace.Entity) uint64 { return xxhash.Sum64String(string(e)) }
 
-// OfHash is the other half.
+// OfHash returns the partition of an entity by its Hash.
 func OfHash(h uint64) millrace.Partition { return millrace.Partition(h % Count) }
 
 // All yields every partition.

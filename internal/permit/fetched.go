@@ -16,34 +16,35 @@ import (
 	"github.com/go-jose/go-jose/v4"
 )
 
-// fetched is the keys that an issuer publishes under a URL. They are fetched when the
-// first token comes, which waits for them, and anew while others come, beside them.
-// What cannot be fetched, or is no key set, changes nothing, and is told; where nothing
-// was fetched yet nobody is known.
+// fetched is the keys that an issuer publishes at a URL. The first token waits while they
+// are fetched. Later tokens cause them to be fetched again in the background, and do not
+// wait. A fetch that fails, or gives no key set, is logged, and the keys stay as they are.
+// Before the first good fetch there are no keys, and no token is believed.
 type fetched struct {
 	url   string
 	http  http.Client
 	log   *slog.Logger
-	first sync.Once // the first fetch
+	first sync.Once // runs the first fetch
 	good  atomic.Pointer[jose.JSONWebKeySet]
-	text  string // of good. Of fetch alone, of which one goes on at a time
+	text  string // what good was parsed from. Only for fetch, which never runs twice at once
 
 	mu struct {
 		sync.Mutex
-		ended time.Time // the last fetch
-		busy  bool      // it goes on
-		fault string    // of the last one; "" if it was good
+		ended time.Time // when the last fetch ended
+		busy  bool      // a fetch is running, or the first one has not ended
+		fault string    // of the last fetch; "" if it was good
 	}
 }
 
 const (
-	keysEvery    = 5 * time.Minute
-	keysAgain    = 30 * time.Second // for a key that is not among them, or after a fault
-	keysWithin   = 5 * time.Second
-	maxKeysBytes = 1 << 20
+	keysEvery    = 5 * time.Minute  // between two fetches
+	keysAgain    = 30 * time.Second // between two fetches if a key is missing, or after a fault
+	keysWithin   = 5 * time.Second  // the timeout of a fetch
+	maxKeysBytes = 1 << 20          // of an answer
 )
 
-// keysAt returns the keys of a URL, of which none is fetched yet.
+// keysAt returns the keys of a URL, before the first fetch. The URL must be https, or http on
+// loopback.
 func keysAt(at string, log *slog.Logger) (*fetched, error) {
 	u, err := url.Parse(at)
 	if err != nil || u.Host == "" || u.User != nil || u.Scheme != "https" && (u.Scheme != "http" || !loopback(u.Hostname())) {
@@ -61,21 +62,25 @@ func loopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
+// current implements signingKeys. The first call waits for the first fetch.
 func (f *fetched) current() *jose.JSONWebKeySet {
 	f.first.Do(f.fetch)
 	f.again(keysEvery)
 	return f.good.Load()
 }
 
+// lacks implements signingKeys. It fetches the keys again, but not more often than keysAgain.
 func (f *fetched) lacks() { f.again(keysAgain) }
 
+// away implements signingKeys.
 func (f *fetched) away() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.good.Load().Keys) == 0 && f.mu.fault != ""
 }
 
-// again fetches the keys if the last time is so long ago.
+// again starts a fetch if the last one ended at least every ago, or keysAgain if it failed,
+// and none is running.
 func (f *fetched) again(every time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -89,6 +94,7 @@ func (f *fetched) again(every time.Duration) {
 	go f.fetch()
 }
 
+// fetch fetches the keys once, and notes the result.
 func (f *fetched) fetch() {
 	keys, err := f.read()
 	f.mu.Lock()
@@ -109,6 +115,7 @@ func (f *fetched) fetch() {
 	}
 }
 
+// read returns the key set at the URL.
 func (f *fetched) read() (*jose.JSONWebKeySet, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), keysWithin)
 	defer cancel()
@@ -134,7 +141,7 @@ func (f *fetched) read() (*jose.JSONWebKeySet, error) {
 	case len(text) > maxKeysBytes:
 		return nil, fmt.Errorf("it has more than %d bytes", maxKeysBytes)
 	}
-	if string(text) == f.text { // what is passed over is told once
+	if string(text) == f.text { // parseKeys would log the keys that it passes over again
 		return f.good.Load(), nil
 	}
 	keys, err := parseKeys(string(text), f.log)

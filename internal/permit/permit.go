@@ -1,6 +1,6 @@
-// Package permit says who may do what: identities by client certificates and
-// bearer tokens, the roles that they have, and one table of what each role may
-// call.
+// Package permit decides who may do what. It identifies callers by client certificates and
+// bearer tokens, gives them the roles of the configuration, and has one table of what each
+// role may call.
 package permit
 
 import (
@@ -24,31 +24,31 @@ type Role string
 // The roles.
 const (
 	Caller      Role = "caller"      // asks brokers for feeds
-	Node        Role = "node"        // an index node, which other nodes tell what is hot, and let read what differs
+	Node        Role = "node"        // an index node: tells other nodes which timelines are hot, and reads partitions from them
 	Broker      Role = "broker"      // asks index nodes
-	Partitioner Role = "partitioner" // asks nobody
+	Partitioner Role = "partitioner" // calls no other role
 	Monitor     Role = "monitor"     // reads metrics
 	Operator    Role = "operator"    // may do everything; coordinators, and people who run the cluster
 )
 
 var roles = []Role{Caller, Node, Broker, Partitioner, Monitor, Operator}
 
-// A name says by what somebody is known, so that no token speaks for a
-// certificate: these begin the names of tokens, of the subjects of signed
-// tokens, and of SPIFFE ids. All others are the common names of certificates.
+// The prefixes of names by what identifies them: a token of the file of tokens, the subject
+// of a signed token, a SPIFFE id. A name without such a prefix is the common name of a
+// certificate. So no token can take the name of a certificate.
 const (
 	tokenName   = "token:"
 	subjectName = "jwt:"
 	spiffeName  = "spiffe:"
 )
 
-// anybody stands for roles: callers without an identity, too.
+// anybody stands in the table for callers with or without an identity.
 var anybody = []Role{"anybody"}
 
-// known stands for roles: everybody who has one.
+// known stands in the table for every identity with a role.
 var known = roles
 
-// Config says who has which roles, and by what they are known.
+// Config says which identities have which roles, and how identities are shown.
 type Config struct {
 	Identities map[string][]Role `yaml:"identities,omitempty" name:"NAME" choices:"caller, node, broker, partitioner, monitor, operator" doc:"the roles of who shows a certificate with this SPIFFE id, or else this common name; token:NAME is who has the token of that name, and jwt:SUBJECT who has a signed token of that subject"`
 	Callers    map[string]Rights `yaml:"callers,omitempty" name:"NAME"`
@@ -57,7 +57,8 @@ type Config struct {
 	Probes     bool              `yaml:"probes,omitempty" doc:"true: livez, readyz and metrics of the admin port need no certificate"`
 }
 
-// On reports whether anybody has to be known.
+// On reports whether the configuration asks callers to identify themselves. If it does not,
+// everybody may do everything.
 func (c Config) On() bool {
 	return len(c.Identities) > 0 || len(c.Callers) > 0 || c.Tokens != "" || c.JWT != (JWT{})
 }
@@ -65,18 +66,20 @@ func (c Config) On() bool {
 // ByToken reports whether callers may have a token in place of a certificate.
 func (c Config) ByToken() bool { return c.Tokens != "" || c.JWT != (JWT{}) }
 
-// Policy judges calls. A nil one permits everything.
+// Policy decides which calls are permitted. A nil Policy permits everything.
 type Policy struct {
 	identities map[string][]Role
 	callers    map[string]Rights
-	tokens     *tokens
-	jwt        *verifier
-	probes     bool // whoever reaches the port may ask what machines probe
+	tokens     *tokens   // nil: there is no file of tokens
+	jwt        *verifier // nil: signed tokens are not taken
+	probes     bool      // the paths in probed need no certificate
 }
 
+// field is the configuration key of a Config.
 const field = "authorization"
 
-// Open reads the files of the configuration, and reports every fault at once.
+// Open reads the files of the configuration, and returns its policy; nil if the
+// configuration is not On. The error has all faults, joined.
 func (c Config) Open(log *slog.Logger) (*Policy, error) {
 	if !c.On() {
 		return nil, nil
@@ -126,25 +129,26 @@ func invalid(key, detail, wayOut string) error {
 	return millrace.Invalid(field+"."+key, detail, wayOut)
 }
 
-// byToken reports whether somebody may be known by a token alone.
+// byToken reports whether a caller may identify itself by a token alone.
 func (p *Policy) byToken() bool { return p.tokens != nil || p.jwt != nil }
 
-// Identity is who calls.
+// Identity is a caller, as far as it has identified itself.
 type Identity struct {
-	Name   string // empty: nobody knows
+	Name   string // empty: not known
 	Roles  []Role
-	Rights *Rights // of a caller; nil: all
+	Rights *Rights // what it may ask of feeds; nil: everything
 }
 
-// is reports whether somebody has one of some roles.
+// is reports whether the identity has one of some roles.
 func (i Identity) is(some []Role) bool {
 	return slices.ContainsFunc(i.Roles, func(r Role) bool { return slices.Contains(some, r) })
 }
 
 func (i Identity) String() string { return cmp.Or(i.Name, "somebody unknown") }
 
-// Identify tells who calls: by a bearer token if there is one, else by the
-// certificate. A token that is not known is refused, whatever the certificate.
+// Identify returns the identity of a caller: by the bearer token in the header authorization
+// if that is not empty, else by the certificate of conn. A caller without a certificate has
+// an empty name. The error refuses a token that is not known, whatever the certificate.
 func (p *Policy) Identify(conn *tls.ConnectionState, authorization string) (Identity, error) {
 	if authorization == "" {
 		return p.certified(conn), nil
@@ -160,7 +164,8 @@ func (p *Policy) Identify(conn *tls.ConnectionState, authorization string) (Iden
 	return p.named(name), nil
 }
 
-// certified is who shows a certificate, if it is anybody.
+// certified returns the identity of the certificate of a connection; without one, it has an
+// empty name.
 func (p *Policy) certified(conn *tls.ConnectionState) Identity { return p.named(shownBy(conn)) }
 
 func (p *Policy) named(name string) Identity {
@@ -173,7 +178,7 @@ func cutBearer(header string) (string, bool) {
 	return strings.TrimSpace(token), ok && strings.EqualFold(kind, "bearer")
 }
 
-// nameOf returns the name of a token.
+// nameOf returns the name that a bearer token gives: token:NAME or jwt:SUBJECT.
 func (p *Policy) nameOf(token string) (string, error) {
 	if name, ok := p.tokens.name(token); ok {
 		return tokenName + name, nil
@@ -188,11 +193,11 @@ func (p *Policy) nameOf(token string) (string, error) {
 	return "", refused("the bearer token is not known", "send one that the file of tokens has")
 }
 
-// checkTokens refuses an identity that has a token's name without token: before it,
-// which makes it a certificate's.
+// checkTokens refuses an identity that has the name of a token without the prefix token: and
+// so gives its roles to a certificate, which is probably a mistake.
 func (c Config) checkTokens(t *tokens) error {
 	if t == nil {
-		return nil // why it cannot be opened is told already
+		return nil // Open has the error already
 	}
 	var errs []error
 	for _, name := range slices.Sorted(maps.Values(t.current())) {
@@ -204,10 +209,11 @@ func (c Config) checkTokens(t *tokens) error {
 	return errors.Join(errs...)
 }
 
-// shownBy returns the name that a certificate gives: its SPIFFE id, or else its
-// common name. It has been verified. A common name that looks like one of
-// another kind is nobody's, and so is a certificate with several: which of them an
-// authority meant cannot be known (SPIFFE, X509-SVID, section 2: exactly one).
+// shownBy returns the name that a connection's verified certificate gives: its SPIFFE id, or
+// else its common name; "" if there is no certificate or it gives no name. A common name
+// with the prefix of another kind of name gives none. Nor does a certificate with several
+// SPIFFE ids or common names, since it cannot be known which one the authority meant
+// (SPIFFE, X509-SVID, section 2: exactly one).
 func shownBy(conn *tls.ConnectionState) string {
 	if conn == nil || len(conn.VerifiedChains) == 0 {
 		return ""
@@ -243,8 +249,8 @@ func shownBy(conn *tls.ConnectionState) string {
 // commonName is id-at-commonName (RFC 5280, appendix A.1).
 var commonName = asn1.ObjectIdentifier{2, 5, 4, 3}
 
-// Allow refuses an identity what its roles may not call: a method of gRPC, or a
-// path of HTTP. What the table does not have is for operators.
+// Allow returns the refusal of a call, a method of gRPC or a path of HTTP, that no role of the
+// identity permits; else nil. Calls that are not in the table are for operators.
 func (p *Policy) Allow(i Identity, call string) error {
 	if p == nil {
 		return nil
@@ -268,9 +274,9 @@ func (p *Policy) Allow(i Identity, call string) error {
 	return refused(fmt.Sprintf("%s %s, and %s is for %v", i, has, call, may), fmt.Sprintf("give it a role in %s.identities, or call with another certificate or token", field))
 }
 
-// admits is Allow, but for what machines probe: that is for whoever reaches the port where
-// the configuration says so, and by plain text, where nobody can show anything. By TLS what
-// is for anybody is for who shows something.
+// admits is Allow with two differences. The paths in probed are for everybody if the
+// configuration says so, or if the connection is plain text, where nobody can identify
+// itself. Over TLS, calls for anybody need some certificate or token.
 func (p *Policy) admits(i Identity, conn *tls.ConnectionState, call string) error {
 	if slices.Contains(probed, call) && (p.probes || conn == nil) {
 		return nil
@@ -290,12 +296,13 @@ func refused(detail, wayOut string) error {
 
 type identityKey struct{}
 
-// With returns ctx with who calls.
+// With returns ctx with the identity of the caller.
 func With(ctx context.Context, i Identity) context.Context {
 	return context.WithValue(ctx, identityKey{}, i)
 }
 
-// Who returns who calls; nobody where no policy is in force.
+// Who returns the identity of the caller in ctx. Without a policy it is the zero Identity,
+// which may ask everything.
 func Who(ctx context.Context) Identity {
 	i, _ := ctx.Value(identityKey{}).(Identity)
 	return i

@@ -8,34 +8,34 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// Right is what a caller may ask of a feed beside its pages.
+// Right is something that a caller may ask of a feed besides its pages.
 type Right string
 
 // The rights.
 const (
-	Filter  Right = "filter"  // with a filter of its own
-	Explain Right = "explain" // how an answer was made
-	Why     Right = "why"     // what became of a record
-	Model   Right = "model"   // by a model that it names
-	Recent  Right = "recent"  // of recent and home as they are built in, which show everything
+	Filter  Right = "filter"  // to add a filter of its own
+	Explain Right = "explain" // to ask how an answer was made
+	Why     Right = "why"     // to ask what became of a record
+	Model   Right = "model"   // to name the model
+	Recent  Right = "recent"  // to ask the built-in feeds recent and home, which show everything
 )
 
 var allRights = []Right{Filter, Explain, Why, Model, Recent}
 
-// Rights are what a caller may ask. A nil one may ask everything.
+// Rights is what a caller may ask. nil Rights permit everything.
 type Rights struct {
 	Feeds []string `yaml:"feeds,omitempty" default:"all" doc:"which feeds the caller may ask; callers is by the names of identities, and * is every caller that is not named"`
 	May   []Right  `yaml:"may,omitempty" choices:"filter, explain, why, model, recent" doc:"what else the caller may ask; without callers each may ask all that feeds and brokers do not forbid"`
 }
 
-// others is in place of a caller's name: every caller that is not named.
+// others stands in Config.Callers for every caller that is not named there.
 const others = "*"
 
-// may reports whether the rights have one.
+// may reports whether the rights include one.
 func (r *Rights) may(right Right) bool { return r == nil || slices.Contains(r.May, right) }
 
-// Feed refuses a feed that a caller may not ask. One that is built in needs the
-// right, or its name.
+// Feed returns the refusal of a feed that the caller may not ask, else nil. A built-in feed
+// needs the right Recent, or to be named in the caller's feeds.
 func (i Identity) Feed(name string, builtIn bool) error {
 	r := i.Rights
 	named := r != nil && slices.Contains(r.Feeds, name)
@@ -49,7 +49,8 @@ func (i Identity) Feed(name string, builtIn bool) error {
 	return &millrace.Error{Reason: millrace.ReasonForbidden, Field: "feed", Detail: fmt.Sprintf("%s may not ask feed %.100q", i, name), WayOut: wayOut}
 }
 
-// Right refuses what a field of a request asks, if the caller may not.
+// Right returns a refusal if the caller does not have a right, else nil. of is the field of
+// the request that needs it.
 func (i Identity) Right(right Right, of string) error {
 	if i.Rights.may(right) {
 		return nil
@@ -60,8 +61,8 @@ func (i Identity) Right(right Right, of string) error {
 	}
 }
 
-// checkCallers refuses rights of nobody, callers without any, and rights that
-// there are not.
+// checkCallers returns what is wrong with Callers: a name that has not the role caller, a
+// right that does not exist, and an identity with the role caller whose rights are missing.
 func (c Config) checkCallers() (errs []error) {
 	_, all := c.Callers[others]
 	for _, name := range slices.Sorted(maps.Keys(c.Callers)) {
@@ -83,7 +84,7 @@ func (c Config) checkCallers() (errs []error) {
 	return errs
 }
 
-// rights are those of an identity.
+// rights returns the rights of an identity; nil if it may ask everything.
 func (p *Policy) rights(name string, roles []Role) *Rights {
 	if len(p.callers) == 0 || slices.Contains(roles, Operator) {
 		return nil

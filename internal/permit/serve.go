@@ -19,10 +19,11 @@ import (
 	"github.com/millrace/millrace/internal/rpcerr"
 )
 
-// ServerOptions let a server of gRPC know who calls, and refuse by the headers
-// of a call alone who may not. next judges what is let in; nil: nobody does. The
-// server has work for some roles, and for operators; connections of others do not
-// stay, though they may ask for its health. Without a policy everybody may.
+// ServerOptions returns options with which a gRPC server identifies callers, and refuses a
+// call by its headers alone if the caller may not make it. Calls that are permitted go to
+// next; nil: to nothing more. The server is for the roles in work and for operators.
+// Connections of other roles are closed after a while, though they may ask for its health.
+// Without a policy everything is permitted.
 func (p *Policy) ServerOptions(next tap.ServerInHandle, work ...Role) []grpc.ServerOption {
 	work = append(slices.Clip(work), Operator)
 	return []grpc.ServerOption{grpc.Creds(handshaken{p, work}), grpc.InTapHandle(func(ctx context.Context, info *tap.Info) (context.Context, error) {
@@ -50,9 +51,9 @@ func (p *Policy) admit(ctx context.Context, info *tap.Info, work []Role) (contex
 	return ctx, nil
 }
 
-// enter returns ctx with who calls, or refuses the call, and tells the door by
-// which it came that the connection may stay, if the port has work for who calls:
-// for these roles; nil: for everybody.
+// enter returns ctx with the identity of the caller, or the refusal of the call. If the
+// caller has one of the roles in work (nil: in any case), it tells the connection's door (see
+// package door) that the connection may stay.
 func (p *Policy) enter(ctx context.Context, conn *tls.ConnectionState, authorization, call string, work []Role) (context.Context, error) {
 	through := door.From(ctx)
 	if p == nil {
@@ -82,14 +83,14 @@ func (p *Policy) enter(ctx context.Context, conn *tls.ConnectionState, authoriza
 	return With(ctx, who), nil
 }
 
-// origins tells what a browser sends because a page of another site says so: with
-// the certificate of whoever looks at the page, or from its machine.
+// origins detects requests that a browser sends because a page of another site makes it. Such
+// a request comes with the certificate of the person at the browser, and from that machine.
 var origins = http.NewCrossOriginProtection()
 
-// Handler refuses who may not, before next, and what browsers send for other
-// sites. Without a policy everybody may. A connection stays if what it asked was let in and
-// the port has work for who asks: for these roles and for operators, or, if none is given,
-// for everybody.
+// Handler returns a handler that refuses requests that are not permitted, and requests that
+// browsers send for pages of other sites, and passes all others to next. Without a policy
+// everybody is permitted. A connection may stay after a permitted request of a role in work
+// or of an operator; without work, after any permitted request.
 func (p *Policy) Handler(next http.Handler, work ...Role) http.Handler {
 	if len(work) > 0 {
 		work = append(slices.Clip(work), Operator)
@@ -103,7 +104,7 @@ func (p *Policy) Handler(next http.Handler, work ...Role) http.Handler {
 		ctx, err := p.enter(r.Context(), r.TLS, r.Header.Get("authorization"), r.URL.Path, work)
 		if err != nil {
 			var e *millrace.Error
-			if errors.As(err, &e) && e.Reason == millrace.ReasonOverloaded { // its connection is one too many
+			if errors.As(err, &e) && e.Reason == millrace.ReasonOverloaded { // the identity has too many connections
 				w.Header().Set("Connection", "close")
 			}
 			rpcerr.WriteProblem(w, err)
@@ -113,8 +114,9 @@ func (p *Policy) Handler(next http.Handler, work ...Role) http.Handler {
 	})
 }
 
-// ofAnotherSite refuses what a browser sends for a page of another site: under a
-// name that the page had lead here, or openly. Who follows a link may look.
+// ofAnotherSite returns the refusal of a request that a browser sends for a page of another
+// site, else nil. Such a request names a host that the page made resolve to this machine, or
+// its headers tell the other site. A person who follows a link to this port is not refused.
 func ofAnotherSite(r *http.Request) (door.Reason, error) {
 	if !door.From(r.Context()).Knows(r.Host) {
 		return door.Host, &millrace.Error{
@@ -124,7 +126,7 @@ func ofAnotherSite(r *http.Request) (door.Reason, error) {
 	}
 	asked := *r
 	if r.Header.Get("Sec-Fetch-Mode") != "navigate" || r.Header.Get("Sec-Fetch-Dest") != "document" {
-		asked.Method = http.MethodPost // so that looking is judged, too
+		asked.Method = http.MethodPost // so that a GET is checked as well
 	}
 	if origins.Check(&asked) != nil {
 		return door.Origin, &millrace.Error{Reason: millrace.ReasonForbidden, Field: "origin", Detail: "a browser sends this for a page of another site", WayOut: "send it by something else than a browser"}
@@ -132,11 +134,11 @@ func ofAnotherSite(r *http.Request) (door.Reason, error) {
 	return "", nil
 }
 
-// handshaken are the credentials of a server whose listener has TLS already:
-// they find it below what else wraps a connection.
+// handshaken is the gRPC credentials of a server whose listener does TLS itself. It finds the
+// TLS connection below whatever else wraps it.
 type handshaken struct {
-	policy *Policy // nil: everybody may
-	work   []Role  // that the server is for
+	policy *Policy // nil: everything is permitted
+	work   []Role  // the roles that the server is for
 }
 
 // ServerHandshake implements credentials.TransportCredentials.
@@ -157,10 +159,10 @@ func (s handshaken) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo,
 	return c, h, nil
 }
 
-// shown lets a connection in that needs no request to be known: everybody may, or
-// its certificate is of a role that the server is for. One that sends requests
-// with tokens has not sent any yet; whoever else has a certificate may ask, and
-// its connection ends like one of nobody.
+// shown tells the door, right after the handshake, that a connection may stay, if that is
+// known before its first request: everything is permitted, or its certificate has a role that
+// the server is for. If callers may send tokens, a TLS connection gets more time for its
+// first request. Any other connection may send requests as well, but is closed after a while.
 func (s handshaken) shown(h handshake) {
 	if s.policy == nil {
 		h.conn.Let("")
@@ -169,7 +171,7 @@ func (s handshaken) shown(h handshake) {
 	who := s.policy.certified(h.tls)
 	switch {
 	case who.is(s.work):
-		h.conn.Let(who.Name) // who has its share already has a moment to ask, and is told so
+		h.conn.Let(who.Name) // if the identity has too many connections, its next request is refused by enter
 	case h.tls != nil && s.policy.byToken():
 		h.conn.Speaks()
 	}
@@ -193,7 +195,7 @@ func tlsOf(c net.Conn) *tls.Conn {
 type handshake struct {
 	credentials.CommonAuthInfo
 	tls  *tls.ConnectionState // nil: plain text
-	conn *door.Conn           // nil: it came through no door
+	conn *door.Conn           // nil: the listener is no door
 }
 
 // AuthType implements credentials.AuthInfo.
@@ -204,7 +206,7 @@ func (h handshake) AuthType() string {
 	return "tls"
 }
 
-// ClientHandshake implements credentials.TransportCredentials; nobody calls it.
+// ClientHandshake implements credentials.TransportCredentials. It is never called.
 func (handshaken) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	panic("permit: credentials of a server")
 }

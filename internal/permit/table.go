@@ -2,8 +2,8 @@ package permit
 
 import "strings"
 
-// table is what is called, and who may. A path that ends in / stands for all
-// below it, too.
+// table has, by gRPC method or HTTP path, the roles that may call it. A path that ends in /
+// stands for all paths below it as well.
 var table = map[string][]Role{
 	"/millrace.feed.v1.FeedService/GetFeed": {Caller, Operator},
 	"/millrace.feed.v1.FeedService/Why":     {Caller, Operator},
@@ -50,7 +50,8 @@ var table = map[string][]Role{
 	"/debug/pprof/trace":   {Operator},
 }
 
-// probed are what the configuration can open to whoever reaches the port.
+// probed is the paths that the configuration can open to everybody: those that monitoring
+// probes.
 var probed = []string{"/livez", "/readyz", "/metrics"}
 
 // RolesFor returns who may call a method or a path; nil if the table does not have it.

@@ -24,13 +24,16 @@ import (
 	"github.com/millrace/millrace/internal/secure"
 )
 
-// parsed is what a file holds, parsed once for each of its contents. An empty
-// file holds nobody; one that does not parse, or cannot be read, changes nothing,
-// and is told.
+// parsed is the value of a file, which is parsed again when the file changes. If the file
+// then cannot be read or parsed, that is logged, and the value stays as it is. An empty file
+// gives a value that knows nobody.
 type parsed[T any] struct {
 	source *secure.Source
 	good   atomic.Pointer[T]
 }
+
+// open reads and parses a file. key is that of the configuration, below field. The error says
+// why it cannot be read or parsed now.
 
 func open[T any](file, key string, log *slog.Logger, parse func(string) (T, error)) (*parsed[T], error) {
 	if log == nil {
@@ -52,13 +55,14 @@ func open[T any](file, key string, log *slog.Logger, parse func(string) (T, erro
 	return p, err
 }
 
+// current returns the value of the file as it is now, or the last good one.
 func (p *parsed[T]) current() T {
 	p.source.Current()
 	return *p.good.Load()
 }
 
-// tokens are names by the hashes of tokens, so that a look-up takes as long
-// whatever it is asked for.
+// tokens is the names of tokens, by the tokens' hashes. So the time of a look-up tells nothing
+// about the tokens that there are.
 type tokens struct {
 	*parsed[map[[sha256.Size]byte]string]
 }
@@ -71,9 +75,11 @@ func openTokens(file string, log *slog.Logger) (*tokens, error) {
 	return &tokens{names}, nil
 }
 
-// minTokenBytes is the length below which a token can be guessed.
+// minTokenBytes is the least length of a token; a shorter one could be guessed.
 const minTokenBytes = 16
 
+// parseTokens parses a file of tokens: a name, a space and the token in each line. Empty
+// lines and lines that begin with # are skipped. Errors never quote a line.
 func parseTokens(text string) (map[[sha256.Size]byte]string, error) {
 	names := map[[sha256.Size]byte]string{}
 	for i, line := range strings.Split(text, "\n") {
@@ -87,7 +93,7 @@ func parseTokens(text string) (map[[sha256.Size]byte]string, error) {
 		case !ok || strings.Contains(token, " "):
 			return nil, fmt.Errorf("line %d is no name and token with a space between", i+1)
 		case len(token) < minTokenBytes:
-			return nil, fmt.Errorf("line %d: the token has less than %d bytes", i+1, minTokenBytes) // what stands for the name may be the token
+			return nil, fmt.Errorf("line %d: the token has less than %d bytes", i+1, minTokenBytes) // the name is not quoted: it may be the token by mistake
 		case names[hash] != "":
 			return nil, fmt.Errorf("line %d has the token of a line before", i+1)
 		default:
@@ -97,6 +103,7 @@ func parseTokens(text string) (map[[sha256.Size]byte]string, error) {
 	return names, nil
 }
 
+// name returns the name of a token; ok is false if it is not known. t may be nil.
 func (t *tokens) name(token string) (string, bool) {
 	if t == nil {
 		return "", false
@@ -112,19 +119,22 @@ type JWT struct {
 	Audience string `yaml:"audience,omitempty" doc:"whom a token must be for"`
 }
 
-// algorithms are those whose keys are not shared with the verifier.
+// algorithms is the signature algorithms that are taken: those with a public key, so that the
+// verifier cannot sign.
 var algorithms = []jose.SignatureAlgorithm{jose.RS256, jose.RS384, jose.RS512, jose.PS256, jose.PS384, jose.PS512, jose.ES256, jose.ES384, jose.ES512, jose.EdDSA}
 
-// verifier verifies tokens.
+// verifier verifies signed tokens.
 type verifier struct {
 	of   JWT
 	keys signingKeys
 }
 
-// signingKeys is public keys that may become others.
+// signingKeys is a set of public keys that may change.
 type signingKeys interface {
+	// current returns the keys as they are now, never nil.
 	current() *jose.JSONWebKeySet
-	lacks() // a key that a token names, or any that signed it
+	// lacks notes that no key could have signed a token, so that the set may be out of date.
+	lacks()
 	// away reports whether no keys could be read yet, so that nothing can be said of a token.
 	away() bool
 }
@@ -134,10 +144,13 @@ type keyFile struct {
 	*parsed[*jose.JSONWebKeySet]
 }
 
+// lacks implements signingKeys. It does nothing.
 func (keyFile) lacks() {}
 
+// away implements signingKeys. The file was read when it was opened.
 func (keyFile) away() bool { return false }
 
+// open checks the configuration, and opens its keys. Keys of a URL are fetched later.
 func (j JWT) open(log *slog.Logger) (*verifier, error) {
 	switch "" {
 	case j.JWKS:
@@ -156,10 +169,11 @@ func (j JWT) open(log *slog.Logger) (*verifier, error) {
 	return &verifier{j, keyFile{keys}}, err
 }
 
-// parseKeys takes an empty file and an empty set for the keys of nobody, and
-// refuses what has no keys because it is something else. Keys that sign no tokens
-// which are taken, as of a kind that is not known, are passed over, as RFC 7517
-// says: an issuer may have some before all who read its set know of them.
+// parseKeys parses a JSON Web Key Set. An empty text and an empty list of keys give a set
+// without keys. The error refuses a text that is no key set, a key that is malformed or
+// secret, and a set of which no key can be used. Other keys that cannot be used, such as
+// those of an unknown kind, are passed over and logged, as RFC 7517 says: an issuer may
+// publish keys that not all readers of the set know yet.
 func parseKeys(text string, log *slog.Logger) (*jose.JSONWebKeySet, error) {
 	keys := new(jose.JSONWebKeySet)
 	if text == "" {
@@ -168,7 +182,7 @@ func parseKeys(text string, log *slog.Logger) (*jose.JSONWebKeySet, error) {
 	var set struct {
 		Keys []strictjson.RawMessage `json:"keys"`
 	}
-	if err := strictjson.Unmarshal([]byte(text), &set); err != nil { // which of two lists counts nobody knows
+	if err := strictjson.Unmarshal([]byte(text), &set); err != nil { // strictjson refuses a second list "keys", by which some readers would go
 		return nil, err
 	}
 	if set.Keys == nil {
@@ -196,10 +210,11 @@ func parseKeys(text string, log *slog.Logger) (*jose.JSONWebKeySet, error) {
 	return keys, nil
 }
 
-// maxTold is how many keys that are passed over are told, and why.
+// maxTold is how many of the keys that are passed over are named, with the reason.
 const maxTold = 10
 
-// parseKey returns a key of a set, or why it is passed over.
+// parseKey parses a key of a set. over says why the key is passed over; "": it is used. The
+// error says that the key is malformed or secret.
 func parseKey(raw json.RawMessage) (k jose.JSONWebKey, over string, err error) {
 	var is struct {
 		ID     string          `json:"kid"`
@@ -248,8 +263,8 @@ func parseKey(raw json.RawMessage) (k jose.JSONWebKey, over string, err error) {
 	return k, "", err
 }
 
-// possible refuses a key by which nothing can be verified: it is no modulus or exponent
-// of RSA, or too short.
+// possible refuses an RSA key that can verify nothing, because its modulus or exponent is
+// not valid, or it is too short.
 func possible(k *rsa.PublicKey) error {
 	var digest [sha256.Size]byte
 	if err := rsa.VerifyPKCS1v15(k, crypto.SHA256, digest[:], make([]byte, k.Size())); !errors.Is(err, rsa.ErrVerification) {
@@ -258,20 +273,20 @@ func possible(k *rsa.PublicKey) error {
 	return nil
 }
 
-// maxKeyBits bounds keys of RSA, as crypto/tls does: what a larger one costs would be each
-// caller's to spend.
+// maxKeyBits bounds RSA keys, as crypto/tls does. Verification with a larger key takes long,
+// and any caller could cause it.
 const maxKeyBits = 8192
 
 // maxTokenBytes bounds a token before it is parsed.
 const maxTokenBytes = 8 << 10
 
-// maxTries bounds how many keys are tried for a token: each takes a processor's
-// time, and whoever reaches the port may send any.
+// maxTries bounds how many keys are tried for a token: each takes CPU time, and everybody
+// who reaches the port may send tokens.
 const maxTries = 16
 
-// candidates returns the keys that may have signed a token: those of the name and
-// algorithm that it says. A key without a name may be any, and so may any be that
-// of a token that names none.
+// candidates returns the keys that may have signed a token with the header of: those with the
+// key id and algorithm that it names. A key without an id fits every token, and a token
+// without a key id fits every key. The error says that there are none, or more than maxTries.
 func candidates(set *jose.JSONWebKeySet, of jose.Header) (keys []jose.JSONWebKey, err error) {
 	for _, k := range set.Keys {
 		if (of.KeyID == "" || k.KeyID == "" || k.KeyID == of.KeyID) && signs(k, jose.SignatureAlgorithm(of.Algorithm)) {
@@ -303,8 +318,9 @@ func signs(k jose.JSONWebKey, by jose.SignatureAlgorithm) bool {
 	return false
 }
 
-// name returns the subject of a token that is signed, of the issuer, for the
-// audience, and has not ended.
+// name returns the subject of a token. The error refuses a token that no key has signed, of
+// another issuer or audience, that has expired or never expires, or without a subject. If no
+// keys could be read yet, it is UNAVAILABLE instead.
 func (v *verifier) name(token string) (string, error) {
 	bad := func(err error) error {
 		return refused(fmt.Sprintf("the bearer token is not believed: %v", err), fmt.Sprintf("send one of %s for %s that has not ended", v.of.Issuer, v.of.Audience))

@@ -33,7 +33,7 @@ func Connect(err error) *connect.Error {
 	return out
 }
 
-// internal is the reason of an error that is no refusal.
+// internal is the reason on the wire of an error that is no refusal.
 const internal millrace.Reason = "INTERNAL"
 
 // Reasons returns every reason that a Problem may have, sorted.
@@ -73,8 +73,8 @@ func ProblemOf(err error) Problem {
 	}
 }
 
-// WriteProblem answers a request with err as application/problem+json. What
-// may succeed after a pause says so in Retry-After.
+// WriteProblem answers a request with err as application/problem+json. If the request may
+// succeed after a pause, the header Retry-After says so, in seconds.
 func WriteProblem(w http.ResponseWriter, err error) {
 	p := ProblemOf(err)
 	w.Header().Set("Content-Type", "application/problem+json")

@@ -20,11 +20,11 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// domain is ErrorInfo's: whose reasons these are.
+// domain is the domain of ErrorInfo, which says that the reason is one of Millrace's.
 const domain = "millrace"
 
-// kinds says what a reason is on each wire. A reason that is not here is a
-// bug on the sending side and goes out as internal.
+// kinds is the code of each reason on each wire. A reason that is not here is a bug of the
+// sender, and is sent as an internal error.
 var kinds = map[millrace.Reason]struct {
 	code codes.Code
 	http int
@@ -53,12 +53,13 @@ func Refused(err error) bool {
 	return errors.As(err, &e) && kinds[e.Reason].code == codes.InvalidArgument
 }
 
-// IsRefusal reports whether err says in words of its own what is wrong with a request, or
-// that it cannot be answered. Of others the wire has what the error says.
+// IsRefusal reports whether err is a refusal: a [millrace.Error], which is meant for the
+// caller, or an expired deadline. The text of any other error goes over the wire as it is,
+// so a server may want to replace it first.
 func IsRefusal(err error) bool { return refusalOf(err) != nil }
 
-// refusalOf returns err's refusal, or the one that a bare error stands for; nil for
-// what is nobody's refusal.
+// refusalOf returns the refusal that err is, with texts of bounded length; nil if it is
+// none. An expired deadline becomes a refusal of its own.
 func refusalOf(err error) *millrace.Error {
 	var e *millrace.Error
 	switch {
@@ -70,11 +71,11 @@ func refusalOf(err error) *millrace.Error {
 	return nil
 }
 
-// maxText bounds what a refusal says of what somebody sent.
+// maxText bounds each text of a refusal, in bytes, since it may quote what the caller sent.
 const maxText = 1 << 10
 
-// short returns a refusal with texts of at most maxText bytes: it may quote
-// names of millions.
+// short returns a refusal with texts of at most maxText bytes, and "..." behind one that
+// was cut.
 func short(e *millrace.Error) *millrace.Error {
 	if len(e.Field) <= maxText && len(e.Detail) <= maxText && len(e.WayOut) <= maxText {
 		return e
@@ -90,9 +91,10 @@ func short(e *millrace.Error) *millrace.Error {
 	return &less
 }
 
-// Status returns err as a gRPC status error for a server to return. A
-// [millrace.Error] keeps its reason, field and way out as google.rpc details;
-// anything else but a cancelled context becomes internal.
+// Status returns err as a gRPC status error for a server to return; nil for nil. A
+// [millrace.Error] keeps its reason, field and way out as google.rpc details. An expired
+// deadline and a cancelled context have their own codes, and an error that is a status
+// already is returned as it is. Anything else becomes an internal error.
 func Status(err error) error {
 	if err == nil {
 		return nil
@@ -116,8 +118,8 @@ func Status(err error) error {
 	return s.Err()
 }
 
-// pauses says which refusals may end by themselves, and after how long a
-// caller should try again that the error itself does not tell.
+// pauses has the reasons that may pass by themselves, and after how long a caller should
+// try again if the error itself does not say.
 var pauses = map[millrace.Reason]time.Duration{
 	millrace.ReasonOverloaded:  time.Second,
 	millrace.ReasonQuota:       time.Second,
@@ -125,8 +127,8 @@ var pauses = map[millrace.Reason]time.Duration{
 	millrace.ReasonCoverage:    200 * time.Millisecond,
 }
 
-// RetryAfter returns the pause after which the server says that what a gRPC
-// call returned may be tried again; false when it says nothing of the kind.
+// RetryAfter returns after which pause a gRPC call may be tried again, by the error that it
+// returned. It returns false if the server did not say.
 func RetryAfter(err error) (time.Duration, bool) {
 	s, ok := status.FromError(err)
 	if err == nil || !ok {
@@ -151,7 +153,8 @@ func code(r millrace.Reason) codes.Code {
 	return codes.Internal
 }
 
-// details returns e as google.rpc details.
+// details returns e as google.rpc details: ErrorInfo, BadRequest if there is a field, and
+// RetryInfo if there is a pause.
 func details(e *millrace.Error) (all []protoadapt.MessageV1) {
 	info := &errdetails.ErrorInfo{Reason: string(e.Reason), Domain: domain, Metadata: map[string]string{"detail": e.Detail}}
 	if e.WayOut != "" {
@@ -168,11 +171,12 @@ func details(e *millrace.Error) (all []protoadapt.MessageV1) {
 	return all
 }
 
+// pauseOf returns after how long a caller should try again; 0 if that does not help.
 func pauseOf(e *millrace.Error) time.Duration { return cmp.Or(e.RetryAfter, pauses[e.Reason]) }
 
-// FromStatus turns what a gRPC call returned into a [millrace.Error]: the one
-// the server sent, or the one that the bare code stands for. Errors that are
-// neither come back unchanged.
+// FromStatus turns the error of a gRPC call into the [millrace.Error] that the server sent,
+// or into one for the codes DeadlineExceeded and Unavailable. The code Canceled becomes
+// context.Canceled. Any other error is returned unchanged.
 func FromStatus(err error) error {
 	s, ok := status.FromError(err)
 	if err == nil || !ok {
@@ -192,7 +196,7 @@ func FromStatus(err error) error {
 	return err
 }
 
-// fromDetails returns the error that details tell; nil if they are not ours.
+// fromDetails returns the error that details describe; nil if they are not of Millrace.
 func fromDetails(all []any) *millrace.Error {
 	for _, d := range all {
 		info, ok := d.(*errdetails.ErrorInfo)

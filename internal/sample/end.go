@@ -6,7 +6,7 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// End is the time of the last record: what a demo takes for now.
+// End returns the time of the last record, which demos take for the present time.
 func End() millrace.Time {
 	var last []byte
 	for line := range Records() {

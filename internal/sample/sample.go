@@ -1,7 +1,6 @@
 // Package sample is the bundled network: a few thousand posts, comments and
 // likes of 222 made-up members over ten months, who follows whom, and names to
-// print. data/README.md says where it is from. It also opens larger data sets
-// that tests use where somebody has put them.
+// print. data/README.md says where it is from.
 package sample
 
 import (
@@ -27,8 +26,8 @@ func Records() iter.Seq[[]byte] { return lines(unpack("activity")) }
 // Members returns every member, member:1 first.
 func Members() []millrace.Entity { return follows().members }
 
-// Follows returns whom a member follows, in order of number, or nothing for
-// who is no member. The caller must not change it.
+// Follows returns whom a member follows, in order of their numbers; nil for an entity that is
+// not a member. The caller must not change it.
 func Follows(member millrace.Entity) []millrace.Entity { return follows().of[member] }
 
 // Name returns what to print for a member or forum, and the entity itself when
@@ -72,8 +71,8 @@ var names = sync.OnceValue(func() map[millrace.Entity]string {
 	return all
 })
 
-// unpack returns an embedded file. What is embedded was checked by the tests
-// of this package, so that a fault is a broken build.
+// unpack returns the contents of an embedded file. It panics if they are damaged: the tests
+// of this package check them, so only a broken build can have such a file.
 func unpack(name string) []byte {
 	packed, err := data.ReadFile("data/" + name + ".ndjson.zst")
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package search searches texts that nobody is to be trusted with, as filters and
-// models do.
+// Package search searches texts of untrusted origin, in time that nobody can blow up by
+// the choice of the texts. Filters and models use it.
 package search
 
 import (
@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// Contains is strings.Contains in a time that grows with the length of s alone.
-// That of the library multiplies it by the length of part where both are made for
-// it: one text may be a record's and the other its reader's, and neither is to be
-// trusted.
+// Contains reports whether part is within s, as strings.Contains does, in time that grows
+// with the length of s alone. With texts that are made for it, strings.Contains takes
+// that time multiplied by the length of part. s may be a record's text and part a
+// viewer's; neither can be trusted.
 func Contains(s, part string) bool {
 	if len(part) <= searchedWhole {
 		return strings.Contains(s, part)
@@ -30,12 +30,17 @@ func Contains(s, part string) bool {
 }
 
 const (
-	searchedWhole = 63 // bytes, which take little time to compare, however often
-	falseStarts   = 16 // of a text that is met more often it is compared no more
+	// searchedWhole is the longest part, in bytes, that is searched by the standard
+	// library: it takes little time to compare, however often.
+	searchedWhole = 63
+	// falseStarts is how often the first searchedWhole bytes of a longer part may be
+	// found without the rest. Then Contains goes on by rolling.
+	falseStarts = 16
 )
 
-// rolling compares hashes first, by a base that nobody knows: nobody can make texts
-// that have the hash and not the bytes.
+// rolling is Contains by a rolling hash (Rabin-Karp). It compares the bytes only where
+// the hashes are equal. The hash's base is random and secret, so nobody can make texts
+// that have equal hashes and other bytes.
 func rolling(s, part string) bool {
 	n := len(part)
 	if len(s) < n {
@@ -47,7 +52,7 @@ func rolling(s, part string) bool {
 		at = reduce(multiply(at, hashBase) + uint64(s[i]))
 		power = multiply(power, hashBase)
 	}
-	var out [256]uint64 // what a byte adds when it goes
+	var out [256]uint64 // what to add to the hash when a byte leaves the window
 	for c := range out {
 		out[c] = hashModulus - multiply(power, uint64(c))
 	}
@@ -64,9 +69,10 @@ func rolling(s, part string) bool {
 
 const hashModulus = 1<<61 - 1 // a prime
 
+// hashBase is drawn at random for each process.
 var hashBase = 256 + rand.Uint64N(hashModulus-256)
 
-// reduce returns x modulo the modulus, of x below twice that.
+// reduce returns x modulo hashModulus, for x below twice hashModulus.
 func reduce(x uint64) uint64 {
 	if x >= hashModulus {
 		x -= hashModulus
@@ -74,7 +80,7 @@ func reduce(x uint64) uint64 {
 	return x
 }
 
-// multiply returns the product modulo the modulus, of numbers below it.
+// multiply returns the product of x and y modulo hashModulus; both are below it.
 func multiply(x, y uint64) uint64 {
 	hi, lo := bits.Mul64(x, y)
 	return reduce(lo&hashModulus + (hi<<3 | lo>>61))

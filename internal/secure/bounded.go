@@ -2,15 +2,16 @@ package secure
 
 import "io"
 
-// Bounded is a body of which most bytes are read; then reading fails. Who answers may be
-// anybody, and what keeps an answer keeps all that comes.
+// Bounded returns body with a limit: if it has more than most bytes, reading fails with
+// long. It is for an answer that is kept in memory: the server may be anybody, and its
+// answer without an end.
 func Bounded(body io.ReadCloser, most int, long error) io.ReadCloser {
 	return &bounded{body, most, long}
 }
 
 type bounded struct {
 	io.ReadCloser
-	left int
+	left int // how many bytes may still be read; below 0: there were more
 	long error
 }
 

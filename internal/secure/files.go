@@ -20,32 +20,33 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// Files is the certificates, keys and authorities that a [TLS] names. Every
-// handshake looks whether a file has changed.
+// Files holds the certificate, the key and the authorities that a [TLS] names. They are
+// read again if a file has changed, which every handshake looks at.
 type Files struct {
 	tls   TLS
 	field string
 	log   *slog.Logger
 
-	serves atomic.Bool // the certificate is shown to callers
+	serves atomic.Bool // the certificate is for a server: Server was called
 
 	mu struct {
 		sync.Mutex
-		stamps []os.FileInfo // of the files, before they were last read
-		good   *material
-		fault  error // of the last reading, or of what is shown all the same; nil if it is good
+		stamps []os.FileInfo // of the files, taken before they were last read with success
+		good   *material     // what they held then
+		fault  error         // of the last reading, or of good, which is used all the same; nil: there is none
 	}
 }
 
 // material is what the files held at one time.
 type material struct {
-	pool *x509.CertPool // nil: the machine's
-	pair *tls.Certificate
+	pool *x509.CertPool   // the authorities; nil: those that the machine trusts
+	pair *tls.Certificate // the certificate with its key; nil: there is none
 }
 
-// Open reads the files. field is the key of the configuration that names them.
-// A nil log is slog.Default(). A certificate that the other side would refuse for its time
-// is a fault ([Faults]) and no error: its time may come, or another may take its place.
+// Open reads the files. field is the key of the configuration that names them. A nil log
+// is slog.Default(). A certificate that has ended or has not begun is a fault ([Faults])
+// and no error, unless [Check] is running: its time may come, or another may take its
+// place.
 func Open(t TLS, field string, log *slog.Logger) (*Files, error) {
 	if err := t.validate(field); err != nil {
 		return nil, err
@@ -56,7 +57,7 @@ func Open(t TLS, field string, log *slog.Logger) (*Files, error) {
 	f := &Files{tls: t, field: field, log: log}
 	var err, gone error
 	f.mu.stamps, gone = stampsOf(f.names())
-	if f.mu.good, err = t.read(field); err != nil { // it says more than what is gone
+	if f.mu.good, err = t.read(field); err != nil { // this error says more than gone does
 		return nil, err
 	}
 	switch f.mu.fault = f.unfit(f.mu.good); {
@@ -70,17 +71,18 @@ func Open(t TLS, field string, log *slog.Logger) (*Files, error) {
 	return f, gone
 }
 
-// checking is whether Open refuses what is of no use now.
+// checking says that Check is running.
 var checking atomic.Bool
 
-// Check has do look at files as a check of a configuration does: Open refuses a
-// certificate that the other side would refuse now.
+// Check calls do, for a check of a configuration: meanwhile Open refuses a certificate
+// that the other side would refuse now.
 func Check(do func()) {
 	checking.Store(true)
 	defer checking.Store(false)
 	do()
 }
 
+// names returns the files that are to be read.
 func (f *Files) names() (names []string) {
 	for _, name := range []string{f.tls.CA, f.tls.Cert, f.tls.Key} {
 		if name != "" && name != SystemCA {
@@ -125,7 +127,7 @@ func (t TLS) read(field string) (*material, error) {
 			pair, err := tls.X509KeyPair(cert, key)
 			if err != nil {
 				wrong("cert", fmt.Errorf("%s with %s: %w", t.Cert, t.Key, err))
-			} else if _, err := certificates(cert); err != nil { // of a chain only the first was looked at
+			} else if _, err := certificates(cert); err != nil { // X509KeyPair parses only the first of a chain
 				wrong("cert", fmt.Errorf("%s: %w", t.Cert, err))
 			}
 			m.pair = &pair
@@ -134,8 +136,8 @@ func (t TLS) read(field string) (*material, error) {
 	return m, errors.Join(errs...)
 }
 
-// certificates returns all certificates of a PEM file, and refuses one of which
-// some part is none: it may be half-written.
+// certificates returns all certificates of a PEM file. It refuses a file with a block
+// that is cut or malformed: the file may be half-written.
 func certificates(text []byte) (all []*x509.Certificate, err error) {
 	blocks, rest := 0, text
 	for {
@@ -153,7 +155,7 @@ func certificates(text []byte) (all []*x509.Certificate, err error) {
 		all = append(all, c)
 	}
 	switch {
-	case bytes.Count(text, []byte("-----BEGIN")) != blocks || bytes.Contains(rest, []byte("-----")): // Decode passes over what is cut
+	case bytes.Count(text, []byte("-----BEGIN")) != blocks || bytes.Contains(rest, []byte("-----")): // pem.Decode skips a block that is cut
 		return nil, fmt.Errorf("it is cut, or malformed: %d blocks of it are whole", blocks)
 	case len(all) == 0:
 		return nil, errors.New("it holds no certificate")
@@ -161,13 +163,15 @@ func certificates(text []byte) (all []*x509.Certificate, err error) {
 	return all, nil
 }
 
-// authority reports whether a certificate can have signed one that is shown:
-// another, or itself. Those of version 1 do not say.
+// authority reports whether a certificate can be the one of an authority, or has signed
+// itself. Certificates before version 3 do not say whether they are an authority's, and
+// count as one.
 func authority(c *x509.Certificate) bool {
 	return c.IsCA || c.Version < 3 || bytes.Equal(c.RawIssuer, c.RawSubject)
 }
 
-// current returns what the files hold, or held when they were last good.
+// current returns what the files hold now, or, if that cannot be used, what they held
+// when it last could.
 func (f *Files) current() *material {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -198,7 +202,8 @@ func (f *Files) current() *material {
 	return next
 }
 
-// unfit says why the other side would refuse the certificate, if there is one.
+// unfit returns why the other side would refuse the certificate now; nil if it would not,
+// or if there is none.
 func (f *Files) unfit(m *material) error {
 	if m.pair == nil {
 		return nil
@@ -218,7 +223,7 @@ func (f *Files) unfit(m *material) error {
 	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: f.field + ".cert", Detail: fmt.Sprintf("%s: the other side would refuse it: %s", f.tls.Cert, why), WayOut: "put one there that is valid now"}
 }
 
-// look implements watched.
+// look implements watched; see there.
 func (f *Files) look() (field, fault string) {
 	f.current()
 	f.mu.Lock()
@@ -226,7 +231,7 @@ func (f *Files) look() (field, fault string) {
 	return f.field, textOf(f.mu.fault)
 }
 
-// stampsOf returns by what a change of files is seen.
+// stampsOf returns what os.Stat says of files: by that a change is noticed.
 func stampsOf(names []string) ([]os.FileInfo, error) {
 	stamps := make([]os.FileInfo, len(names))
 	var err error
@@ -238,6 +243,7 @@ func stampsOf(names []string) ([]os.FileInfo, error) {
 	return stamps, nil
 }
 
+// same reports whether two stamps of the same names are of the same files, unchanged.
 func same(a, b []os.FileInfo) bool {
 	for i := range a {
 		if !os.SameFile(a[i], b[i]) || a[i].Size() != b[i].Size() || !a[i].ModTime().Equal(b[i].ModTime()) {
@@ -247,21 +253,23 @@ func same(a, b []os.FileInfo) bool {
 	return true
 }
 
-// Client returns how to call the other side, for one handshake: a later one
-// asks again.
+// Client returns the configuration for one handshake as a client. Call it again for the
+// next, since the files may change.
 func (f *Files) Client() *tls.Config {
 	m := f.current()
 	c := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: m.pool, ServerName: f.tls.ServerName}
 	if m.pair != nil {
-		// It is shown whatever authorities the other side names: of one that it
-		// does not take it says so, of none only that it wants one.
+		// The certificate is shown whatever authorities the other side names. If
+		// it does not accept it, it says so; without one it would only say that
+		// it wants one.
 		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return m.pair, nil }
 	}
 	return c
 }
 
-// Server returns how to serve callers that show a certificate of the CA, which
-// auth may let them leave out.
+// Server returns the configuration of a server. It reads the files again when they
+// change. auth says whether callers must show a certificate, which must be of the CA. It
+// fails if there is no certificate, or if the CA is [SystemCA].
 func (f *Files) Server(auth tls.ClientAuthType) (*tls.Config, error) {
 	if f.tls.Cert == "" || f.tls.CA == SystemCA {
 		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: f.field, Detail: "a port needs a certificate, its key, and the CA of its callers", WayOut: "name cert, key and ca, PEM files each"}
@@ -283,14 +291,14 @@ func (f *Files) Server(auth tls.ClientAuthType) (*tls.Config, error) {
 // dialTimeout bounds one try to connect, the handshake included.
 const dialTimeout = 10 * time.Second
 
-// Dial connects to an address, host:port, and shakes hands.
+// Dial connects to an address, host:port, by TLS, with the handshake done.
 func (f *Files) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	return (&tls.Dialer{Config: f.Client()}).DialContext(ctx, network, addr)
 }
 
-// Dial connects to an address by plain text, if that is allowed.
+// Dial connects to an address, host:port, in plain text, if Check allows that.
 func (p Plain) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	if err := p.Check(addr); err != nil {
 		return nil, err
@@ -298,8 +306,8 @@ func (p Plain) Dial(ctx context.Context, network, addr string) (net.Conn, error)
 	return (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, network, addr)
 }
 
-// refusals are what handshakes fail with, as far as somebody can mend it. gRPC
-// and other libraries hand on the text of an error alone.
+// refusals are errors of handshakes that somebody can mend, and how. They are known by
+// their text, since gRPC and other libraries pass on nothing else of an error.
 var refusals = []struct{ text, wayOut string }{
 	{"certificate signed by unknown authority", "name the authority that signed the other side's certificate: ca"},
 	{"certificate is valid for ", "ask by a name that is in the other side's certificate, or say which it has: server_name"},
@@ -310,8 +318,8 @@ var refusals = []struct{ text, wayOut string }{
 	{"remote error: tls: ", "show a certificate that the other side accepts: cert and key"},
 }
 
-// Refused tells what to do about a handshake that failed, or "" where err is of
-// something else.
+// Refused returns what to do about an error of a TLS handshake; "" if err is of something
+// else, or nil.
 func Refused(err error) (wayOut string) {
 	if err == nil {
 		return ""

@@ -37,7 +37,8 @@ type Login struct {
 // On reports whether a login is configured.
 func (l Login) On() bool { return l != Login{} }
 
-// Open reads the password. field is the key of the configuration that has l.
+// Open returns the password. field is the key of the configuration that has l. A nil log is
+// slog.Default().
 func (l Login) Open(field string, log *slog.Logger) (*Source, error) {
 	invalid := func(key, detail, wayOut string) error {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: field + "." + key, Detail: detail, WayOut: wayOut}
@@ -64,22 +65,23 @@ type Source struct {
 	check func(text string) error // nil: any but an empty one is good
 
 	mu    sync.Mutex
-	stamp []os.FileInfo
-	good  string
-	fault string // of the last reading; "" if it was good
-	bad   string // what check last found at fault
-	wrong error  // what it found
+	stamp []os.FileInfo // of the file, taken before it was last read with success
+	good  string        // what it held then
+	fault string        // of the last reading; "" if it was good
+	bad   string        // the text that check refused last
+	wrong error         // why
 }
 
 const (
-	// maxSecretBytes bounds a file of a secret: a token may be some kilobytes.
+	// maxSecretBytes bounds a file with one secret: a token may be some kilobytes.
 	maxSecretBytes = 64 << 10
-	// maxTextBytes bounds one of many: a thousand callers' tokens are some 64 KiB.
+	// maxTextBytes bounds a file with many: a thousand callers' tokens are some 64 KiB.
 	maxTextBytes = 1 << 20
 )
 
-// OpenSource reads the secret in a file. Space around it, and a byte order mark
-// before it, do not count. field is the key of the configuration that names the file.
+// OpenSource reads the secret in a file, at most 64 KiB. Space around it, and a byte
+// order mark before it, do not count. field is the key of the configuration that names
+// the file. A nil log is slog.Default().
 func OpenSource(file, field string, log *slog.Logger) (*Source, error) {
 	if log == nil {
 		log = slog.Default()
@@ -87,8 +89,8 @@ func OpenSource(file, field string, log *slog.Logger) (*Source, error) {
 	return (&Source{file: file, field: field, log: log}).open("name a file that this process can read, with the secret alone in it")
 }
 
-// OpenText is OpenSource of a file whose text is good if check says so; it may be
-// empty, and has 1 MiB at most.
+// OpenText is like OpenSource, for a file whose text is good if check returns nil. The
+// text may be empty, and has at most 1 MiB.
 func OpenText(file, field string, log *slog.Logger, check func(text string) error) (*Source, error) {
 	return (&Source{file: file, field: field, log: log, check: check}).open("name a file that this process can read, and mend it")
 }
@@ -101,7 +103,8 @@ func (s *Source) open(wayOut string) (*Source, error) {
 	return s, nil
 }
 
-// read reads the file, if it has changed.
+// read reads the file, if it has changed or was at fault. After an error good stays as it
+// was. The caller holds mu, but in open.
 func (s *Source) read() error {
 	stamp, err := stampsOf([]string{s.file})
 	if err != nil {
@@ -121,7 +124,7 @@ func (s *Source) read() error {
 	if err != nil {
 		return err
 	}
-	secret := strings.TrimSpace(strings.TrimPrefix(string(text), "\ufeff")) // some editors begin a file with it
+	secret := strings.TrimSpace(strings.TrimPrefix(string(text), "\ufeff")) // some editors write this byte order mark
 	switch {
 	case s.check == nil && secret == "":
 		return fmt.Errorf("%s is empty", s.file)
@@ -139,7 +142,8 @@ func (s *Source) read() error {
 	return nil
 }
 
-// Current returns the secret, as it last was good.
+// Current returns the secret that the file holds now, or, if that cannot be used, the
+// last good one.
 func (s *Source) Current() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,7 +158,7 @@ func (s *Source) Current() string {
 	return s.good
 }
 
-// look implements watched.
+// look implements watched; see there.
 func (s *Source) look() (field, fault string) {
 	s.Current()
 	s.mu.Lock()

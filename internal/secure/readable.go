@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// readFile reads a regular file. What else has its name could have the reader wait
-// for ever, as a pipe does that nobody writes to, and with it every handshake.
+// readFile reads a regular file, and refuses anything else. A pipe that nobody writes to,
+// for example, would have the reader wait for ever, and with it every handshake.
 func readFile(name string) ([]byte, error) {
 	regular := func(info os.FileInfo) error {
 		if !info.Mode().IsRegular() {
@@ -18,12 +18,12 @@ func readFile(name string) ([]byte, error) {
 		}
 		return nil
 	}
-	if info, err := os.Stat(name); err == nil { // to open some devices does something
+	if info, err := os.Stat(name); err == nil { // before it is opened: opening some devices has an effect
 		if err := regular(info); err != nil {
 			return nil, err
 		}
 	}
-	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe may have come since
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // not blocking: it may have been replaced by a pipe since
 	if err != nil {
 		return nil, err
 	}
@@ -38,9 +38,9 @@ func readFile(name string) ([]byte, error) {
 	return text, errors.Join(err, f.Close())
 }
 
-// ReadableByAll reports whether every user of the machine can read a file: its mode lets
-// them, and so do those of all directories above it. It is false where that cannot be found
-// out.
+// ReadableByAll reports whether every user of the machine can read a file: its mode
+// allows that, and so do the modes of all directories above it. It is false if that
+// cannot be found out.
 func ReadableByAll(file string) bool {
 	file, err := filepath.Abs(file)
 	if err == nil {

@@ -1,7 +1,8 @@
-// Package secure is how a connection is protected: TLS by files, passwords and
-// tokens by files, and plain text on loopback alone. Files are read again when
-// they change; a file that cannot be read, or is half-written, changes nothing,
-// and the log says so.
+// Package secure protects connections: by TLS with certificates from files, and by
+// passwords and tokens from files. It allows plain text only on loopback, unless the
+// configuration says otherwise. Files are read again when they change. If a file then
+// cannot be read or is half-written, what it held before stays in use, and the log says
+// so.
 package secure
 
 import (
@@ -17,21 +18,21 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// watched is what is in files, read again when they change.
+// watched is something that is read from files, and read again when they change.
 type watched interface {
 	// look reads them again if they have changed, and returns the key of the
 	// configuration that names them and what is wrong with them: "" if nothing is.
 	look() (field, fault string)
 }
 
-// opened is what the process has open, as long as something uses it. A nil result
-// is no more used.
+// opened has everything that the process has opened. It refers to each weakly: a function
+// returns nil once nothing else uses it.
 var opened struct {
 	sync.Mutex
 	all []func() watched
 }
 
-// watch has [Faults] look at x, too.
+// watch adds x to opened, so that Faults and Lives look at it.
 func watch[T any, P interface {
 	*T
 	watched
@@ -47,7 +48,7 @@ func watch[T any, P interface {
 	})
 }
 
-// inUse is what the process has open that something uses.
+// inUse returns what the process has opened and still uses, and drops the rest from opened.
 func inUse() (all []watched) {
 	opened.Lock()
 	defer opened.Unlock()
@@ -61,11 +62,12 @@ func inUse() (all []watched) {
 	return all
 }
 
-// Life is from when until when a certificate is valid.
+// Life is the time in which a certificate is valid.
 type Life struct{ Begins, Ends time.Time }
 
-// Lives returns the lives of the certificates that the process shows, by the keys of
-// the configuration that name them: of several of one key, of that which ends first.
+// Lives returns the lives of the certificates that the process uses, by the keys of the
+// configuration that name them. Of several certificates with one key, it is that of the
+// one that ends first.
 func Lives() map[string]Life {
 	lives := map[string]Life{}
 	for _, x := range inUse() {
@@ -84,9 +86,10 @@ func Lives() map[string]Life {
 	return lives
 }
 
-// Faults returns what is wrong with files that have changed and cannot be used,
-// so that what they held before stays: by the keys of the configuration that name
-// them. It looks at all of them, whether anybody shakes hands by them or not.
+// Faults returns what is wrong with the files in use, by the keys of the configuration
+// that name them: a file has changed and cannot be used, so that what it held before
+// stays, or the other side would refuse a certificate now. It looks at all files, also
+// those that no handshake has used lately.
 func Faults() map[string]string {
 	faults := map[string]string{}
 	for _, x := range inUse() {
@@ -102,7 +105,7 @@ func Faults() map[string]string {
 	return faults
 }
 
-// textOf is the text of an error, "" of none.
+// textOf returns the text of an error; "" for nil.
 func textOf(err error) string {
 	if err == nil {
 		return ""
@@ -110,8 +113,8 @@ func textOf(err error) string {
 	return err.Error()
 }
 
-// SystemCA stands for the authorities that the machine trusts, where a CA file
-// is expected.
+// SystemCA, in place of the name of a CA file, stands for the authorities that the
+// machine trusts.
 const SystemCA = "system"
 
 // TLS names the PEM files of a connection. Its zero value is no TLS.
@@ -125,8 +128,8 @@ type TLS struct {
 // On reports whether there is TLS.
 func (t TLS) On() bool { return t != TLS{} }
 
-// validate refuses files that are of no use without others. field is the key
-// of the configuration that has t.
+// validate refuses a file that is of no use without another that is missing, such as a
+// key without a certificate. field is the key of the configuration that has t.
 func (t TLS) validate(field string) error {
 	invalid := func(key, detail, wayOut string) error {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: field + "." + key, Detail: detail, WayOut: wayOut}
@@ -143,14 +146,14 @@ func (t TLS) validate(field string) error {
 	return nil
 }
 
-// Plain is what a configuration calls a connection, and how it may be plain text.
+// Plain says whether a connection may be in plain text.
 type Plain struct {
 	Field    string // the key of the configuration that has tls and insecure
 	Insecure bool   // plain text is allowed everywhere
 }
 
-// Check refuses plain text to or on an address beyond loopback, host:port or a
-// URL's host.
+// Check refuses plain text to or on an address, host:port, that is not on loopback,
+// unless Insecure is set.
 func (p Plain) Check(addr string) error {
 	if p.Insecure {
 		return nil

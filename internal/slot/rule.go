@@ -23,37 +23,40 @@ type Arm struct {
 	Weight  int    `json:"weight"`
 }
 
-// Rule is what a caller needs to tell the variant of a unit by itself: an
-// experiment as it is dealt now. Whom its targeting takes is for the caller to judge.
+// Rule is what a caller needs to work out by itself which variant of an experiment a unit
+// has at the moment. The caller must judge by itself whether the targeting takes a viewer.
+// See the package's comment for layers, slots and draws.
 type Rule struct {
 	Experiment string            `json:"experiment"`
-	Feeds      []string          `json:"feeds"`            // that it is on
+	Feeds      []string          `json:"feeds"`            // on which it runs
 	Salt       string            `json:"salt"`             // of the layer
 	Unit       string            `json:"unit"`             // viewer, attribute NAME or entity
-	Slots      []Range           `json:"slots"`            // in use, ascending
+	Slots      []Range           `json:"slots"`            // those of the experiment, ascending
 	Arms       []Arm             `json:"arms"`             // in the order of their names, by bytes
 	Forced     map[string]string `json:"forced,omitempty"` // variants of named viewers or entities, not dealt by chance
-	// Elsewhere are, by feed, those who have another experiment of the layer there, and
-	// so no variant of this one: the other names them, or this one is a draft that names
-	// who is in the other by their slot.
+	// Elsewhere are, by feed, the viewers or entities that are in another experiment of the
+	// layer there, and so have no variant of this one. Either the other experiment names
+	// them, or this one is a draft (an interleaving of several models' rankings) that names
+	// them, and their slot is the other's.
 	Elsewhere map[string][]string `json:"elsewhere,omitempty"`
-	// Taken are, by feed, the slots that other experiments of the layer use, where this one
-	// is a draft in a layer of an attribute: whom it names stays with them.
+	// Taken are, by feed, the slots of other experiments of the layer. They are given only
+	// if this experiment is a draft in a layer of an attribute: then those whom it names
+	// stay in the experiment that has their slot.
 	Taken map[string][]Range `json:"taken,omitempty"`
-	// Targeting is the condition, in CEL, on whoever is dealt a variant by the slot; not on
-	// those whom the experiment names. Empty: there is none.
+	// Targeting is a condition, in CEL, for those who get a variant by their slot. It does
+	// not apply to those whom the experiment names. Empty: there is none.
 	Targeting string `json:"targeting,omitempty"`
 }
 
-// Whom says who is asked about.
+// Whom is a viewer or an entity whose variant is asked for.
 type Whom struct {
-	ID      string // of the viewer, or the entity
-	Unit    string // what falls into a slot: the same, or in a layer of an attribute [UnitOf] its value
+	ID      string // of the viewer or the entity
+	Unit    string // what falls into a slot: the ID; in a layer of an attribute, [UnitOf] its value
 	Outside bool   // the targeting does not take them
 }
 
-// ReadRule reads a rule in JSON and refuses one that deals otherwise than a
-// broker would. The error is a millrace.Error that names the field.
+// ReadRule reads a rule in JSON. It refuses one that no broker gives: its slots, arms or
+// feeds are impossible. The error is a millrace.Error that names the field.
 func ReadRule(src []byte) (Rule, error) {
 	var r Rule
 	if err := json.Unmarshal(src, &r); err != nil {
@@ -87,12 +90,12 @@ func (r *Rule) check() error {
 	return nil
 }
 
-// MaxUnitBytes is how long a unit is at most.
+// MaxUnitBytes is how many bytes a unit may have.
 const MaxUnitBytes = 512
 
-// UnitOf returns the unit that the value of an attribute is, as JSON has it: a text, a
-// boolean, or a number that is whole and within ±2^53; "" for anything else, which is
-// in no layer.
+// UnitOf returns the unit of an attribute's value, as JSON decodes it: of a text, a
+// boolean, or a number that is whole and within ±2^53. It returns "" for any other value,
+// which has no slot.
 func UnitOf(value any) string {
 	switch x := value.(type) {
 	case string:
@@ -109,8 +112,8 @@ func UnitOf(value any) string {
 	return ""
 }
 
-// Assign is [Rule.AssignTo] a unit that the targeting takes, and in a layer of an
-// attribute to a viewer whom no experiment names.
+// Assign is [Rule.AssignTo] for a unit that the targeting takes. In a layer of an attribute,
+// it is for a viewer whom no experiment names.
 func (r *Rule) Assign(feed, unit string) (variant string, ok bool) {
 	if r.byAttribute() {
 		return r.AssignTo(feed, Whom{Unit: unit})
@@ -118,11 +121,12 @@ func (r *Rule) Assign(feed, unit string) (variant string, ok bool) {
 	return r.AssignTo(feed, Whom{ID: unit, Unit: unit})
 }
 
+// byAttribute reports whether the units of the layer are values of an attribute.
 func (r *Rule) byAttribute() bool { return r.Unit != "viewer" && r.Unit != "entity" }
 
-// AssignTo returns the variant that somebody has on a feed, and whether they have one,
-// as a broker deals it. Without an id nobody is named; without a unit, or with one that
-// is longer than MaxUnitBytes, nobody has a slot.
+// AssignTo returns the variant that a broker gives somebody on a feed, and whether they have
+// one. Without an ID, they are taken to be named by no experiment. Without a unit, or with
+// one of more than MaxUnitBytes, they have no slot.
 func (r *Rule) AssignTo(feed string, who Whom) (variant string, ok bool) {
 	if !slices.Contains(r.Feeds, feed) {
 		return "", false
@@ -145,7 +149,7 @@ func (r *Rule) AssignTo(feed string, who Whom) (variant string, ok bool) {
 	return r.Arms[ArmOf(r.Arms, Draw(r.Salt, r.Experiment, who.Unit))].Variant, true
 }
 
-// In reports whether a slot is in one of ranges that ascend.
+// In reports whether a slot is in one of the ranges, which ascend.
 func In(ranges []Range, slot int) bool {
 	_, ok := slices.BinarySearchFunc(ranges, slot, func(r Range, s int) int {
 		if r.To < s {
@@ -156,7 +160,8 @@ func In(ranges []Range, slot int) bool {
 	return ok
 }
 
-// ArmOf returns the arm that a draw falls to. The weights come to Count.
+// ArmOf returns the index of the arm to which a draw falls. The sum of the weights must be
+// [Count], and the draw below it.
 func ArmOf(arms []Arm, draw int) int {
 	for i := range arms {
 		if draw -= arms[i].Weight; draw < 0 {

@@ -2,8 +2,8 @@ package stats
 
 import "math"
 
-// concentration is how many units the prior of SampleRatio is worth: mismatches
-// of some per cent, as bugs make them, are what it expects.
+// concentration is how many units the prior of SampleRatio is worth. With it the test is
+// best at mismatches of some per cent, as bugs cause them.
 const concentration = 100
 
 // Split says how counts of units fit the shares they were meant to have.
@@ -11,11 +11,11 @@ type Split struct {
 	// LogBayesFactor is the natural logarithm of the evidence against the
 	// shares.
 	LogBayesFactor float64
-	// P may be looked at at any time: without a mismatch it ever falls to alpha
-	// with a chance of at most alpha.
+	// P is of "the units fit the shares". It may be looked at at any time: if they
+	// do, the chance that it ever falls to alpha is at most alpha.
 	P float64
-	// ChiSquare is Pearson's statistic with one degree of freedom less than
-	// there are counts. ChiSquareP is its chance, for one look alone, and where
+	// ChiSquare is Pearson's statistic, with one degree of freedom less than there
+	// are counts. ChiSquareP is its P. It is valid for one look alone, and only if
 	// each expected count is at least about 5.
 	ChiSquare, ChiSquareP float64
 }
@@ -59,9 +59,9 @@ func SampleRatio(counts []int64, shares []float64) (Split, error) {
 	return s, nil
 }
 
-// logDirichletMixture is the logarithm of how much likelier the counts are
-// under shares drawn from Dirichlet(prior) than under theta, in any one order
-// of arrival (Lindon and Malek 2022, section 2.2).
+// logDirichletMixture returns the logarithm of how much likelier the counts, in
+// any one order of arrival, are under shares drawn from Dirichlet(prior) than
+// under the shares theta (Lindon and Malek 2022, section 2.2).
 func logDirichletMixture(counts []int64, theta, prior []float64) float64 {
 	var log, n, a float64
 	for i, c := range counts {

@@ -2,26 +2,28 @@ package stats
 
 import "math"
 
-// rateConcentration is how many events the prior of RateRatio is worth. A prior
-// this wide finds rates that doubled with the fewest events, or nearly so, and
-// loses little on others.
+// rateConcentration is how many events the prior of RateRatio is worth. A prior this wide
+// needs about the fewest events to find a rate that doubled, and not many more for other
+// rates.
 const rateConcentration = 8
 
-// RateRatio compares how often units of two arms have a rare event: of the
-// events of both arms, which part is the variant's? Value is the variant's rate
-// as a multiple of the control's, its interval lies in [0, +Inf], and P is of
-// equal rates. It is the test of inhomogeneous Bernoulli processes by Lindon and
-// Malek 2022, with a beta prior around equal rates: exact at every
-// count, and also when the rate of both arms rises and falls with the hour, as
-// when a backend fails, because only the split of the events is asked. So it is
-// when units come first and have their events later, where Difference of both
-// shares is not. Where most units have the event, it takes several times the units
-// that Difference takes.
+// RateRatio compares how often units of two arms have a rare event, by the part
+// of the events of both arms that is the variant's. Value is the variant's rate
+// as a multiple of the control's, NaN without events. Its interval lies in
+// [0, +Inf], and P is of equal rates.
 //
-// The events are units that had one, each counted once. Share is the part of
-// both arms' units that the assignment gives to the variant, in (0, 1): 1/2
-// where a step is split evenly. It must be the same for all of the events;
-// SampleRatio says whether units fit it.
+// It is the test of inhomogeneous Bernoulli processes by Lindon and Malek 2022,
+// with a beta prior around equal rates. It asks only how the events are split.
+// So it is exact at every count, even if the rate of both arms rises and falls
+// with the hour, as when a backend fails, or if units come first and have their
+// events later. Difference, of the shares of units with the event, is not exact
+// then. If most units have the event, RateRatio needs several times as many
+// units as Difference.
+//
+// control and variant count the units that had an event, each once. share is the
+// part of both arms' units that the assignment gives to the variant, in (0, 1):
+// 1/2 for an even split. It must be the same for all of the events; SampleRatio
+// says whether units fit it.
 func (s Sequence) RateRatio(control, variant int64, share float64) (Effect, error) {
 	if control < 0 || variant < 0 {
 		return Effect{}, refuse("events", "count units with an event from 0", "%d and %d are no counts", control, variant)
@@ -39,8 +41,8 @@ func (s Sequence) RateRatio(control, variant int64, share float64) (Effect, erro
 	return e, nil
 }
 
-// betaBinomial returns the interval of p that x successes and y failures leave,
-// under a mixture by Beta(a, b).
+// betaBinomial returns the interval of the chances p of success that x successes
+// and y failures do not exclude, under a mixture by Beta(a, b).
 func (s Sequence) betaBinomial(x, y int64, a, b float64) Interval {
 	all := Interval{0, 1}
 	if s.alpha == 0 || x+y == 0 {
@@ -60,8 +62,8 @@ func (s Sequence) betaBinomial(x, y int64, a, b float64) Interval {
 	return all
 }
 
-// bisect returns where, between a point that is inside and one that is not,
-// inside ends: the first number outside, so that no rounding narrows an
+// bisect returns where inside ends between in, which is inside, and out, which is
+// not. It returns the first number outside, so that rounding never narrows an
 // interval.
 func bisect(in, out float64, inside func(float64) bool) float64 {
 	for {
@@ -77,7 +79,8 @@ func bisect(in, out float64, inside func(float64) bool) float64 {
 	}
 }
 
-// logLikelihood is of x successes and y failures in one order, under p.
+// logLikelihood returns the logarithm of the chance of x successes and y failures
+// in one order, if p is the chance of success.
 func logLikelihood(x, y int64, p float64) float64 {
 	var log float64
 	if x > 0 {

@@ -9,7 +9,7 @@ const largest = 1e140
 // Mean is the running mean and variance of values, one a unit, kept by
 // Welford's method ("Note on a method for calculating corrected sums of
 // squares and products", Technometrics 1962). The zero value is empty. It may be
-// copied, stored and merged.
+// copied.
 type Mean struct {
 	N    int64   // numbers added
 	Mean float64 // of the numbers, in their unit; 0 while there is none
@@ -35,10 +35,12 @@ func (m *Mean) Add(x float64) {
 	m.M2 += before * (x - m.Mean)
 }
 
-// Same reports whether all numbers are one, of so many as an interval needs.
+// Same reports whether all numbers are equal, and there are at least leastUnits, as many
+// as an interval needs.
 func (m Mean) Same() bool { return m.N >= leastUnits && m.M2 == 0 }
 
-// Remove takes out a value that was added: the others stay, but for rounding.
+// Remove takes out a value that was added. Up to rounding, the result is as if it had
+// never been added.
 func (m *Mean) Remove(x float64) {
 	switch {
 	case math.IsNaN(x):
@@ -66,10 +68,10 @@ func (m Mean) Variance() float64 {
 	return m.M2 / float64(m.N-1)
 }
 
-// Once returns what the mean of all such values lies in, of values that are looked
-// at one time alone, when all are there: the normal approximation, which misses with
-// a chance of about alpha, in (0, 1). Who looks again while values come takes a
-// Sequence. It is the whole line before 100 values, and while all are the same.
+// Once returns the interval of the true mean, for values that are looked at only once,
+// when all of them are there. It is the normal approximation, which misses with a chance
+// of about alpha, in (0, 1). To look again while values come, use a Sequence. With fewer
+// than 100 values, or if all are the same, it is the whole line.
 func (m Mean) Once(alpha float64) Interval {
 	if m.N < leastUnits || m.M2 == 0 {
 		return unknown

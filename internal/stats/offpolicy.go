@@ -12,10 +12,11 @@ type Logged struct {
 	New    float64 // the probability with which the other ranking shows it, in [0, 1]
 }
 
-// OffPolicy says what another ranking would have been rewarded with, from
-// answers that it did not give. The intervals are for one look, by the normal
-// approximation. Those of rewards are the whole line while Effective is below 100,
-// and where all rewards with a weight are the same; that of weights before 100 answers.
+// OffPolicy estimates what another ranking would have been rewarded with, from
+// answers that it did not give. A weight is New/Old of an answer. The intervals
+// are for one look, by the normal approximation. Those of rewards are the whole
+// line while Effective is below 100, and if all rewards with a weight above 0 are
+// the same. That of weights is the whole line before 100 answers.
 type OffPolicy struct {
 	// IPS is the mean of rewards weighted by New/Old, without bias if weights are
 	// not cut. Its variance is the sample variance of the weighted rewards (n-1)
@@ -29,25 +30,25 @@ type OffPolicy struct {
 	// (Owen, "Monte Carlo theory, methods and examples", chapter 9).
 	SelfNormalised         float64
 	SelfNormalisedInterval Interval
-	// MeanWeight is 1 but for chance where Old is right, all that the other ranking
-	// shows may have been shown, and no weight is cut. Its interval misses with a
-	// chance of about 1 %.
+	// MeanWeight is 1, up to chance, if Old is right, all that the other ranking shows
+	// could have been shown, and no weight is cut. Its interval misses with a chance of
+	// about 1 %.
 	MeanWeight         float64
 	MeanWeightInterval Interval
-	// Effective is the size of an even sample that says as much: the squared sum
-	// of weights over the sum of their squares.
+	// Effective is how many answers of equal weight would say as much: the squared
+	// sum of weights over the sum of their squares.
 	Effective float64
 	Cut       int // weights that were above the limit
 }
 
-// Believable reports whether the mean weight may be 1. Where it is not, the
-// intervals are of something else than what the other ranking would have earned.
+// Believable reports whether the interval of the mean weight contains 1. If not, the
+// other intervals are not of what the other ranking would have been rewarded with.
 func (o OffPolicy) Believable() bool {
 	const rounding = 1e-9
 	return !o.MeanWeightInterval.Above(1+rounding) && !o.MeanWeightInterval.Below(1-rounding)
 }
 
-// meanWeightAlpha is the chance with which a sound estimate is not believed.
+// meanWeightAlpha is the chance that a sound estimate is not Believable.
 const meanWeightAlpha = 0.01
 
 // CounterfactualReward estimates what another ranking would have been rewarded
@@ -116,12 +117,13 @@ func CounterfactualReward(logged []Logged, limit, alpha float64) (OffPolicy, err
 	return o, nil
 }
 
-// unknown is the interval of what too little is known of: the whole line.
+// unknown is the interval of a value of which too little is known: the whole line.
 var unknown = Interval{math.Inf(-1), math.Inf(1)}
 
 func within(value, half float64) Interval { return Interval{value - half, value + half} }
 
-// validate refuses what is not a probability or a reward; i is its place.
+// validate refuses a value that is no probability or no reward. i is the index of l, for
+// the error.
 func (l Logged) validate(i int) error {
 	name := func(field string) string { return fmt.Sprintf("logged[%d].%s", i, field) }
 	switch {

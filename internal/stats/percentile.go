@@ -2,16 +2,17 @@ package stats
 
 import "math"
 
-// Quantile returns the confidence sequence of a quantile, such as the 0.99 of
-// how long answers take, in the values' unit: the values at those places in the
-// order of the numbers whose counts a beta-binomial mixture does not exclude
-// (Darling and Robbins, "Confidence sequences for mean, variance, and median",
-// Proceedings of the National Academy of Sciences 1967, in the form of Howard
-// and Ramdas, "Sequential estimation of quantiles with applications to A/B
-// testing and best-arm identification", Bernoulli 2022, section 3: how many
-// numbers lie below a quantile is a count of independent events of that
-// chance). It asks nothing of how the values are distributed, and is widened by
-// QuantileError. An end is infinite while too few values are known.
+// Quantile returns the confidence sequence of a quantile, in the values' unit.
+// part is in (0, 1), such as 0.99 for how long 99 % of answers take at most. How
+// many numbers lie below a quantile is a count of independent events with chance
+// part. The interval has the values at those places in the order of the numbers
+// whose counts a beta-binomial mixture does not exclude (Darling and Robbins,
+// "Confidence sequences for mean, variance, and median", Proceedings of the
+// National Academy of Sciences 1967, in the form of Howard and Ramdas,
+// "Sequential estimation of quantiles with applications to A/B testing and
+// best-arm identification", Bernoulli 2022, section 3). It holds for any
+// distribution of the values, and is widened by QuantileError. An end is infinite
+// while too few values are known.
 func (s Sequence) Quantile(q Quantiles, part float64) Interval {
 	all := Interval{math.Inf(-1), math.Inf(1)}
 	numbers := q.ordered()
@@ -23,7 +24,7 @@ func (s Sequence) Quantile(q Quantiles, part float64) Interval {
 	excluded := func(below int64) bool {
 		return logBetaMixture(below, n-below, 0.5, 0.5)-logLikelihood(below, n-below, part) >= limit
 	}
-	// The evidence falls up to the count that is expected, and rises from there.
+	// The evidence against a count falls up to the expected count, and rises from there.
 	expected := int64(part * float64(n))
 	least := firstOf(0, expected+1, func(k int64) bool { return !excluded(k) })
 	most := firstOf(expected+1, n+1, excluded) - 1
@@ -36,8 +37,8 @@ func (s Sequence) Quantile(q Quantiles, part float64) Interval {
 	return all
 }
 
-// firstOf returns the first count in [from, to) from which on ok is true; to if
-// there is none.
+// firstOf returns the first count in [from, to) for which ok is true; to if there is
+// none. If ok is true for a count, it must be so for all greater ones.
 func firstOf(from, to int64, ok func(int64) bool) int64 {
 	for from < to {
 		if middle := from + (to-from)/2; ok(middle) {
@@ -49,12 +50,12 @@ func firstOf(from, to int64, ok func(int64) bool) int64 {
 	return from
 }
 
-// widened moves a value away by how far a quantile may be off.
+// widened moves a value down (way -1) or up (way 1) by how far a quantile may be off.
 func widened(x, way float64) float64 { return x + way*QuantileError*math.Abs(x) }
 
 // QuantileDifference returns how much larger the variant's quantile is than the
-// control's, in the values' unit: each by Quantile with half of the chance. P is
-// no smaller than alpha: it says only whether the interval excludes 0.
+// control's, in the values' unit. It takes the interval of each from Quantile,
+// with half of alpha. P is alpha if the interval excludes 0, and else 1.
 func (s Sequence) QuantileDifference(control, variant Quantiles, part float64) Effect {
 	half := Sequence{s.alpha / 2, s.rho}
 	c, v := half.Quantile(control, part), half.Quantile(variant, part)

@@ -10,20 +10,18 @@ import (
 // its value.
 const QuantileError = 0.01
 
-// maxBuckets bounds the buckets of each sign. At QuantileError that is a range
-// of 10^17 from the smallest to the largest magnitude; what is smaller counts
-// as the smallest.
+// maxBuckets bounds the buckets of each sign. With QuantileError they span a factor of
+// 10^17 from the smallest to the largest magnitude; smaller values count as the smallest.
 const maxBuckets = 2048
 
-// logGrowth is the logarithm of how much larger each bucket's bound is than
-// the one before.
+// logGrowth is the logarithm of the factor between the bounds of one bucket and the next.
 var logGrowth = math.Log((1 + QuantileError) / (1 - QuantileError))
 
 // Quantiles counts values in buckets whose bounds grow by a constant factor, so
-// that every quantile is within 1 % of its value: DDSketch (Masson, Rim and Lee,
+// that every quantile is within 1 % of its value. It is DDSketch (Masson, Rim and Lee,
 // "DDSketch: a fast and fully-mergeable quantile sketch with relative-error
-// guarantees", VLDB 2019). The zero value is empty. Merging sketches gives
-// exactly the sketch of all values, in any order. NaN and infinities are counted
+// guarantees", VLDB 2019). The zero value is empty. A sketch depends only on the
+// values that were added, and not on their order. NaN and infinities are counted
 // apart and change nothing else.
 type Quantiles struct {
 	Positive, Negative map[int]int64 // counts by the bucket of the magnitude
@@ -63,8 +61,8 @@ func (q *Quantiles) Remove(x float64) {
 	}
 }
 
-// uncount takes one out of a bucket, or out of the lowest, which those that are
-// no longer there were counted as.
+// uncount takes one number out of a bucket. If the bucket is not there, it was merged
+// into the lowest, and the number is taken out of that.
 func uncount(side map[int]int64, bucket int) {
 	if side[bucket] == 0 {
 		bucket = slices.Min(slices.Collect(maps.Keys(side)))
@@ -88,8 +86,8 @@ func (q Quantiles) N() int64 {
 
 // At returns the quantile at each of parts, each in [0, 1]: of n numbers in
 // rising order the one at place part·(n-1), rounded down, counted from 0, to
-// within QuantileError of its value. Without numbers, and of a part that is none,
-// it is NaN.
+// within QuantileError of its value. It is NaN without numbers, and for a part
+// that is not in [0, 1].
 func (q Quantiles) At(parts ...float64) []float64 {
 	all := q.ordered()
 	values := make([]float64, len(parts))
@@ -102,12 +100,12 @@ func (q Quantiles) At(parts ...float64) []float64 {
 	return values
 }
 
-// steps are the buckets' values, rising.
+// steps are the buckets in rising order of their values.
 type steps []step
 
 type step struct {
 	value float64
-	upTo  int64 // numbers up to this value
+	upTo  int64 // how many numbers are in this bucket and in those before it
 }
 
 func (q Quantiles) ordered() (all steps) {
@@ -129,7 +127,7 @@ func (s steps) n() int64 {
 	return s[len(s)-1].upTo
 }
 
-// at returns the number at a place, counted from 0, which there is.
+// at returns the number at a place, counted from 0, which must be below n.
 func (s steps) at(place int64) float64 {
 	first, _ := slices.BinarySearchFunc(s, place, func(s step, at int64) int {
 		if s.upTo <= at {
@@ -144,9 +142,9 @@ func (s steps) at(place int64) float64 {
 // magnitude <= growth^b.
 func bucketOf(magnitude float64) int { return int(math.Ceil(math.Log(magnitude) / logGrowth)) }
 
-// valueOf returns what stands for a bucket: no number in it is further away
-// than QuantileError. It is squared from its root, because math.Exp overflows
-// before the largest float64 on some architectures.
+// valueOf returns the value that stands for a bucket: it is within QuantileError of every
+// number in it. It is worked out as the square of its root, because on some architectures
+// math.Exp overflows before the largest float64.
 func valueOf(bucket int) float64 {
 	root := math.Exp(float64(bucket) * logGrowth / 2)
 	return min(root*(1-QuantileError)*root, math.MaxFloat64)
@@ -162,9 +160,10 @@ func buckets(side map[int]int64) []int {
 	return all
 }
 
-// count adds n numbers to a bucket. When there are too many buckets, the lowest
-// gives its numbers to the next: so the buckets that stay are always the
-// highest ones of all that were ever counted, whatever the order.
+// count adds n numbers to a bucket of side, which it makes if it is nil, and returns
+// side. If there are then too many buckets, it merges the lowest into the next. So the
+// buckets that stay are the highest ones of all that were ever counted, whatever the
+// order.
 func count(side map[int]int64, bucket int, n int64) map[int]int64 {
 	if side == nil {
 		side = map[int]int64{}

@@ -6,21 +6,20 @@ import (
 	"slices"
 )
 
-// Ranking is items in rank order, best first, each at most once. Items whose
-// scores are equal, NaN to NaN included, are tied. Without scores there are no
-// ties. Items are compared as they are: records where an answer shows records,
-// objects where it shows objects once.
+// Ranking is items in rank order, best first, each at most once. Items whose scores are
+// equal are tied; NaN counts as equal to NaN. Without scores there are no ties. Two items
+// are the same if they are equal as values of T, such as ids of records, or of objects if
+// an answer shows each object once.
 type Ranking[T comparable] struct {
 	Items  []T
 	Scores []float64 // none, or one an item, never rising, NaN last
 }
 
-// place is where an item stands: from the first to the last of the ranks that
-// it shares with those it is tied with, counted from 1.
+// place is the first and the last of the ranks, counted from 1, that an item shares with
+// the items it is tied with.
 type place struct{ top, bottom int }
 
-// places returns where each item of a ranking stands. Name is the ranking's, for
-// its errors.
+// places returns the place of each item of a ranking. name is the ranking's name in errors.
 func (r Ranking[T]) places(name string) (map[T]place, error) {
 	if len(r.Scores) != 0 && len(r.Scores) != len(r.Items) {
 		return nil, refuse(name, "give one score for each item, or none", "%d scores for %d items", len(r.Scores), len(r.Items))
@@ -47,11 +46,10 @@ func (r Ranking[T]) places(name string) (map[T]place, error) {
 // below reports whether score a ranks strictly below b; NaN is the last.
 func below(a, b float64) bool { return a < b || math.IsNaN(a) && !math.IsNaN(b) }
 
-// Overlap returns which part of the first k items of two rankings is the same,
-// in [0, 1]: the agreement at depth k of Webber, Moffat and Zobel ("A
-// similarity measure for indefinite rankings", ACM TOIS 2010).
-// Where both are shorter than k, the longer one's length is k. Ties are not
-// asked. Two empty rankings agree.
+// Overlap returns which part of the first k items of two rankings is the same, in [0, 1]:
+// the agreement at depth k of Webber, Moffat and Zobel ("A similarity measure for
+// indefinite rankings", ACM TOIS 2010). If both are shorter than k, the length of the
+// longer one takes the place of k. Ties do not count. For two empty rankings it is 1.
 func Overlap[T comparable](a, b Ranking[T], k int) (float64, error) {
 	if k < 1 {
 		return 0, refuse("k", "ask for the overlap of the first 1 or more", "%d is no depth", k)
@@ -124,9 +122,9 @@ func sign(x int) int {
 // in [0, 1]: each gain divided by log2(place+1), over what the best order of
 // all gains reaches (Järvelin and Kekäläinen, "Cumulated gain-based evaluation
 // of IR techniques", ACM TOIS 2002, with the discount of Burges et al. 2005).
-// Gains are by place, and all are those of everything that could have been
-// shown, in any order; nil says that nothing else could. Gains are taken as they
-// are; who wants 2^grade-1 gives that. It is NaN where no gain is above 0.
+// gains has the gains by place. all has those of everything that could have been
+// shown, in any order; nil: nothing else could. Gains are taken as they are: for
+// 2^grade-1, give that. The result is NaN if no gain is above 0.
 func NDCG(gains, all []float64, k int) (float64, error) {
 	if k < 1 {
 		return 0, refuse("k", "ask for the first 1 or more", "%d is no depth", k)
@@ -148,11 +146,11 @@ func NDCG(gains, all []float64, k int) (float64, error) {
 	return min(1, reached/most), nil
 }
 
-// DCG returns the discounted cumulative gain of the first k places, from 0: NDCG
-// that is not divided by what the best order reaches. Its mean over answers is
-// without bias where gains are estimates without bias, which that of NDCG is not:
-// where what was shown at place p is looked at with propensity q(p), whatever it is,
-// a click there is a gain of 1/q(p), wherever another ranking puts the item
+// DCG returns the discounted cumulative gain of the first k places, at least 0: NDCG
+// before it is divided by what the best order reaches. If gains are estimates without
+// bias, so is its mean over answers; the mean of NDCG is not. An example of such gains:
+// viewers look at place p with propensity q(p), whatever is shown there; then a click
+// there is a gain of 1/q(p) for the item, wherever another ranking puts it
 // (Joachims, Swaminathan and Schnabel, "Unbiased learning-to-rank with biased
 // feedback", WSDM 2017; for any sum over places, Agarwal, Takatsu, Zaitsev and
 // Joachims, "A general framework for counterfactual learning-to-rank", SIGIR 2019).
@@ -173,7 +171,7 @@ func finite(gains []float64) error {
 	return nil
 }
 
-// discounted is the discounted cumulative gain of the first k places.
+// discounted returns the discounted cumulative gain of the first k places.
 func discounted(gains []float64, k int) (sum float64) {
 	for i, g := range gains[:min(k, len(gains))] {
 		sum += g / math.Log2(float64(i+2))
@@ -181,10 +179,10 @@ func discounted(gains []float64, k int) (sum float64) {
 	return sum
 }
 
-// ReciprocalRank returns 1 over the place of the first gain above 0, and 0
-// where there is none. The mean of it over answers is MRR (Voorhees, "The
-// TREC-8 question answering track report", 1999). Tied are the sizes of groups of
-// tied places, as for MeanOfTied: it is the mean over all orders then.
+// ReciprocalRank returns 1 over the place of the first gain above 0, and 0 if there is
+// none. Its mean over answers is MRR (Voorhees, "The TREC-8 question answering track
+// report", 1999). tied has the sizes of groups of tied places, as for MeanOfTied; the
+// result is then the mean over all orders of the tied items.
 func ReciprocalRank(gains []float64, tied []int) (float64, error) {
 	if err := groups(gains, tied); err != nil {
 		return 0, err
@@ -213,9 +211,10 @@ func above0(gains []float64) (n int) {
 	return n
 }
 
-// firstFound is the mean, over all orders of a group of tied items behind the place at, of 1
-// over the place of the first one that is found. That the first i are others has the
-// chance others.
+// firstFound returns the mean, over all orders of a group of size tied items, of 1 over
+// the place of the first item with a gain. found of the items have one. at places come
+// before the group. In the loop others is the chance that the first i items of the group
+// have no gain.
 func firstFound(at, size, found int) (mean float64) {
 	others := 1.
 	for i := range size - found + 1 {
@@ -226,12 +225,13 @@ func firstFound(at, size, found int) (mean float64) {
 	return mean
 }
 
-// MeanOfTied returns gains by place where items are tied, and so may stand in any
-// order among themselves: each has the mean of those it is tied with. The discounted
-// gain of that is the mean over all orders, each as likely, and so is NDCG, of which
-// these are the gains and those by place all (McSherry and Najork, "Computing
-// information retrieval performance measures efficiently in the presence of tied
-// scores", ECIR 2008). Tied are the sizes of the groups, by place; nil: nothing is tied.
+// MeanOfTied returns gains by place for items that are tied, and so may be in any order
+// among themselves: each place has the mean gain of the group that it is in. DCG of these
+// gains is the mean of DCG over all orders, each as likely. So is NDCG of these gains, if
+// its parameter all has the original ones (McSherry and Najork, "Computing information
+// retrieval performance measures efficiently in the presence of tied scores", ECIR 2008).
+// tied has the sizes of the groups, by place; an item that is not tied is a group of 1.
+// nil: nothing is tied, and gains is returned.
 func MeanOfTied(gains []float64, tied []int) ([]float64, error) {
 	if err := groups(gains, tied); err != nil || tied == nil {
 		return gains, err
@@ -250,7 +250,7 @@ func MeanOfTied(gains []float64, tied []int) ([]float64, error) {
 	return means, nil
 }
 
-// groups refuses sizes of groups that are not those of all places.
+// groups refuses sizes of groups that do not sum up to the number of gains.
 func groups(gains []float64, tied []int) error {
 	if tied == nil {
 		return nil

@@ -2,10 +2,10 @@ package stats
 
 import "math"
 
-// Ties says what it means that items of a ranking are tied.
+// Ties says what ties of a ranking mean.
 type Ties string
 
-// What ties mean (Corsi and Urbano, "The treatment of ties in rank-biased
+// The meanings of ties (Corsi and Urbano, "The treatment of ties in rank-biased
 // overlap", SIGIR 2024).
 const (
 	// TiesEqual are items that truly share a rank: RBO^w, as Webber et al. had
@@ -23,9 +23,9 @@ const (
 // RBO is the rank-biased overlap of two rankings of which only the beginnings
 // are known; each figure is in [0, 1].
 type RBO struct {
-	Ext float64 // extrapolated: the rest agrees as what is known does
-	Min float64 // the rest agrees in nothing
-	Max float64 // the rest agrees as much as it can; Max-Min is the residual
+	Ext float64 // extrapolated: if the unknown rest agrees as much as the known beginnings
+	Min float64 // if the rest agrees in nothing
+	Max float64 // if the rest agrees as much as it can; Max-Min is the residual
 }
 
 // RankBiasedOverlap compares two rankings, of any lengths and with any items,
@@ -68,9 +68,9 @@ type prefixes[T comparable] struct {
 	ties        Ties
 }
 
-// contribution is which part of an item belongs to the first depth ranks:
-// nothing above its place, all below it, and in between an even part of it, or
-// all of it where ties are equal (Corsi and Urbano 2024).
+// contribution returns which part of an item belongs to the first depth ranks: nothing
+// before its place begins, and all from where it ends. Within its place it is a part that
+// grows evenly with depth, or all of it for TiesEqual (Corsi and Urbano 2024).
 func (t Ties) contribution(p place, depth int) float64 {
 	switch {
 	case depth < p.top:
@@ -81,10 +81,10 @@ func (t Ties) contribution(p place, depth int) float64 {
 	return float64(depth-p.top+1) / float64(p.bottom-p.top+1)
 }
 
-// sums are sums over items, by depth from 1; the place 0 is of none.
+// sums are sums over items, by depth from 1; index 0 is not used.
 type sums struct {
-	at    []float64
-	whole []float64 // what is added at this depth and at every later one
+	at    []float64 // added at this depth alone
+	whole []float64 // added at this depth and at every later one
 }
 
 func newSums(depth int) sums { return sums{make([]float64, depth+1), make([]float64, depth+1)} }
@@ -111,9 +111,9 @@ func (s sums) settle() []float64 {
 	return s.at
 }
 
-// rbo is Corsi and Urbano 2024, which without ties is Webber et al. 2010,
-// equation 32 for Ext, in three parts: the ranks that both
-// rankings have, those that the long one alone has, and those that neither has.
+// rbo works out the figures as Corsi and Urbano 2024 do; without ties that is Webber et
+// al. 2010, with equation 32 for Ext. It sums over three parts: the ranks that both
+// rankings have, those that only the long one has, and those that neither has.
 func (x prefixes[T]) rbo(p float64) RBO {
 	s, l := len(x.short.items), len(x.long.items)
 	if l == 0 {
@@ -160,7 +160,7 @@ func (x prefixes[T]) rbo(p float64) RBO {
 	ends := float64(l)
 	ext += (seen[l] + float64(l-s)*known) / ends * weight * p / (1 - p)
 	least += seen[l] * logTail(p, l)
-	// Every further rank brings two matches, until all that is known is matched.
+	// At most, every further rank brings two matches, until all known items are matched.
 	all := l + s - int(math.Round(seen[l]))
 	for d := l + 1; d <= all; d++ {
 		weight *= p
@@ -171,9 +171,9 @@ func (x prefixes[T]) rbo(p float64) RBO {
 	return RBO{Ext: scale * ext, Min: scale * least, Max: scale * most}
 }
 
-// sizes are by depth what agreement divides by: how many items belong to it, or
-// where ties are corrected the sum of their squared contributions. Below its
-// end a ranking has an untied item at each rank.
+// sizes returns, by depth, the sum of the squared contributions of a ranking's items, by
+// which agreement divides; for TiesEqual that is how many items belong to the depth.
+// Beyond its end a ranking counts as having an untied item at each rank.
 func (x prefixes[T]) sizes(r ranked[T], depth int) []float64 {
 	size := newSums(depth)
 	for _, item := range r.items {
@@ -185,9 +185,10 @@ func (x prefixes[T]) sizes(r ranked[T], depth int) []float64 {
 	return size.settle()
 }
 
-// unseen says what the long ranking's own items contribute at a depth beyond
-// the short one's end: in the mean of those that have begun, and at most, if
-// the short ranking went on with the best of them, one a rank.
+// unseen returns what the items that only the long ranking has, alone, contribute at
+// depth d, beyond the end of the short one. mean is the mean over those whose places have
+// begun. best is the sum that they can contribute at most, if the short ranking goes on
+// with the first of them, one a rank.
 func (x prefixes[T]) unseen(alone []place, d int) (mean, best float64) {
 	var begun float64
 	for i, at := range alone {
@@ -204,7 +205,7 @@ func (x prefixes[T]) unseen(alone []place, d int) (mean, best float64) {
 	return mean / begun, best
 }
 
-// logTail is the sum of p^d/d over every depth d beyond l.
+// logTail returns the sum of p^d/d over all depths d beyond l.
 func logTail(p float64, l int) float64 {
 	sum, weight := -math.Log1p(-p), 1.0
 	for d := 1; d <= l; d++ {

@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// SignedRank returns around which value numbers lie that are as likely above it
-// as below, and the interval of level 1-alpha for it: the median of the means of
-// all pairs of them, each with itself too, and what Wilcoxon's signed-rank test
-// does not refuse (Hollander, Wolfe and Chicken, "Nonparametric Statistical
-// Methods", 3rd edition, 3.2 and 3.3, by the exact distribution). It holds for
-// one look. An error says that there are too few numbers for that level: at 0.05
-// there must be six.
+// SignedRank estimates the centre of values that lie symmetrically around it, and
+// returns its interval of level 1-alpha. The centre is the median of the means of
+// all pairs of values, each paired with itself, too. The interval has what
+// Wilcoxon's signed-rank test does not reject, by its exact distribution
+// (Hollander, Wolfe and Chicken, "Nonparametric Statistical Methods", 3rd edition,
+// 3.2 and 3.3). It is for one look. It fails if there are too few values for the
+// level (at 0.05 there must be six), more than 1000, or one that is not finite.
 func SignedRank(values []float64, alpha float64) (value float64, in Interval, err error) {
 	if !(alpha > 0 && alpha < 1) {
 		return 0, in, refuse("alpha", "give a chance such as 0.05", "%v is no chance", alpha)
@@ -35,10 +35,10 @@ func SignedRank(values []float64, alpha float64) (value float64, in Interval, er
 	return value, Interval{means[out], means[len(means)-1-out]}, nil
 }
 
-// signedRanksOut is how many means lie outside of an interval of level 1-alpha,
-// at each end.
+// signedRanksOut returns how many means of pairs of n values lie outside of an
+// interval of level 1-alpha, at each end.
 func signedRanksOut(n int, alpha float64) int {
-	chances := []float64{1} // of each sum of the ranks of positive values
+	chances := []float64{1} // the chance of each sum of the ranks of positive values
 	for rank := 1; rank <= n; rank++ {
 		next := make([]float64, len(chances)+rank)
 		for sum, p := range chances {

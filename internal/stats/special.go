@@ -2,13 +2,13 @@ package stats
 
 import "math"
 
-// logGamma is the logarithm of the gamma function of x > 0.
+// logGamma returns the logarithm of the gamma function of x > 0.
 func logGamma(x float64) float64 {
 	log, _ := math.Lgamma(x)
 	return log
 }
 
-// logBeta is the logarithm of the beta function of a, b > 0.
+// logBeta returns the logarithm of the beta function of a, b > 0.
 func logBeta(a, b float64) float64 { return logGamma(a) + logGamma(b) - logGamma(a+b) }
 
 // normalQuantile returns the x below which a standard normal value lies with
@@ -21,9 +21,9 @@ func chiSquareTail(x float64, degrees int) float64 {
 	return upperGamma(float64(degrees)/2, x/2)
 }
 
-// upperGamma is the regularised upper incomplete gamma function Q(a, x), by its
-// power series below a+1 and by its continued fraction, evaluated as Lentz does,
-// above (Abramowitz and Stegun, 6.5.29 and 6.5.31).
+// upperGamma returns the regularised upper incomplete gamma function Q(a, x): for x
+// below a+1 by its power series, and above by its continued fraction, evaluated by
+// Lentz's method (Abramowitz and Stegun, 6.5.29 and 6.5.31).
 func upperGamma(a, x float64) float64 {
 	const enough = 1e-15
 	switch {

@@ -1,6 +1,6 @@
-// Package tracing carries OpenTelemetry's traces between processes, in the
-// headers of W3C Trace Context, and marks the requests that are always traced.
-// Where no provider of traces is installed it costs next to nothing.
+// Package tracing passes OpenTelemetry's traces on between processes, in the headers of W3C
+// Trace Context, and marks the requests that are always traced. If the process has installed no
+// provider of traces, it costs next to nothing.
 package tracing
 
 import (
@@ -31,7 +31,7 @@ func Outgoing(ctx context.Context) context.Context {
 
 // Incoming returns ctx such that spans continue the trace of a caller by gRPC.
 func Incoming(ctx context.Context) context.Context {
-	if len(metadata.ValueFromIncomingContext(ctx, "traceparent")) == 0 { // before all are copied
+	if len(metadata.ValueFromIncomingContext(ctx, "traceparent")) == 0 { // avoids the copy of all metadata
 		return ctx
 	}
 	md, _ := metadata.FromIncomingContext(ctx)
@@ -43,7 +43,8 @@ func IncomingHTTP(ctx context.Context, h http.Header) context.Context {
 	return headers.Extract(ctx, propagation.HeaderCarrier(h))
 }
 
-// carrier is gRPC's metadata as the propagator sees it.
+// carrier is the metadata of gRPC in the form that the propagator needs. It is a
+// [propagation.TextMapCarrier].
 type carrier metadata.MD
 
 func (c carrier) Get(key string) string {
@@ -63,9 +64,9 @@ func (c carrier) Keys() []string {
 	return keys
 }
 
-// Within returns ctx with its caller's wish to have the trace sampled, if may says that
-// there is room for it. Without, the trace is continued, and not sampled by a sampler
-// that follows its parent's. May is asked of none that is not to be sampled.
+// Within returns ctx with its caller's wish to have the trace sampled, if may returns true.
+// Otherwise the trace is continued without the wish, and a sampler that follows its parent does
+// not sample it. may is called only for a caller that has the wish.
 func Within(ctx context.Context, may func() bool) context.Context {
 	sc := trace.SpanContextFromContext(ctx)
 	if !sc.IsSampled() || may() {
@@ -98,7 +99,7 @@ func Forced(ctx context.Context) bool {
 	return forced
 }
 
-// End ends a span, which failed by err unless that is nil.
+// End ends a span. If err is not nil, the span has failed with it.
 func End(span trace.Span, err error) {
 	if err != nil {
 		span.SetStatus(codes.Error, err.Error())

@@ -1,4 +1,4 @@
-// Package wait waits for time to pass, no longer than somebody cares.
+// Package wait waits for time to pass, as long as a context has not ended.
 package wait
 
 import (
@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// For returns nil once a time has passed, or the error of ctx when that ends before.
+// For returns nil once the time d has passed, or the error of ctx if ctx ends before.
 func For(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

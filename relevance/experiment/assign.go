@@ -8,10 +8,10 @@ import (
 	"github.com/millrace/millrace/internal/slot"
 )
 
-// Assignment is what a viewer gets of a feed.
+// Assignment is the variants that a viewer gets of a feed.
 type Assignment struct {
 	Experiments []Assigned // at most one of a layer, in the order of the layers' names
-	HeldOut     []string   // layers in whose holdout the unit is
+	HeldOut     []string   // the layers that hold out the viewer's slot
 }
 
 // Assigned is a variant of one experiment.
@@ -19,26 +19,26 @@ type Assigned struct {
 	Experiment string
 	Layer      string
 	Variant    string
-	Unit       string // what fell into a slot; of a forced one the viewer or entity
-	// Forced is true where a definition names the viewer: that is not chance
-	// and must not be counted.
+	Unit       string // what fell into a slot; if Forced, the id of the viewer or entity
+	// Forced is true if the definition names the viewer or entity. They do not have the variant
+	// by chance, and must not be counted where variants are compared.
 	Forced bool
-	// Probability of this variant, for who fits the targeting; zero if forced.
+	// Probability is that of this variant, for units that the targeting admits; zero if Forced.
 	Probability Probability
 	Checksum    string      // of the definition: SHA-256, 64 hexadecimal digits
 	Sets        *Sets       // what the variant changes of the feed; never nil, and not to be changed
-	SetsSum     uint64      // of Sets: the same where they are
-	LifeSum     uint64      // of what stays for the experiment's life: another of its name, defined later, has another
-	Parameters  []Parameter // that any variant of the experiment sets, sorted; not to be changed
-	Features    int         // of 10,000 answers, whose exposures are to have the items' features
+	SetsSum     uint64      // a checksum of Sets: equal for equal ones
+	LifeSum     uint64      // a checksum of what stays for the experiment's life: an experiment that is defined later under its name has another
+	Parameters  []Parameter // the parameters that any variant of the experiment sets, sorted; not to be changed
+	Features    int         // how many of 10,000 answers are to have the items' features in their exposures
 }
 
-// Probability of a variant: Slots of 10,000 that the experiment uses, times
-// Weight of 10,000 for the variant in it. It is exact but for the remainder of
-// the hash, which moves it by less than 3 in a million of itself (package slot).
+// Probability is the probability of a variant: Slots / 10,000 × Weight / 10,000. It is exact up
+// to the remainder of the hash, which changes it by less than 3 in a million of itself (package
+// slot).
 type Probability struct {
-	Slots  int
-	Weight int
+	Slots  int // how many of 10,000 slots the experiment uses
+	Weight int // how many of 10,000 draws the variant has
 }
 
 // Float64 returns the probability that a unit has the variant.
@@ -50,8 +50,8 @@ func (p Probability) Float64() float64 {
 // has the variant.
 func (p Probability) InExperiment() float64 { return float64(p.Weight) / slot.Count }
 
-// Sets returns what all variants together change of the feed. No two of them
-// change the same; what it returns must not be changed.
+// Sets returns what all variants together change of the feed. No two of them change the same.
+// What the result points to must not be changed.
 func (a *Assignment) Sets() (all Sets) {
 	for _, x := range a.Experiments {
 		s := x.Sets
@@ -80,12 +80,13 @@ func (a *Assignment) Sets() (all Sets) {
 	return all
 }
 
-// Has reports whether any experiment deals to a feed.
+// Has reports whether any experiment gives variants on a feed.
 func (s *Set) Has(feed string) bool { return s.feeds[feed] != nil }
 
-// Again returns a variant that an earlier set dealt at some time, as this set has it. It
-// is of the same experiment if both have the same LifeSum. False: this set does not have
-// it, or it was dropped since, or does not fit any more.
+// Again returns a variant, as this set has it, that an earlier set gave at the time dealt. It is
+// of the same experiment if both have the same LifeSum. Again returns false if this set does
+// not have the variant, if its document was dropped since, or if the experiment is unfit now
+// (see [Set.Unfit]).
 func (s *Set) Again(experiment, variant string, dealt millrace.Time) (Assigned, bool) {
 	if e := s.experiment(experiment); e != nil && e.unfit == "" && !s.gone(e, dealt) {
 		for _, a := range e.assigned {
@@ -97,12 +98,13 @@ func (s *Set) Again(experiment, variant string, dealt millrace.Time) (Assigned, 
 	return Assigned{}, false
 }
 
-// gone reports whether an experiment is another than had its name at some time.
+// gone reports whether the experiment that had the name of e at the time then may be another
+// one: its document has been dropped since.
 func (s *Set) gone(e *compiled, then millrace.Time) bool { return then <= s.docs[e.at.doc].Gone }
 
-// Assign returns what a viewer gets of a feed, by the layers of viewers and of
-// attributes. A viewer without an id is in no layer of viewers. It depends on
-// the definitions and the viewer alone.
+// Assign returns the variants that a viewer gets of a feed, by the layers of viewers and of
+// attributes. A viewer without an id is in no layer of viewers. The result depends only on the
+// definitions and the viewer. For layers of entities see [Set.Division].
 func (s *Set) Assign(feed string, v *millrace.Viewer) (a Assignment) {
 	f := s.feeds[feed]
 	if f == nil {
@@ -120,8 +122,8 @@ func (s *Set) Assign(feed string, v *millrace.Viewer) (a Assignment) {
 	return a
 }
 
-// short returns a viewer as targeting reads them: what it costs to judge one is
-// bounded, whatever their attributes hold.
+// short returns the viewer that targeting reads: v without attributes that are too long, so
+// that the time which targeting takes is bounded. It does not change v.
 func short(v *millrace.Viewer) *millrace.Viewer {
 	if v == nil {
 		return nil
@@ -167,16 +169,18 @@ func (a *Assignment) add(l *layer, d dealt) {
 	}
 }
 
-// dealt is what a layer has for a unit.
+// dealt is what a layer gives a unit.
 type dealt struct {
-	e       *compiled // nil: nothing
-	arm     int
+	e       *compiled // nil: no variant
+	arm     int       // index into e.assigned
 	unit    string
 	forced  bool
 	heldOut bool
 }
 
-// dealt deals a unit of a viewer.
+// dealt returns what a layer gives a viewer on a feed: the variant that an experiment forces, or
+// else the one by the slot of the unit. unit is "" if the viewer has none in this layer. v is
+// the viewer that targeting reads, and nil for none.
 func (s *Set) dealt(l *layer, f *feed, unit string, v *millrace.Viewer) dealt {
 	holds := int16(free)
 	if unit != "" {
@@ -199,7 +203,7 @@ func (s *Set) dealt(l *layer, f *feed, unit string, v *millrace.Viewer) dealt {
 	return dealt{e: e, arm: slot.ArmOf(e.arms, e.prefix.Slot(unit)), unit: unit}
 }
 
-// unitOf returns what of a viewer falls into a slot; "" for nothing.
+// unitOf returns the unit of a viewer in a layer; "" for none.
 func (l *layer) unitOf(v *millrace.Viewer) string {
 	switch {
 	case v == nil || l.kind == ofEntity:

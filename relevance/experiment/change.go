@@ -9,10 +9,10 @@ import (
 	"github.com/millrace/millrace/internal/slot"
 )
 
-// Change reports all that may not change between a set and the next one, as an
-// [Error]. Units that are in an experiment which runs must stay in it, with the
-// variant that they have, and nothing that they are compared by may change:
-// what does needs an experiment with a new name. DESIGN.md has the table.
+// Change returns an [Error] with all changes from s to next that are not allowed; nil for none.
+// Units in an experiment that runs must stay in it, with the variants that they have, and
+// nothing that variants are compared by may change. Any other change needs an experiment with a
+// new name. DESIGN.md has the table of what may change.
 func (s *Set) Change(next *Set) error {
 	c := changeOf(s, next)
 	for _, l := range s.layers {
@@ -27,8 +27,8 @@ func (s *Set) Change(next *Set) error {
 	return c.error()
 }
 
-// StartsNone reports, as an [Error], experiments that are paused in a set and would run
-// in the next one.
+// StartsNone returns an [Error] that names the experiments that are paused in s and would run in
+// next; nil for none.
 func (s *Set) StartsNone(next *Set) error {
 	c := changeOf(s, next)
 	for _, old := range s.experiments {
@@ -39,9 +39,10 @@ func (s *Set) StartsNone(next *Set) error {
 	return c.error()
 }
 
+// change is a change from a set to the next one, and what is wrong with it.
 type change struct {
 	old, next *Set
-	faults    []*faults // of the next documents, and of those that are gone
+	faults    []*faults // of each document of next, and behind them of documents that are gone
 }
 
 func changeOf(old, next *Set) *change {
@@ -58,8 +59,8 @@ func (c *change) faultf(at place, field, wayOut, format string, args ...any) {
 	c.faults[at.doc].addf(at.path+field, wayOut, format, args...)
 }
 
-// layer refuses another salt or unit while an experiment of the layer lives:
-// all its units would fall into other slots.
+// layer refuses another salt or unit of a layer while an experiment of it runs or is paused: all
+// units would fall into other slots.
 func (c *change) layer(old *layer) {
 	next := c.next.layer(old.Name)
 	if next == nil || next.Salt == old.Salt && next.Unit == old.Unit {
@@ -95,10 +96,10 @@ func (s *Set) experiment(name string) *compiled {
 	return s.experiments[i]
 }
 
-// lives reports whether units are in the experiment, or will be again.
+// lives reports whether units are in the experiment now, or may be again once it goes on.
 func (e *compiled) lives() bool { return e.State == Running || e.State == Paused }
 
-// after says which states may follow.
+// after are the states that may follow each state.
 var after = map[State][]State{
 	Draft:   {Draft, Running, Stopped},
 	Running: {Running, Paused, Stopped},
@@ -108,6 +109,7 @@ var after = map[State][]State{
 
 const newName = "define an experiment with a new name"
 
+// experiment refuses what may not change of an experiment.
 func (c *change) experiment(old *compiled) {
 	next := c.next.experiment(old.Name)
 	if next == nil {
@@ -134,7 +136,7 @@ func (c *change) experiment(old *compiled) {
 	}
 }
 
-// gone tells that an experiment that lives stands nowhere any more.
+// gone adds the fault that an experiment that runs or is paused is in no document any more.
 func (c *change) gone(old *compiled) {
 	name := c.old.docs[old.at.doc].Name
 	i := slices.IndexFunc(c.faults, func(f *faults) bool { return f.name == name })
@@ -148,7 +150,8 @@ func (c *change) gone(old *compiled) {
 // fixedFault is a field that has changed and may not.
 type fixedFault struct{ field, why string }
 
-// fixed returns what has changed of what stays for the life of an experiment.
+// fixed returns the fields that have changed although they may not once an experiment is no
+// longer a draft.
 func fixed(old, next *compiled) (all []fixedFault) {
 	add := func(changed bool, field, why string) {
 		if changed {
@@ -163,7 +166,7 @@ func fixed(old, next *compiled) (all []fixedFault) {
 	return all
 }
 
-// variantsForm is the variants' part of the canonical form.
+// variantsForm returns the variants in JSON, the same text for the same meaning.
 func variantsForm(e *compiled) string {
 	var all []Variant
 	for _, v := range e.variants {
@@ -177,7 +180,7 @@ func variantsForm(e *compiled) string {
 	return string(b)
 }
 
-// grows refuses slots that would go out of use.
+// grows refuses that slots which are in use go out of use.
 func (c *change) grows(old, next *compiled) {
 	lost := minus(old.used, next.used)
 	if lost == nil {
@@ -190,8 +193,8 @@ func (c *change) grows(old, next *compiled) {
 	c.faultf(next.at, field, "pause it first, or keep them", "slots %s would go out of use, and their units lose their variant", textOf(lost))
 }
 
-// forces refuses names that would take units out of what the hash deals them of an
-// experiment that runs on.
+// forces refuses that an experiment names (forces) units which the hash gives a variant of an
+// experiment that runs now and in next: they would lose that variant.
 func (c *change) forces(next *compiled) {
 	if next.State != Running || next.unfit != "" {
 		return
@@ -220,8 +223,9 @@ func (c *change) forces(next *compiled) {
 	}
 }
 
-// hashed returns the variant that the hash deals a unit of an experiment that runs,
-// whatever its targeting. By an attribute no unit is known by its name.
+// hashed returns the variant that the hash gives a viewer or entity of an experiment that runs,
+// whatever its targeting. In a layer of an attribute that is not known, since the id does not
+// tell the value of the attribute; has is then false.
 func (e *compiled) hashed(id string) (variant string, has bool) {
 	if e.State != Running || e.unfit != "" || e.layer.kind == ofAttribute || !slot.In(e.used, e.layer.prefix.Slot(id)) {
 		return "", false

@@ -25,7 +25,7 @@ const (
 	saltRule = "want a letter or digit, then up to 62 letters, digits, '_', '.' and '-'"
 )
 
-// check reports what is wrong with a document by itself.
+// check adds to f what is wrong with a document by itself.
 func (d *Document) check(f *faults) {
 	if len(d.Layers) > MaxLayers {
 		f.addf("layers", "leave some out", "%d of them, more than %d", len(d.Layers), MaxLayers)
@@ -68,7 +68,7 @@ const (
 	ofEntity
 )
 
-// unit reads what the layer divides; of an attribute also its name.
+// unit returns what the layer divides, and for an attribute its name; false for what is no unit.
 func (l *Layer) unit() (kind unitKind, attribute string, ok bool) {
 	switch name, isAttribute := strings.CutPrefix(l.Unit, "attribute "); {
 	case l.Unit == "viewer":
@@ -130,7 +130,8 @@ func (e *Experiment) checkFeeds(f *faults, path string) {
 	}
 }
 
-// checkVariants reports whether there are as many as may be.
+// checkVariants checks the variants. It returns false, without a look at each, if there are none
+// or too many.
 func (e *Experiment) checkVariants(f *faults, path string) bool {
 	if n := len(e.Variants); n == 0 || n > MaxVariants {
 		f.addf(path, fmt.Sprintf("write 1 to %d variants", MaxVariants), "%d of them", n)
@@ -243,8 +244,8 @@ func (s *Sets) checkTypes(f *faults, path string) {
 	}
 }
 
-// readSlots reads ranges of slots and returns them ascending, adjacent ones as
-// one.
+// readSlots returns the ranges of slots that texts name, ascending, with adjacent ones joined.
+// What is wrong with them is added to f.
 func readSlots(f *faults, path string, texts []string) (slots []slot.Range) {
 	if len(texts) > MaxRanges {
 		f.addf(path, "take whole ranges", "%d ranges, more than %d", len(texts), MaxRanges)
@@ -284,7 +285,7 @@ func fill(s []bool, x bool) {
 	}
 }
 
-// rangesOf returns the slots that are marked, as few ranges as can be.
+// rangesOf returns the slots that are marked, as the fewest ranges possible.
 func rangesOf(marked []bool) (slots []slot.Range) {
 	for i := 0; i < len(marked); i++ {
 		if !marked[i] {
@@ -299,7 +300,7 @@ func rangesOf(marked []bool) (slots []slot.Range) {
 	return slots
 }
 
-// marked is the inverse of rangesOf.
+// marked returns, for each of the 10,000 slots, whether it is in slots.
 func marked(slots []slot.Range) []bool {
 	m := make([]bool, slot.Count)
 	for _, r := range slots {

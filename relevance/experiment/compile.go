@@ -14,99 +14,103 @@ import (
 	"github.com/millrace/millrace/internal/slot"
 )
 
-// Set is the definitions of several documents, held against each other. It is
-// immutable and safe for concurrent use. Its zero value has none.
+// Set is the definitions of several documents, checked against each other. It is immutable and
+// safe for concurrent use. Its zero value has no definitions.
 type Set struct {
 	docs        []Document
-	layers      []*layer    // by name
-	experiments []*compiled // by name
-	feeds       map[string]*feed
-	misfits     []*faults // of each document, what is known against it
+	layers      []*layer         // sorted by name
+	experiments []*compiled      // sorted by name
+	feeds       map[string]*feed // by name; those that experiments give variants on
+	misfits     []*faults        // for each document, what its experiments refer to and Known does not have
 }
 
-// layer is a [Layer] as units are dealt by it.
+// layer is a [Layer] with what giving variants needs.
 type layer struct {
 	Layer
 	at        place
 	kind      unitKind
-	attribute string
+	attribute string // of kind ofAttribute, its name
 	prefix    slot.Prefix
-	held      []slot.Range
-	holds     [slot.Count]int16   // of each slot: the experiment in it, by its place in the set, or free, or heldOut
+	held      []slot.Range        // the holdout
+	holds     [slot.Count]int16   // for each slot, the index in Set.experiments of the experiment that uses it, or free, or heldOut
 	forced    map[string][]forced // by viewer or entity
 }
 
-// What a slot may hold but an experiment.
+// What a slot may have in layer.holds in place of an experiment.
 const (
 	free    = -1
 	heldOut = -2
 )
 
-// forced is a variant of a named viewer or entity.
+// forced is the variant that an experiment gives a named viewer or entity.
 type forced struct {
 	e   *compiled
 	arm int
 }
 
-// compiled is an [Experiment] as units are dealt by it.
+// compiled is an [Experiment] with what giving variants needs.
 type compiled struct {
 	Experiment
 	at       place
 	layer    *layer
-	feeds    []*feed
+	feeds    []*feed // those on which it gives variants; nil if it gives none
 	slots    []slot.Range
-	used     []slot.Range // by its share, whatever its state
-	usedN    int
-	variants []Variant  // by name
-	arms     []slot.Arm // of variants, with the weights that are dealt
-	target   *targeting
+	used     []slot.Range // the slots in use by its share, whatever its state
+	usedN    int          // how many they are
+	variants []Variant    // sorted by name
+	arms     []slot.Arm   // for each of variants, its weight, or an even one if Monitored
+	target   *targeting   // nil: none
 	prefix   slot.Prefix
 	checksum string
-	assigned []Assigned // of each arm, by chance
-	unfit    string     // what is known against it, so that nobody gets a variant; "" for nothing
+	assigned []Assigned // for each of arms, what a unit gets by chance
+	unfit    string     // why it does not fit what is known, so that nobody gets a variant; "": it fits
 }
 
-// feed is what deals to a feed.
+// feed is what gives variants on a feed.
 type feed struct {
-	layers   []*layer  // with an experiment that assigns
-	targets  bool      // one of them has a targeting
-	division *Division // of its answers' entities
+	layers   []*layer  // those with such an experiment, sorted by name
+	targets  bool      // one of these experiments has a targeting
+	division *Division // of the entities of its answers; nil: none
 }
 
-// place is where a definition stands.
+// place is where a definition is: the index of its document, and the path in it.
 type place struct {
 	doc  int
 	path string
 }
 
-// Serve holds documents that were put in place before against each other and
-// against what is known, and reports all that is wrong at once, as an [Error]. Of
-// two definitions that contradict each other the one in the later document is at
-// fault. Known may be nil: then feeds, models and filters are not looked at. What
-// the documents refer to may have changed since: an experiment that does not fit keeps its slots and is
-// one of the set, but gives nobody a variant, and [Set.Unfit] tells of it.
+// Serve compiles documents that were put in place before. It checks them against each other and
+// against known. The error is an [Error] with all that is wrong. If two definitions contradict
+// each other, the one in the later document is at fault. known may be nil: then feeds, models
+// and filters are not checked.
+//
+// What the documents refer to may have changed since they were put in place. That is no error:
+// an experiment that does not fit known any more is unfit. It stays in the set with its slots,
+// but gives nobody a variant, and [Set.Unfit] returns it.
 func Serve(docs []Document, known Known) (*Set, error) {
 	return compileAll(docs, len(docs), len(docs), known)
 }
 
-// Admit is Serve of documents of which the last is about to be put in place: of
-// that one all that is wrong is refused.
+// Admit is Serve for documents of which the last is about to be put in place. In that one it is
+// an error, too, if an experiment does not fit known, or if something has no effect (see
+// Document.checkMeant).
 func Admit(docs []Document, known Known) (*Set, error) {
 	return compileAll(docs, len(docs)-1, len(docs)-1, known)
 }
 
-// Steer is Admit of a last document that only gets another state or share: what its
-// author wrote in vain stays.
+// Steer is Admit for a last document that only gets another state or share. What its author
+// wrote without effect is no error.
 func Steer(docs []Document, known Known) (*Set, error) {
 	return compileAll(docs, len(docs)-1, len(docs), known)
 }
 
-// Unfit returns the documents with experiments that do not fit what is known, nil
+// Unfit returns the documents that have experiments which do not fit what is known, and why; nil
 // for none.
 func (s *Set) Unfit() *Error { return errorOf(s.misfits) }
 
-// compileAll compiles documents. The first were put in place before: so many fit, or
-// did, and so many are as their authors wrote them then.
+// compileAll compiles documents. In the first served documents, an experiment that does not fit
+// known is unfit; in the others it is an error. In the first written documents, what has no
+// effect is accepted; in the others it is an error.
 func compileAll(docs []Document, served, written int, known Known) (*Set, error) {
 	c := compiler{Set: &Set{docs: slices.Clone(docs), feeds: map[string]*feed{}}, known: known, served: served, layersByName: map[string]*layer{}, byName: map[string]*compiled{}}
 	for i := range docs {
@@ -136,28 +140,31 @@ func compileAll(docs []Document, served, written int, known Known) (*Set, error)
 	return c.Set, nil
 }
 
+// compiler is a Set in the making, and what is needed to check definitions against each other.
 type compiler struct {
 	*Set
 	known        Known
-	served       int       // how many documents were put in place before
-	faults       []*faults // of each document
+	served       int       // see compileAll
+	faults       []*faults // for each document
 	layersByName map[string]*layer
-	byName       map[string]*compiled
-	salts        map[string]string              // the layers that have them
-	owner        map[*layer][]*compiled         // of each slot
-	setters      map[setter]*compiled           // the first to set a parameter of a feed
-	targeting    map[string]map[*layer]int      // bytes, the most of a layer, by feed
-	forces       map[*layer]map[forces]string   // the experiments that force a viewer, by feed
-	groups       map[string]map[*layer][]uint64 // what variants of entities set, by feed
-	drafts       map[string]*compiled           // an experiment that interleaves, by feed
-	divides      map[string]*compiled           // one of entities
+	byName       map[string]*compiled           // experiments
+	salts        map[string]string              // the name of the layer that has a salt
+	owner        map[*layer][]*compiled         // for each slot of a layer, the experiment that has it
+	setters      map[setter]*compiled           // the first experiment that sets a parameter of a feed
+	targeting    map[string]map[*layer]int      // by feed and layer, the length of the longest targeting
+	forces       map[*layer]map[forces]string   // the experiment that forces a unit on a feed
+	groups       map[string]map[*layer][]uint64 // by feed and layer of entities, the SetsSums of variants
+	drafts       map[string]*compiled           // by feed, an experiment whose variant interleaves
+	divides      map[string]*compiled           // by feed, an experiment of a layer of entities
 }
 
+// setter is a parameter of a feed, which some experiment sets.
 type setter struct {
 	feed      string
 	parameter Parameter
 }
 
+// forces is a unit on a feed, which some experiment forces.
 type forces struct{ feed, unit string }
 
 func (c *compiler) error() error {
@@ -201,7 +208,7 @@ func (c *compiler) addLayers(doc int) {
 		if other, ok := c.salts[l.Salt]; ok {
 			c.faultf(l.at, ".salt", "choose another one", "layer %s has it too, so that the two would not be independent", other)
 		}
-		if beyond := len(c.layers) - MaxLayers; beyond == 0 || beyond > 0 && c.layers[len(c.layers)-1].at.doc != doc { // told once of a document
+		if beyond := len(c.layers) - MaxLayers; beyond == 0 || beyond > 0 && c.layers[len(c.layers)-1].at.doc != doc { // one fault for each document
 			c.faultf(l.at, "", "put experiments that may exclude each other into one layer, or drop documents whose experiments have stopped",
 				"more than %d layers in all documents of the cluster together: %s", MaxLayers, c.most(func(d *Document) int { return len(d.Layers) }))
 		}
@@ -213,7 +220,8 @@ func (c *compiler) addLayers(doc int) {
 	}
 }
 
-// most says how many of something the documents have, the five with the most by name.
+// most returns a text on how many of something the documents have. It names the five that have
+// the most.
 func (c *compiler) most(of func(*Document) int) string {
 	var all []string
 	rest := 0
@@ -230,7 +238,7 @@ func (c *compiler) most(of func(*Document) int) string {
 	return strings.Join(all, ", ")
 }
 
-// in says where else something stands.
+// in returns the words that say in which document something is; "" if that has no name.
 func (c *compiler) in(at place) string {
 	if name := c.docs[at.doc].Name; name != "" {
 		return " in " + name
@@ -238,8 +246,8 @@ func (c *compiler) in(at place) string {
 	return ""
 }
 
-// oneDocument is the way out of who meant to change the document in which something
-// stands, by a file of another name.
+// oneDocument returns a further way out, for a user who wants to change the document that
+// something is in, but has a file of another name.
 func (c *compiler) oneDocument(at place) string {
 	name := c.docs[at.doc].Name
 	if name == "" {
@@ -276,7 +284,7 @@ func (c *compiler) addExperiments(doc int) {
 	}
 }
 
-// compile works out what an experiment by itself comes to.
+// compile sets the fields of an experiment that follow from its definition and its layer.
 func (e *compiled) compile() {
 	e.slots = readSlots(&faults{}, "", e.Slots)
 	e.used, e.usedN = inUse(e.slots, e.Share)
@@ -298,7 +306,8 @@ func byName(variants []Variant) []Variant {
 	return slices.SortedFunc(slices.Values(variants), func(a, b Variant) int { return cmp.Compare(a.Name, b.Name) })
 }
 
-// armsOf returns variants, which are by name, with the weights that are dealt.
+// armsOf returns the arms of variants, which are sorted by name. Their weights are those of the
+// variants or, if evenly is true, as even as possible.
 func armsOf(variants []Variant, evenly bool) (arms []slot.Arm) {
 	n := len(variants)
 	for i, v := range variants {
@@ -310,14 +319,14 @@ func armsOf(variants []Variant, evenly bool) (arms []slot.Arm) {
 	return arms
 }
 
-// sum is SHA-256 of an experiment's canonical form.
+// sum returns SHA-256 of an experiment's form, in hexadecimal digits.
 func (e *compiled) sum() string {
 	sum := sha256.Sum256(e.form(e.Share))
 	return hex.EncodeToString(sum[:])
 }
 
-// lifeSum is of the canonical form without what may change while an experiment runs
-// or is paused ([Set.Change]).
+// lifeSum returns a checksum of an experiment's form without what may change while it runs or
+// is paused (see [Set.Change]).
 func (e *compiled) lifeSum() uint64 {
 	lasting := *e
 	lasting.slots, lasting.Monitored, lasting.Forced = nil, false, nil
@@ -325,8 +334,8 @@ func (e *compiled) lifeSum() uint64 {
 	return binary.LittleEndian.Uint64(sum[:])
 }
 
-// form is JSON of all that decides about an assignment but for the state,
-// everything in one order.
+// form returns the canonical form of an experiment by a share: JSON of all that decides which
+// unit gets which variant, except the state. It is the same text for the same meaning.
 func (e *compiled) form(share int) []byte {
 	form := struct {
 		Layer, Salt, Unit, Experiment string
@@ -338,7 +347,7 @@ func (e *compiled) form(share int) []byte {
 		Variants                      []Variant
 		Forced                        map[string]string
 	}{e.Layer, e.layer.Salt, e.layer.Unit, e.Name, sorted(e.Feeds), e.slots, share, e.Monitored, e.clauses(), nil, nil}
-	if len(e.Forced) > 0 { // {} is as good as nothing
+	if len(e.Forced) > 0 { // an empty map means the same as nil
 		form.Forced = e.Forced
 	}
 	for _, v := range e.variants {
@@ -352,14 +361,14 @@ func (e *compiled) form(share int) []byte {
 	return b
 }
 
-// sum is of what a variant sets, the types in one order.
+// sum returns a checksum of what a variant sets. The order of types does not matter.
 func (s Sets) sum() uint64 {
 	s.Types = sorted(s.Types)
 	sum := sha256.Sum256([]byte(s.String()))
 	return binary.LittleEndian.Uint64(sum[:])
 }
 
-// clauses returns the targeting as it is understood; nil for none.
+// clauses returns the clauses of the targeting in canonical form; nil for none.
 func (e *compiled) clauses() []string {
 	if e.target == nil {
 		return nil
@@ -373,8 +382,8 @@ func sorted[T cmp.Ordered](s []T) []T {
 	return s
 }
 
-// checkAgainstAll holds an experiment against the layers, the other experiments
-// and what is known.
+// checkAgainstAll checks an experiment against the layers, the experiments that were added
+// before it, and what is known.
 func (c *compiler) checkAgainstAll(e *compiled) {
 	c.checkSlots(e)
 	c.checkParameters(e)
@@ -399,9 +408,9 @@ func (c *compiler) checkSlots(e *compiled) {
 		owner = make([]*compiled, slot.Count)
 		c.owner[e.layer] = owner
 	}
-	taken := map[*compiled][]int{} // slots that others have; they ascend
-	var by []*compiled             // these, in the order of their slots
-	var kept []int                 // slots of the holdout
+	taken := map[*compiled][]int{} // the slots that each other experiment has, ascending
+	var by []*compiled             // these experiments, in the order of their first slots
+	var kept []int                 // the slots that are held out
 	for _, r := range e.slots {
 		for s := r.From; s <= r.To; s++ {
 			switch {
@@ -425,7 +434,7 @@ func (c *compiler) checkSlots(e *compiled) {
 	}
 }
 
-// together returns slots that ascend as ranges.
+// together returns slots, which are ascending, as ranges.
 func together(slots []int) (ranges []slot.Range) {
 	for _, s := range slots {
 		if n := len(ranges); n > 0 && ranges[n-1].To == s-1 {
@@ -437,8 +446,8 @@ func together(slots []int) (ranges []slot.Range) {
 	return ranges
 }
 
-// checkParameters refuses what an experiment sets of a feed that one of another
-// layer sets too: some viewers would be in both.
+// checkParameters refuses that an experiment sets a parameter of a feed which an experiment of
+// another layer sets too: some viewers would be in both.
 func (c *compiler) checkParameters(e *compiled) {
 	if c.setters == nil {
 		c.setters = map[setter]*compiled{}
@@ -454,7 +463,7 @@ func (c *compiler) checkParameters(e *compiled) {
 				case first.layer != e.layer && !told[parameter]:
 					told[parameter] = true
 					wayOut := "put both into one layer, where they exclude each other"
-					if (first.layer.kind == ofEntity) != (e.layer.kind == ofEntity) { // a viewer's cannot be an entity's
+					if (first.layer.kind == ofEntity) != (e.layer.kind == ofEntity) { // a layer of viewers and one of entities cannot be put together
 						wayOut = "stop that one first, or leave it out of one"
 					}
 					c.faultf(e.at, ".variants", wayOut,
@@ -465,8 +474,8 @@ func (c *compiler) checkParameters(e *compiled) {
 	}
 }
 
-// sets says that the experiment sets a parameter of a feed: of what ranks, whether
-// that is another model, or weights alone.
+// sets returns a text that the experiment sets a parameter of a feed. For OfModel it says
+// whether that is another model, or only weights.
 func (e *compiled) sets(parameter Parameter, feed string) string {
 	ranks := func(v Variant) bool { return v.Set.Model != "" || v.Set.Interleave != nil }
 	if parameter == OfModel && !slices.ContainsFunc(e.Variants, ranks) {
@@ -475,8 +484,8 @@ func (e *compiled) sets(parameter Parameter, feed string) string {
 	return fmt.Sprintf("%s of feed %s is set", parameter, feed)
 }
 
-// Parameter is what a variant can set of a feed. Model, interleave and weights
-// are one: what ranks.
+// Parameter is what a variant can set of a feed. Model, interleave and weights are one
+// parameter, OfModel: what ranks.
 type Parameter string
 
 // The parameters, as messages name them.
@@ -489,11 +498,11 @@ const (
 	OfSpacing Parameter = "spacing"
 	OfLimit   Parameter = "limit"
 
-	// OfDistinct is of the feed alone: no variant sets it.
+	// OfDistinct is a parameter of feeds that no variant can set.
 	OfDistinct Parameter = "distinct_objects"
 )
 
-// parameters returns what is set, sorted.
+// parameters returns the parameters that are set, sorted.
 func (s *Sets) parameters() (all []Parameter) {
 	for p, set := range map[Parameter]bool{
 		OfModel: s.Model != "" || s.Interleave != nil || len(s.Weights) > 0, OfFilter: s.Filter != nil, OfWindow: s.Window != nil,
@@ -507,7 +516,7 @@ func (s *Sets) parameters() (all []Parameter) {
 	return all
 }
 
-// parameters returns what any variant sets.
+// parameters returns the parameters that any variant sets, sorted.
 func (e *compiled) parameters() (all []Parameter) {
 	for i := range e.variants {
 		all = append(all, e.variants[i].Set.parameters()...)
@@ -516,8 +525,7 @@ func (e *compiled) parameters() (all []Parameter) {
 	return slices.Compact(all)
 }
 
-// checkForced refuses a viewer whom two experiments of a layer force for one
-// feed.
+// checkForced refuses that two experiments of a layer force the same unit on one feed.
 func (c *compiler) checkForced(e *compiled) {
 	if c.forces == nil {
 		c.forces = map[*layer]map[forces]string{}
@@ -537,8 +545,8 @@ func (c *compiler) checkForced(e *compiled) {
 	}
 }
 
-// checkTargeting bounds what it costs to judge a viewer by all experiments of a
-// feed: of each layer they meet one.
+// checkTargeting bounds the targeting that is evaluated for one viewer on a feed: of each layer
+// that of one experiment at most.
 func (c *compiler) checkTargeting(e *compiled) {
 	if c.targeting == nil {
 		c.targeting = map[string]map[*layer]int{}
@@ -562,8 +570,8 @@ func (c *compiler) checkTargeting(e *compiled) {
 	}
 }
 
-// checkOfEntities refuses what cannot differ between the entities of one
-// answer.
+// checkOfEntities refuses what an experiment of a layer of entities cannot have, such as what
+// cannot differ between the entities of one answer.
 func (c *compiler) checkOfEntities(e *compiled) {
 	const ofViewers = "use a layer of viewers, or leave it out"
 	for _, x := range []struct {
@@ -591,8 +599,8 @@ func (c *compiler) checkOfEntities(e *compiled) {
 	c.checkGroups(e)
 }
 
-// checkGroups bounds how many questions an answer takes: one for each
-// combination of what the variants of its entities set.
+// checkGroups bounds how many questions a broker asks the nodes for one answer: one for each
+// combination of what variants set for its entities.
 func (c *compiler) checkGroups(e *compiled) {
 	if c.groups == nil {
 		c.groups = map[string]map[*layer][]uint64{}
@@ -618,8 +626,8 @@ func (c *compiler) checkGroups(e *compiled) {
 	}
 }
 
-// checkDrafts refuses two models that draft a page whose entities are divided:
-// there would be no ranking of each model.
+// checkDrafts refuses that two models draft the pages of a feed whose entities are divided: no
+// model would then rank the whole page.
 func (c *compiler) checkDrafts(e *compiled) {
 	if c.drafts == nil {
 		c.drafts, c.divides = map[string]*compiled{}, map[string]*compiled{}
@@ -643,8 +651,9 @@ func (c *compiler) checkDrafts(e *compiled) {
 	}
 }
 
-// checkKnown holds an experiment against what is known. In a document that is
-// there already a fault does not stand in the way of the others.
+// checkKnown checks an experiment against what is known. In a document that was put in place
+// before, an experiment that does not fit becomes unfit. It does not if what is known could not
+// be asked. In another document both are errors.
 func (c *compiler) checkKnown(e *compiled) {
 	served := e.at.doc < c.served
 	for _, m := range e.misfits(c.known) {
@@ -658,7 +667,7 @@ func (c *compiler) checkKnown(e *compiled) {
 	}
 }
 
-// deal prepares what assigning looks up.
+// deal fills in the tables by which variants are given.
 func (c *compiler) deal() {
 	for _, l := range c.layers {
 		l.forced = map[string][]forced{}

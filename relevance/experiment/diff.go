@@ -10,9 +10,9 @@ import (
 	"github.com/millrace/millrace/internal/slot"
 )
 
-// Diff says in sentences what the next set changes: first what is written
-// otherwise, then who moves where, by slots of the layer and draws of the
-// experiment, both of 10,000 (package slot). Empty: nothing changes.
+// Diff returns sentences on what next changes, for people; none if it changes nothing. For each
+// layer and experiment they say first which fields differ, and then which units move to which
+// variant, by slots of the layer and draws of the experiment.
 func (s *Set) Diff(next *Set) (sentences []string) {
 	for _, name := range namesOf(s.layers, next.layers, func(l *layer) string { return l.Name }) {
 		for _, text := range diffLayer(s.layer(name), next.layer(name)) {
@@ -63,7 +63,7 @@ func diffLayer(old, next *layer) (texts []string) {
 	return written(texts, "holdout", textOf(old.held), textOf(next.held))
 }
 
-// written adds what is written otherwise.
+// written adds a text on a field if it differs. "" is shown as none.
 func written(texts []string, what, old, next string) []string {
 	if old == next {
 		return texts
@@ -127,7 +127,7 @@ func diffWritten(old, next *compiled) (texts []string) {
 	return writtenEach(texts, "forced", old.Forced, next.Forced)
 }
 
-// writtenEach adds what is written otherwise of each name.
+// writtenEach is written for each name of two maps.
 func writtenEach(texts []string, what string, old, next map[string]string) []string {
 	both := maps.Clone(next)
 	if both == nil {
@@ -140,13 +140,12 @@ func writtenEach(texts []string, what string, old, next map[string]string) []str
 	return texts
 }
 
-// move is units that change from a variant to another; "": none. They are those
-// of the slots, as far as their draw is within draws.
+// move is units that change from one variant to another: those in slots whose draw is in draws.
 type move struct {
 	slots    []slot.Range
 	draws    slot.Range
-	from, to string
-	targeted bool
+	from, to string // variants; "": none
+	targeted bool   // only those that the targeting admits
 }
 
 func (m move) String() string {
@@ -165,8 +164,9 @@ func (m move) String() string {
 	return who + " move from " + m.from + " to " + m.to
 }
 
-// movesBetween returns who moves. Where the layer deals otherwise, everybody
-// leaves and others come.
+// movesBetween returns the moves from an experiment to the next definition of it; each may be
+// nil. redealt says that the layer has another name, salt or unit: then all units leave, and
+// others come.
 func movesBetween(old, next *compiled) (redealt bool, moves []move) {
 	was, is := old.serving(), next.serving()
 	if was == nil && is == nil {
@@ -203,7 +203,7 @@ func movesBetween(old, next *compiled) (redealt bool, moves []move) {
 	return redealt, moves
 }
 
-// serving returns the slots whose units have a variant.
+// serving returns the slots whose units get a variant by chance; nil for none, and for a nil e.
 func (e *compiled) serving() []slot.Range {
 	if e == nil || e.State != Running || e.unfit != "" {
 		return nil

@@ -10,14 +10,14 @@ import (
 	"github.com/millrace/millrace/internal/slot"
 )
 
-// Division gives the entities of a feed's answers variants, the same for every viewer, by
-// the experiments of layers of entities. It is immutable and safe for concurrent use; nil
-// gives none.
+// Division gives the entities of a feed's answers their variants, by the experiments of layers
+// of entities. They are the same for every viewer. It is immutable and safe for concurrent use.
+// A nil Division gives none.
 type Division struct {
-	layers []dividing
+	layers []dividing // sorted by name
 }
 
-// dividing is a layer with its experiments that give variants.
+// dividing is a layer with those of its experiments that give variants.
 type dividing struct {
 	*layer
 	from []dealing
@@ -26,16 +26,16 @@ type dividing struct {
 // dealing is an experiment with the slots in which it gives variants.
 type dealing struct {
 	*compiled
-	share    int
-	used     []slot.Range
-	assigned []Assigned // what each arm gives, with its probability
+	share    int          // of 10,000; 0: it gives variants to forced entities alone
+	used     []slot.Range // the slots in use by that share
+	assigned []Assigned   // for each arm, what an entity gets by chance
 }
 
-// Dealt is what a later page must know of an experiment to give entities the variants that
-// the first page gave them.
+// Dealt is what a later page must know of an experiment to give entities the variants that the
+// first page gave them.
 type Dealt struct {
 	Experiment string
-	Share      int    // of 10,000, at the first page
+	Share      int    // of 10,000, when the first page was made; 0: of a draft
 	Sum        uint64 // a checksum of the definition, without its share and its state
 }
 
@@ -47,9 +47,9 @@ func (s *Set) Division(feed string) *Division {
 	return nil
 }
 
-// Redivide returns the division that was in use at a time, from what it dealt. It can, as
-// long as all its experiments are defined as they were then, even if they are paused,
-// stopped or ramped by now. Else it names one that has changed, or was dropped since.
+// Redivide returns the division that was in use at the time dealt, by what its Dealt returned
+// then. Its experiments may be paused, stopped or have another share by now. If one was changed
+// otherwise, was dropped or is unfit, Redivide returns its name in gone, and no division.
 func (s *Set) Redivide(all []Dealt, dealt millrace.Time) (d *Division, gone string) {
 	var from []dealing
 	for _, x := range all {
@@ -62,7 +62,7 @@ func (s *Set) Redivide(all []Dealt, dealt millrace.Time) (d *Division, gone stri
 	return divisionOf(from), ""
 }
 
-// dealing returns the experiment as it deals by a share of its slots.
+// dealing returns the experiment with the slots that a share uses.
 func (e *compiled) dealing(share int) dealing {
 	d := dealing{compiled: e, share: share, assigned: e.assigned}
 	n := 0
@@ -81,7 +81,7 @@ func (e *compiled) dealSum() uint64 {
 	return binary.LittleEndian.Uint64(sum[:])
 }
 
-// divisionOf makes a division of experiments, by layer.
+// divisionOf returns the division by some experiments; nil if there are none.
 func divisionOf(from []dealing) *Division {
 	if len(from) == 0 {
 		return nil
@@ -116,14 +116,14 @@ func (d *Division) all() (from []dealing) {
 	return from
 }
 
-// Without returns the division without the experiments of which drop is true; nil if none
-// is left.
+// Without returns the division without the experiments for which drop returns true; nil if none
+// is left. drop gets the name of each, and the parameters that its variants set.
 func (d *Division) Without(drop func(experiment string, sets []Parameter) bool) *Division {
 	return divisionOf(slices.DeleteFunc(d.all(), func(x dealing) bool { return drop(x.Name, x.parameters()) }))
 }
 
-// Deal appends the variants that an entity gets: at most one of each layer, in the order of
-// the layers' names.
+// Deal appends to dst the variants that an entity gets: at most one of each layer, in the order
+// of the layers' names.
 func (d *Division) Deal(dst []Assigned, e millrace.Entity) []Assigned {
 	if d == nil {
 		return dst
@@ -138,7 +138,7 @@ func (l *dividing) deal(dst []Assigned, unit string) []Assigned {
 	at := l.prefix.Slot(unit)
 	in := slices.IndexFunc(l.from, func(x dealing) bool { return slot.In(x.used, at) })
 	for _, x := range l.from {
-		if variant, forced := x.Forced[unit]; forced && (x.share > 0 || in < 0) { // of a draft only forced units get a variant, in slots that no other uses
+		if variant, forced := x.Forced[unit]; forced && (x.share > 0 || in < 0) { // a draft, of share 0, takes no entity out of an experiment that uses its slot
 			a := x.assigned[slices.IndexFunc(x.arms, func(a slot.Arm) bool { return a.Variant == variant })]
 			a.Unit, a.Forced, a.Probability = unit, true, Probability{}
 			return append(dst, a)
@@ -153,8 +153,8 @@ func (l *dividing) deal(dst []Assigned, unit string) []Assigned {
 	return append(dst, a)
 }
 
-// Features returns of how many of 10,000 answers each experiment wants the items'
-// features in exposures.
+// Features returns, for each experiment, how many of 10,000 answers are to have the items'
+// features in their exposures.
 func (d *Division) Features() (all []int) {
 	for _, x := range d.all() {
 		all = append(all, x.Features)

@@ -1,7 +1,11 @@
-// Package experiment says which variants of a feed a viewer gets. It reads the
-// definitions of layers and experiments ([Parse]), holds them against each other
-// ([Admit]), and assigns viewers and entities by hashes alone ([Set.Assign]):
-// nothing is stored about anybody.
+// Package experiment says which variants of a feed a viewer gets. It reads the definitions of
+// layers and experiments ([Parse]), checks them against each other ([Admit]), and gives viewers
+// and entities their variants by hashes alone ([Set.Assign]): nothing is stored about anybody.
+//
+// A unit is what gets a variant: a viewer, all viewers with one value of an attribute, or an
+// entity. A layer hashes each unit into one of 10,000 slots. The experiment that has the slot
+// hashes the unit again, to a draw of 10,000, and the weights of its variants divide the
+// draws: so a variant is dealt. An arm is a variant with its weight.
 //
 //	layers:
 //	  - name: ranking
@@ -13,8 +17,8 @@
 //	    layer: ranking
 //	    feeds: [home]
 //	    state: running          # draft, running, paused or stopped
-//	    slots: [0-3999, 4500]   # of 10,000, this experiment's alone
-//	    share: 500              # of 10,000 of its slots: the ramp
+//	    slots: [0-3999, 4500]   # of 10,000; no other experiment has them
+//	    share: 500              # of 10,000 of its slots, which are in use
 //	    targeting: viewer.country in ["de", "fr"]
 //	    variants:
 //	      - {name: control, weight: 5000}
@@ -23,10 +27,10 @@
 //	    ramp: {steps: [100, 1000, 10000], least: 1h, viewers: 1000}
 //	    guards: {refused: 1.5, empty: 1.5, fewer: {click: 0.8}}
 //	    outcomes: {topic: clicks, actions: [click], window: 1h}
-//	    features: 100           # of 10,000 answers, whose exposures have them
+//	    features: 100           # of 10,000 answers have features in their exposures
 //
-// Package internal/slot says byte for byte how a unit is dealt. DESIGN.md says
-// what may change while an experiment runs.
+// Package internal/slot says byte for byte how the hashes are made. DESIGN.md says what may
+// change while an experiment runs.
 package experiment
 
 import (
@@ -46,94 +50,94 @@ const (
 	MaxFeeds          = 50    // of an experiment
 	MaxRanges         = 100   // of slots, of an experiment or a holdout
 	MaxForced         = 100   // viewers or entities of an experiment
-	MaxTargetingBytes = 4_000 // of an experiment, and of all that one viewer can meet in a feed
-	MaxWeights        = 100   // of a model, of a variant
-	MaxGroups         = 16    // of the entities of an answer
+	MaxTargetingBytes = 4_000 // of an experiment, and of the longest of each layer of a feed together
+	MaxWeights        = 100   // that a variant sets
+	MaxGroups         = 16    // groups of entities in an answer, by what their variants set
 )
 
-// The bounds of what a variant sets are those of a feed.
+// The bounds of what a variant sets are those of a feed's definition.
 const (
 	maxFilterBytes = 8_000
 	maxTypes       = 100
 	maxLimit       = 1_000 // items
 	maxSpacing     = 10    // items
-	maxUnitBytes   = 512   // of a viewer's id, an attribute's text or an entity; more is no unit
-	maxTargeted    = 256   // bytes of a text, or values of a list, that targeting reads; more is as if it was missing
-	maxKeyBytes    = 128   // of a weight
+	maxUnitBytes   = 512   // of the id of a forced viewer or entity
+	maxTargeted    = 256   // bytes of a text, or values of a list, that targeting reads; a longer one counts as missing
+	maxKeyBytes    = 128   // of the name of a weight
 )
 
 // Document is one file of definitions. Names of layers and of experiments are
 // unique over all documents.
 type Document struct {
-	Name        string       `yaml:"-"` // of the file, as errors say it
+	Name        string       `yaml:"-"` // of the document, as errors have it; "": none
 	Layers      []Layer      `yaml:"layers,omitempty"`
 	Experiments []Experiment `yaml:"experiments,omitempty"`
 
-	// Gone is when one of its name was dropped last, whose experiments were others than
-	// those that have their names now, by the clock of who dropped it; 0: it is not known
-	// that one was.
+	// Gone is when a document of this name was last dropped, by the clock of who dropped it.
+	// Experiments of that document are not those that have the same names now. 0: none was
+	// dropped, as far as is known.
 	Gone millrace.Time `yaml:"-"`
 
-	root *document.Node // where things stand; nil if it was not read from YAML
+	root *document.Node // the YAML, for lines and columns of faults; nil if it was not read from YAML
 }
 
-// Layer divides units over 10,000 slots. Layers are independent of each other
-// by their salts; the experiments of a layer exclude each other by their slots.
+// Layer divides units over 10,000 slots. Each layer has a salt of its own, so that layers are
+// independent of each other. Each experiment of a layer has slots of its own, so that a unit is
+// in one of them at most.
 type Layer struct {
 	Name    string   `yaml:"name"`
-	Salt    string   `yaml:"salt"`              // of this layer alone
+	Salt    string   `yaml:"salt"`              // goes into the hash; no other layer has it
 	Unit    string   `yaml:"unit"`              // what falls into a slot: "viewer", "attribute NAME" or "entity"
 	Holdout []string `yaml:"holdout,omitempty"` // slots that no experiment may have, as in Experiment.Slots
 }
 
-// Experiment is a part of a layer's slots, and what units in them get.
+// Experiment is a part of a layer's slots, and the variants that units in them get.
 type Experiment struct {
 	Name  string   `yaml:"name"`
 	Layer string   `yaml:"layer"`
-	Feeds []string `yaml:"feeds"` // that it applies to
+	Feeds []string `yaml:"feeds"` // the feeds that it applies to
 	State State    `yaml:"state"`
 	Slots []string `yaml:"slots"` // ranges such as "0-499", both included, or single slots
 	// Share is how many of 10,000 of its slots are in use, the lowest first,
 	// rounded down.
 	Share int `yaml:"share"`
-	// Monitored deals the slots in use evenly among the variants, whatever
-	// their weights, so that arms of equal size are compared at every share.
+	// Monitored divides the slots in use evenly among the variants, whatever their weights, so
+	// that variants with equally many units are compared at every share.
 	Monitored bool `yaml:"monitored,omitempty"`
-	// Targeting is CEL over viewer.*, as in a filter; empty: everybody. Who it
-	// is not true of gets no variant.
+	// Targeting is a condition in CEL over viewer.*, as in a filter; empty: everybody. A viewer
+	// for whom it is not true gets no variant.
 	Targeting string    `yaml:"targeting,omitempty"`
 	Variants  []Variant `yaml:"variants"`
-	// Forced are variants of named viewers (of named entities, in a layer of
-	// entities), whatever their slot and the targeting. They are not dealt by
-	// chance and must not be counted.
+	// Forced are the variants of named viewers (in a layer of entities, of named entities),
+	// whatever their slot and the targeting. They do not have them by chance, and so must not
+	// be counted where variants are compared.
 	Forced map[string]string `yaml:"forced,omitempty"`
-	// Features is of how many of 10,000 answers exposures have the features that
-	// the items were scored by: to train on. Pages that two models draft have none.
+	// Features is how many of 10,000 answers have, in their exposures, the features that their
+	// items were scored by, for the training of models. Pages that two models draft have none.
 	Features int `yaml:"features,omitempty"`
-	// Ramp and Guards are for coordinators; nil: nobody changes the share, and
-	// nobody pauses the experiment, but people.
+	// Ramp and Guards are for coordinators. nil: only people change the share, and only people
+	// pause the experiment.
 	Ramp   *Ramp   `yaml:"ramp,omitempty"`
 	Guards *Guards `yaml:"guards,omitempty"`
-	// Outcomes are what its variants are compared by beside their answers; nil:
-	// nothing.
+	// Outcomes say by what the variants are compared beside their answers; nil: by nothing.
 	Outcomes *Outcomes `yaml:"outcomes,omitempty"`
 }
 
 // Variant is one arm of an experiment.
 type Variant struct {
 	Name   string `yaml:"name"`
-	Weight int    `yaml:"weight"`        // of 10,000; an experiment's come to 10,000
-	Set    Sets   `yaml:"set,omitempty"` // nothing: the feed as it is defined
+	Weight int    `yaml:"weight"`        // how many of 10,000 draws it has; those of an experiment add up to 10,000
+	Set    Sets   `yaml:"set,omitempty"` // zero: the feed as it is defined
 }
 
-// Sets is what a variant changes of a feed's definition. What is left out, nil
-// or zero, stays as the feed says.
+// Sets is what a variant changes of a feed's definition. A field that is nil or zero leaves
+// what the feed says.
 type Sets struct {
 	Model string `yaml:"model,omitempty" json:"model,omitempty"`
 	// Interleave are two models whose rankings draft one page in turns.
 	Interleave []string `yaml:"interleave,omitempty" json:"interleave,omitempty"`
-	// Weights stand in place of those of Model, or of the feed's own: by feature,
-	// or by feature.value for a category, bias, or tables.name.key.
+	// Weights replace those of Model, or else of the feed's model. Their names are that of a
+	// feature, FEATURE.VALUE for a value of a category, bias, or tables.TABLE.KEY.
 	Weights      map[string]float64     `yaml:"weights,omitempty" json:"weights,omitempty"`
 	Filter       *string                `yaml:"filter,omitempty" json:"filter,omitempty"` // "": none
 	Window       *time.Duration         `yaml:"window,omitempty" json:"window,omitempty"` // 0: no limit
@@ -143,20 +147,20 @@ type Sets struct {
 	Limit        int                    `yaml:"limit,omitempty" json:"limit,omitempty"`
 }
 
-// Spacing is how many other items stand between two of one entity, or of one
-// type; 0: none need to. Both replace the feed's.
+// Spacing is how many other items there are at least between two items of one entity, and
+// between two of one type; 0: none need be. It replaces both numbers of the feed.
 type Spacing struct {
 	Entity int `yaml:"entity,omitempty" json:"entity,omitempty"`
 	Type   int `yaml:"type,omitempty" json:"type,omitempty"`
 }
 
-// State says whether an experiment assigns.
+// State says whether an experiment gives units their variants.
 type State string
 
-// The states of an experiment. Only a running one assigns by chance; a draft
-// assigns forced viewers, so that it can be looked at. A paused one keeps its
-// slots and goes on with the same units; a stopped one gives its slots back and
-// never runs again.
+// The states of an experiment. Only a running one deals variants by chance. A draft gives
+// variants to forced units alone, so that people can look at it. A paused one gives none; it
+// keeps its slots, and when it runs again the same units have the same variants. A stopped one
+// gives its slots back and never runs again.
 const (
 	Draft   State = "draft"
 	Running State = "running"
@@ -164,24 +168,24 @@ const (
 	Stopped State = "stopped"
 )
 
-// Known says what definitions may refer to.
+// Known says what definitions may refer to in a cluster.
 type Known interface {
 	HasFeed(name string) bool
 	HasModel(name string) bool
-	// IsPrivate reports whether what a feed drops must not be shown: no variant
-	// may set its filter, window or types. The error says why that is not known.
+	// IsPrivate reports whether a feed is private: records that it drops must not be shown,
+	// so no variant may set its filter, window or types. The error says why it is not known.
 	IsPrivate(feed string) (bool, error)
 	// CheckFilter returns why index nodes would refuse a filter, or nil.
 	CheckFilter(src string) error
-	// CheckWeights returns why index nodes would refuse weights, or nil. The model
-	// is that of the feed where none is named, and [OwnModelGone] says that it does
-	// not serve; a [millrace.Error] of the field weights says which of them it lacks.
+	// CheckWeights returns why index nodes would refuse weights of a model, or nil. If model is
+	// "", they are of the feed's own model; the error is [OwnModelGone] if that does not serve.
+	// A [millrace.Error] of the field weights says which weights the model does not have.
 	CheckWeights(feed, model string, set map[string]float64) error
 }
 
-// Parse reads a document in YAML and reports all that is wrong with it by
-// itself at once, as an [Error], with the document as far as it could be read. Name
-// is what errors call it. What it costs is bounded whatever the file holds.
+// Parse reads a document in YAML. name is the name of the document in errors. The error is an
+// [Error] with all faults that the document has by itself, and comes with the document as far
+// as it could be read. The time and memory that Parse takes are bounded whatever is in src.
 func Parse(name string, src []byte) (Document, error) {
 	d := Document{Name: name}
 	f := &faults{name: name}
@@ -209,8 +213,8 @@ func Parse(name string, src []byte) (Document, error) {
 // that it had.
 func (d *Document) Encode() ([]byte, error) { return document.Encode(d) }
 
-// inUse returns the part of slots that a share of 10,000 takes, the lowest
-// first, and how many they are.
+// inUse returns the slots that are in use by a share of 10,000, which are the lowest ones, and
+// how many they are.
 func inUse(slots []slot.Range, share int) (used []slot.Range, n int) {
 	left := count(slots) * share / slot.Count
 	for _, r := range slots {

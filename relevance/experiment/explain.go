@@ -10,23 +10,24 @@ import (
 	"github.com/millrace/millrace/internal/slot"
 )
 
-// Cause is why a unit is in an experiment, or why not. It never changes meaning.
+// Cause is why a unit is in an experiment, or why not. Programs may rely on its values: they
+// keep their meaning.
 type Cause string
 
-// The causes, in the order in which they decide.
+// The causes. "It" is the experiment.
 const (
-	CauseState     Cause = "state"            // it does not assign now
-	CauseUnfit     Cause = "unfit"            // what it refers to is no longer as it needs it
+	CauseState     Cause = "state"            // its state gives the unit no variant
+	CauseUnfit     Cause = "unfit"            // it does not fit what is known: see Set.Unfit
 	CauseFeed      Cause = "feed"             // it does not apply to the feed
-	CauseForced    Cause = "forced"           // in, by name
-	CauseElsewhere Cause = "forced_elsewhere" // by name in another experiment of the layer
-	CauseTaken     Cause = "slot_taken"       // a draft names it, and another experiment of the layer uses its slot
-	CauseUnit      Cause = "unit"             // nothing to fall into a slot, such as a viewer without an id
-	CauseHeldOut   Cause = "held_out"
-	CauseSlot      Cause = "slot"      // the slot is not one of its own
-	CauseShare     Cause = "share"     // it is, and the share does not reach it yet
-	CauseTargeting Cause = "targeting" // the viewer is not meant
-	CauseDealt     Cause = "dealt"     // in, by chance
+	CauseForced    Cause = "forced"           // in: it names the unit
+	CauseElsewhere Cause = "forced_elsewhere" // another experiment of the layer names the unit
+	CauseTaken     Cause = "slot_taken"       // it is a draft and names the unit, but another experiment of the layer uses the unit's slot
+	CauseUnit      Cause = "unit"             // there is no unit, such as for a viewer without an id, or the layer divides something else
+	CauseHeldOut   Cause = "held_out"         // the layer holds out the slot
+	CauseSlot      Cause = "slot"             // the slot is not one of its own
+	CauseShare     Cause = "share"            // the slot is its own, and by its share not in use yet
+	CauseTargeting Cause = "targeting"        // its targeting does not admit the viewer
+	CauseDealt     Cause = "dealt"            // in: by chance
 )
 
 // Explanation says why a unit is in an experiment, or why not.
@@ -34,20 +35,20 @@ type Explanation struct {
 	Experiment string
 	Layer      string
 	Cause      Cause
-	Variant    string // "": not in
-	Unit       string // "": none
-	Slot       int    // of the layer; -1 without a unit
-	Clause     string // of the targeting, the one that was not true
-	Why        string // all of it, as a sentence
+	Variant    string // "": the unit is not in the experiment
+	Unit       string // "": there is none
+	Slot       int    // of the unit in the layer; -1 without a unit
+	Clause     string // with CauseTargeting, the clause that was not true
+	Why        string // the cause in words
 }
 
-// Explain says of each experiment of the set, by name, why a viewer is in it or
-// not when asking for a feed. It agrees with [Set.Assign].
+// Explain says for each experiment of the set, in the order of names, why a viewer who asks for
+// a feed is in it or not. It agrees with [Set.Assign].
 func (s *Set) Explain(feed string, v *millrace.Viewer) []Explanation {
 	return s.explain(feed, v, func(l *layer) string { return l.unitOf(v) }, false)
 }
 
-// ExplainEntity is Explain for an entity and [Division.Deal].
+// ExplainEntity is Explain for an entity. It agrees with [Division.Deal].
 func (s *Set) ExplainEntity(feed string, e millrace.Entity) []Explanation {
 	return s.explain(feed, &millrace.Viewer{ID: string(e)}, func(*layer) string { return string(e) }, true)
 }
@@ -114,7 +115,8 @@ func (x *Explanation) explain(s *Set, e *compiled, feed string, v *millrace.View
 	}
 }
 
-// holder returns the experiment that uses a slot of a layer for a feed; nil: none.
+// holder returns the experiment that uses a slot of a layer and applies to a feed; nil for none,
+// and for the slot -1.
 func (s *Set) holder(l *layer, at int, feed string) *compiled {
 	if at < 0 || l.holds[at] < 0 {
 		return nil
@@ -125,8 +127,8 @@ func (s *Set) holder(l *layer, at int, feed string) *compiled {
 	return nil
 }
 
-// forcedBy returns who forces a viewer or entity for a feed in the layer of an
-// experiment.
+// forcedBy returns the variant that an experiment of e's layer, e itself or another, forces on a
+// viewer or entity on a feed; nil for none.
 func (e *compiled) forcedBy(feed, id string) *forced {
 	for i, f := range e.layer.forced[id] {
 		if slices.Contains(f.e.Feeds, feed) {
@@ -159,7 +161,8 @@ func (x *Explanation) explainTargeting(e *compiled, v *millrace.Viewer) {
 	x.because(CauseTargeting, "slot %d is in use, and %s %s%s", x.Slot, x.Clause, said[d.Outcome], values)
 }
 
-// values says what a clause has read: " (viewer.country = us)".
+// values returns what a clause has read, such as " (viewer.country = us)"; "" if it has read
+// nothing.
 func (t *targeting) values(clause int, v *millrace.Viewer) string {
 	const mostBytes = 100 // of a value
 	var read []string
@@ -178,8 +181,7 @@ func (t *targeting) values(clause int, v *millrace.Viewer) string {
 	return " (" + strings.Join(read, ", ") + ")"
 }
 
-// drawsOf returns the draws of each arm. One of weight 0 has none: From is above
-// To.
+// drawsOf returns the draws of each arm. An arm of weight 0 has none: its From is above its To.
 func drawsOf(arms []slot.Arm) (draws []slot.Range) {
 	next := 0
 	for _, a := range arms {

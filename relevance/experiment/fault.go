@@ -11,20 +11,20 @@ import (
 	"github.com/millrace/millrace/internal/document"
 )
 
-// Error is every fault of documents, in their order. Who must go on without the
-// documents at fault leaves out those that it names and compiles again.
+// Error is all faults of documents, in the order of the documents. A caller that must go on
+// without the documents at fault leaves out those named here, and compiles the others again.
 type Error struct {
-	Documents []Faulty
+	Documents []Faulty // at least one
 }
 
-// Faulty is a document with faults: line, column, field, what is wrong and the
+// Faulty is a document with faults. Each has its line, column and field, what is wrong, and the
 // way out.
 type Faulty struct {
-	Name string
+	Name string // of the document; "": it has none
 	*document.Error
 }
 
-// Error renders a fault a line, with the name of its document.
+// Error returns a line for each fault, which begins with the name of its document.
 func (e *Error) Error() string {
 	var lines []string
 	for _, d := range e.Documents {
@@ -38,7 +38,7 @@ func (e *Error) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// maxFaults bounds what is told of a document.
+// maxFaults is how many faults are kept of a document.
 const maxFaults = 20
 
 // faults collects what is wrong with one document.
@@ -58,7 +58,7 @@ func (f *faults) addf(path, wayOut, format string, args ...any) {
 
 func (f *faults) full() bool { return len(f.all) >= maxFaults }
 
-// take adds the faults that the YAML itself has.
+// take adds the faults of an error of package document, or the error as one fault.
 func (f *faults) take(err error) {
 	var e *document.Error
 	if errors.As(err, &e) {
@@ -82,8 +82,8 @@ func (f *faults) error() *document.Error {
 	return &document.Error{Faults: f.all}
 }
 
-// placeOf returns where the value at path begins, or as much of it as stands in
-// the document.
+// placeOf returns the line and column where the value at path begins in n. If the document does
+// not have all of path, it is where the last part begins that the document has.
 func placeOf(n *document.Node, path string) (line, col int) {
 	line, col = 1, 1
 	for n != nil {

@@ -9,15 +9,16 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// misfit is what is wrong with an experiment by what it refers to.
+// misfit is something in an experiment that does not fit what is known: it refers to what is not
+// there, or may not be set.
 type misfit struct {
 	experiment string
 	path       string // within the experiment, such as .variants[1].set.weights
-	what       string // that does not fit, as a sentence begins
-	err        error  // why; a [millrace.Error], unless what is known could not be asked
+	what       string // does not fit; the beginning of a sentence
+	err        error  // why; a [millrace.Error], unless known could not be asked
 }
 
-// misfits holds an experiment against what is known.
+// misfits returns what does not fit known in an experiment.
 func (e *Experiment) misfits(known Known) (all []misfit) {
 	add := func(path, what string, err error) {
 		if err != nil {
@@ -27,7 +28,7 @@ func (e *Experiment) misfits(known Known) (all []misfit) {
 	refuse := func(wayOut, format string, args ...any) error {
 		return &millrace.Error{Reason: millrace.ReasonUnknown, Detail: fmt.Sprintf(format, args...), WayOut: wayOut}
 	}
-	private := map[string]error{} // by feed, of those that must not be opened; why that is not known
+	private := map[string]error{} // the private feeds; the error, if any, says why it is not known whether one is
 	for _, name := range e.Feeds {
 		if is, err := known.IsPrivate(name); is || err != nil {
 			private[name] = err
@@ -61,7 +62,7 @@ func (e *Experiment) misfits(known Known) (all []misfit) {
 				add(at, sets+"model "+m, refuse("push it first", "no model %s serves", m))
 			}
 		}
-		for _, name := range e.weighed(&v.Set) { // a model or a feed that is not there is told already
+		for _, name := range e.weighed(&v.Set) { // a model or feed that is not there is a misfit already
 			if (v.Set.Model == "" || known.HasModel(v.Set.Model)) && known.HasFeed(name) {
 				add(at+".weights", sets+"weights on feed "+name, known.CheckWeights(name, v.Set.Model, v.Set.Weights))
 			}
@@ -73,11 +74,10 @@ func (e *Experiment) misfits(known Known) (all []misfit) {
 	return all
 }
 
-// Opens reports whether what sets a parameter could show what a private feed
-// drops.
+// Opens reports whether a variant that sets the parameter could show what a private feed drops.
 func (p Parameter) Opens() bool { return p == OfFilter || p == OfWindow || p == OfTypes }
 
-// OwnModelGone returns why weights of a feed's own model do not fit: it does not serve.
+// OwnModelGone returns the error for weights of a feed's own model that does not serve.
 func OwnModelGone(feed, model string) error {
 	return &millrace.Error{
 		Reason: millrace.ReasonUnknown, Detail: fmt.Sprintf("no model %s serves, by which feed %s is ranked", model, feed),
@@ -85,8 +85,8 @@ func OwnModelGone(feed, model string) error {
 	}
 }
 
-// weighed returns the feeds for which a variant sets weights: of a variant that names
-// their model itself, the first one stands for all.
+// weighed returns the feeds for which the weights of a variant are to be checked: all, or only
+// the first if the variant names the model, which is then the same for all.
 func (e *Experiment) weighed(s *Sets) []string {
 	switch {
 	case len(s.Weights) == 0:
@@ -97,21 +97,21 @@ func (e *Experiment) weighed(s *Sets) []string {
 	return e.Feeds
 }
 
-// ComparesModels reports whether a variant ranks by another model than the feed's
-// own: what the experiment compares is what ranks, then.
+// ComparesModels reports whether a variant names the model or models that rank its pages: then
+// the experiment compares models.
 func (e *Experiment) ComparesModels() bool {
 	return slices.ContainsFunc(e.Variants, func(v Variant) bool { return len(v.Set.models()) > 0 })
 }
 
-// LeansOnVersions reports whether another version of a model that ranks its pages makes
-// something else of its variants: they rank by other models, or by other weights. Else
-// all of them are ranked by it alike.
+// LeansOnVersions reports whether a new version of a model that ranks its pages would change how
+// variants compare. It would if they rank by different models or weights; otherwise the version
+// changes all variants alike.
 func (e *Experiment) LeansOnVersions() bool {
 	return e.ComparesModels() || slices.ContainsFunc(e.Variants, func(v Variant) bool { return len(v.Set.Weights) > 0 })
 }
 
-// Leaves reports whether a variant leaves a parameter as the feed has it. Weights do
-// not set the model that they are of.
+// Leaves reports whether a variant leaves a parameter as the feed has it. A variant that sets
+// only weights leaves the model.
 func (s *Sets) Leaves(p Parameter) bool {
 	if p == OfModel {
 		return len(s.models()) == 0
@@ -127,7 +127,7 @@ func (s *Sets) Rankings() []string {
 	return []string{""}
 }
 
-// models returns the models that rank instead of the feed's.
+// models returns the models that a variant names: none, one, or two that interleave.
 func (s *Sets) models() []string {
 	if s.Model != "" {
 		return []string{s.Model}
@@ -135,15 +135,15 @@ func (s *Sets) models() []string {
 	return s.Interleave
 }
 
-// unasked reports whether nothing is known against an experiment: what there is to
-// know could not be asked.
+// unasked reports whether it is not known if the experiment fits, since known could not be
+// asked.
 func (m *misfit) unasked() bool {
 	var why *millrace.Error
 	return !errors.As(m.err, &why) || why.Reason == millrace.ReasonUnavailable
 }
 
-// was reports whether a misfit of before is this one: of one that could not be asked,
-// for the same reason.
+// was reports whether an earlier misfit is the same as this one. If known could not be asked,
+// the error must be the same, too.
 func (m *misfit) was(before misfit) bool {
 	if before.path != m.path || before.what != m.what || before.unasked() != m.unasked() {
 		return false
@@ -170,12 +170,12 @@ func (c *compiler) misfit(f *faults, e *compiled, m misfit) {
 	f.addf(e.at.path+m.path, wayOut, "%s", detail)
 }
 
-// Keeps refuses what is known to become next instead of now, if it would leave an
-// experiment with a fault that it does not have: for who is about to change a
-// feed, a model or a schema. Only stopped experiments are left out, for the others
-// may yet give their variants to somebody.
+// Keeps is for a caller that is about to change a feed, a model or a schema, so that next is
+// known instead of now. It returns an error if an experiment would then have a misfit that it
+// does not have now. It leaves out stopped experiments, since only the others may still give
+// variants.
 func (s *Set) Keeps(now, next Known) error {
-	const most = 3 // that are told: many say nearly the same
+	const most = 3 // misfits that the error names: many say nearly the same
 	var broken, names []string
 	weights, more := false, 0
 	for _, e := range s.experiments {

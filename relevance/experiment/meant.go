@@ -11,19 +11,19 @@ import (
 	"github.com/millrace/millrace/internal/document"
 )
 
-// Beyond these bounds guards and ramps cannot do what they are for. They hold for
-// documents that are put in place now, and not for those that are there already.
+// Beyond these bounds guards and ramps have no effect. They are checked in documents that are
+// put in place now, and not in those that are in place already.
 const (
-	maxMultiple = 1000        // of a rate: from 1 in 1000, a thousandfold is everything
+	maxMultiple = 1000        // of a rate: a thousand times 1 in 1000 is everything
 	maxLonger   = 3_600_000   // milliseconds: no request lasts an hour
 	minAlpha    = 1e-6        // below it confidence intervals are too wide to tell anything, however many viewers there are
-	minLeast    = time.Second // where nothing comes, guards judge once a second
+	minLeast    = time.Second // guards look once a second if no answers come
 )
 
-// checkMeant refuses what stands in a document and has no effect, since nobody means that:
-// guards that can never fire or have nothing to compare with, steps that are too short for
-// guards to look at, and so on. It is asked of documents that are put in place now, and not
-// of those that are there already.
+// checkMeant adds to f what has no effect in a document, since nobody means that: guards that
+// can never fire or have nothing to compare with, steps that are too short for guards to look
+// at, and so on. It is called for documents that are put in place now, and not for those that
+// are in place already.
 func (d *Document) checkMeant(f *faults) {
 	for i := range d.Experiments {
 		e, path := &d.Experiments[i], fmt.Sprintf("experiments[%d]", i)
@@ -62,8 +62,8 @@ func (d *Document) checkMeant(f *faults) {
 	}
 }
 
-// at returns what stands at a path; nil for nothing, or if the document was not read
-// from YAML.
+// at returns the YAML at a path; nil if there is none, or if the document was not read from
+// YAML.
 func (d *Document) at(path string) *document.Node {
 	n := d.root
 	for n != nil && path != "" {
@@ -74,9 +74,9 @@ func (d *Document) at(path string) *document.Node {
 	return n
 }
 
-// checkMeant refuses a guard that is written as 0 or as nothing. Somebody who writes
-// "refused: 0" means that not one request may be refused; but 0 is no limit, and nothing would
-// be guarded.
+// checkMeant refuses a guard that is written as 0 or as nothing, and guards that can never fire.
+// Somebody who writes "refused: 0" means that not one request may be refused. But 0 stands for
+// no limit, so nothing would be guarded. n is the YAML of the guards; nil: not read from YAML.
 func (g *Guards) checkMeant(f *faults, path string, n *document.Node) {
 	g.checkNever(f, path)
 	if n == nil {
@@ -135,10 +135,11 @@ func (g *Guards) checkNever(f *faults, path string) {
 	}
 }
 
-// checkMeant refuses what sets nothing: null, no weights, a limit of 0.
+// checkMeant refuses fields that set nothing: null, no weights, a limit of 0. n is the YAML of
+// what the variant sets; nil: there is none.
 func (s *Sets) checkMeant(f *faults, path string, n *document.Node) {
 	if n == nil {
-		return // the control
+		return // it sets nothing, as a control does
 	}
 	for _, x := range n.Entries {
 		switch {

@@ -16,17 +16,19 @@ import (
 // Ramp is how a coordinator raises an experiment's share by itself.
 type Ramp struct {
 	Steps   []int         `yaml:"steps"`   // shares of 10,000, rising
-	Least   time.Duration `yaml:"least"`   // time at each
-	Viewers int64         `yaml:"viewers"` // of each variant, that were first shown something at each
+	Least   time.Duration `yaml:"least"`   // the least time at each step
+	Viewers int64         `yaml:"viewers"` // how many viewers of each variant must have come at each step
 }
 
-// Guards are what a coordinator pauses an experiment for, once it is sure of
-// it. The rates are multiples of the control's, 1 being any more at all.
+// Guards are limits. A coordinator pauses an experiment once it is sure, by Alpha, that a
+// variant is beyond one of them. A limit of 0 is not guarded. Refused, Empty, Partial and NaN
+// are limits of rates, as multiples of the control's rate: 1 allows no more than the control
+// has.
 type Guards struct {
-	Refused float64 `yaml:"refused,omitempty"` // 0, here and below: not guarded
-	Empty   float64 `yaml:"empty,omitempty"`
-	Partial float64 `yaml:"partial,omitempty"`
-	NaN     float64 `yaml:"nan,omitempty"`
+	Refused float64 `yaml:"refused,omitempty"` // viewers who get a refusal
+	Empty   float64 `yaml:"empty,omitempty"`   // viewers who get no item, and no refusal
+	Partial float64 `yaml:"partial,omitempty"` // viewers whose answer lacks timelines
+	NaN     float64 `yaml:"nan,omitempty"`     // viewers whose answer has an item with a score that is no finite number
 	// Millis is how many milliseconds longer than the control's the mean answer
 	// may take.
 	Millis float64 `yaml:"milliseconds,omitempty"`
@@ -36,25 +38,26 @@ type Guards struct {
 	// Cost is what index nodes may take to score the candidates of an answer, as a
 	// multiple of the control's mean.
 	Cost float64 `yaml:"cost,omitempty"`
-	// ShareOfEntity and ShareOfType are how much larger than the control's may be
-	// the mean part of an answer's items that one entity, or one type, has, and
-	// FeaturesMissing that of their features without a value: 0.1 is a tenth more.
+	// ShareOfEntity and ShareOfType bound the mean part of an answer's items that one entity,
+	// or one type, has, and FeaturesMissing the mean part of their features that have no
+	// value. Each is by how much that part may be above the control's: 0.1 is a tenth of all
+	// items.
 	ShareOfEntity   float64 `yaml:"share_of_entity,omitempty"`
 	ShareOfType     float64 `yaml:"share_of_type,omitempty"`
 	FeaturesMissing float64 `yaml:"features_missing,omitempty"`
-	// Fewer and More are by action of Outcomes: how many viewers do it, as a
-	// multiple of the control's, is not to be below, or above.
+	// Fewer and More are, by action of Outcomes, the least and the most part of viewers who may
+	// do it, as a multiple of the control's.
 	Fewer map[string]float64 `yaml:"fewer,omitempty"`
 	More  map[string]float64 `yaml:"more,omitempty"`
-	// Alpha is the chance that the experiment is ever paused for nothing; 0: 0.05.
+	// Alpha is the probability that the experiment is ever paused without reason; 0: 0.05.
 	Alpha float64 `yaml:"alpha,omitempty"`
 }
 
-// Outcomes are what viewers do with what they were shown: records of a topic,
-// each of a viewer, a record and an action. A viewer counts once for an action.
+// Outcomes say where to find what viewers do with items that they were shown: in records of a
+// topic, each of which has a viewer, a record and an action. A viewer counts once for an action.
 type Outcomes struct {
 	Topic   string   `yaml:"topic"`
-	Actions []string `yaml:"actions"` // that are compared
+	Actions []string `yaml:"actions"` // the actions that are compared
 	// Window is how long after its answer an outcome counts; 0: an hour.
 	Window time.Duration `yaml:"window,omitempty"`
 	// AnswerField is the field of the records that holds the receipt's
@@ -66,25 +69,25 @@ const (
 	maxSteps      = 50
 	defaultAlpha  = 0.05
 	defaultWindow = time.Hour
-	// as exports have it
+	// the name that exports have, too
 	defaultAnswerField = "answer_id"
 	maxWindow          = 30 * 24 * time.Hour
 	maxActions         = 16
 	maxActionBytes     = 128
-	maxTopicBytes      = 249 // Kafka's
+	maxTopicBytes      = 249 // the bound that Kafka has
 )
 
 var topicPattern = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
 
-// isTopic reports whether Kafka may have a topic of a name.
+// isTopic reports whether a topic of Kafka may have the name.
 func isTopic(name string) bool {
 	return len(name) <= maxTopicBytes && topicPattern.MatchString(name) && name != "." && name != ".."
 }
 
-// For returns Window, or what it is when it is left out.
+// For returns Window, or its default if it is left out.
 func (o *Outcomes) For() time.Duration { return cmp.Or(o.Window, defaultWindow) }
 
-// Field returns AnswerField, or what it is when it is left out.
+// Field returns AnswerField, or its default if it is left out.
 func (o *Outcomes) Field() string { return cmp.Or(o.AnswerField, defaultAnswerField) }
 
 func (o *Outcomes) text() string {
@@ -120,7 +123,7 @@ func (o *Outcomes) check(f *faults, at string) {
 	}
 }
 
-// Chance returns Alpha, or what it is when it is left out.
+// Chance returns Alpha, or its default if it is left out.
 func (g *Guards) Chance() float64 {
 	if g.Alpha == 0 {
 		return defaultAlpha
@@ -128,7 +131,7 @@ func (g *Guards) Chance() float64 {
 	return g.Alpha
 }
 
-// Next returns the share after one; 0 if it is the last.
+// Next returns the first step above a share; 0 if there is none.
 func (r *Ramp) Next(share int) int {
 	for _, s := range r.Steps {
 		if s > share {
@@ -138,7 +141,7 @@ func (r *Ramp) Next(share int) int {
 	return 0
 }
 
-// text is empty for none.
+// text returns the ramp in words; "" for nil.
 func (r *Ramp) text() string {
 	if r == nil {
 		return ""
@@ -146,7 +149,7 @@ func (r *Ramp) text() string {
 	return fmt.Sprintf("%v, each for %s and %d viewers", r.Steps, r.Least, r.Viewers)
 }
 
-// text is as a definition has them; empty for none.
+// text returns the guards as a definition has them; "" for nil.
 func (g *Guards) text() string {
 	if g == nil {
 		return ""
@@ -175,11 +178,11 @@ func (g *Guards) text() string {
 	return "{" + strings.Join(all, ", ") + "}"
 }
 
-// limit is a guard that is a number.
+// limit is a guard that is one number.
 type limit struct {
-	name        string
+	name        string // in YAML
 	value       float64
-	least, most float64
+	least, most float64 // the bounds of a value other than 0
 }
 
 func (g *Guards) limits() []limit {
@@ -235,7 +238,8 @@ func (e *Experiment) checkRamp(f *faults, path string) {
 		for _, action := range slices.Sorted(maps.Keys(x.limits)) {
 			at := fmt.Sprintf("%s.guards.%s.%.40s", path, x.name, action)
 			if limit := x.limits[action]; !(limit > 0 && x.low <= limit && limit <= x.high) {
-				// A document of before checkMeant may have less or more than what is told here.
+				// A document that was put in place without checkMeant may have values beyond
+				// those named here.
 				f.addf(at, x.wayOut, "%v is not between %v and %v", limit, max(x.low, 1./maxMultiple), min(x.high, maxMultiple))
 			}
 			if e.Outcomes == nil || !slices.Contains(e.Outcomes.Actions, action) {
@@ -267,15 +271,16 @@ func (e *Experiment) checkRamp(f *faults, path string) {
 	}
 }
 
-// Control returns the variant that the others are compared with: the one that sets
-// nothing, one that chance deals first; of several, or none, the one named control, or
-// else the first by name.
+// Control returns the variant that the others are compared with: the variant that sets nothing,
+// preferably one that units get by chance. If there are several or none, it is the one named
+// control, or else the first by name.
 func (e *Experiment) Control() string {
 	control, _ := e.control()
 	return control
 }
 
-// control is Control, and whether that is said: by what it sets, or by its name.
+// control is Control. said reports whether the definition says that it is the control: it sets
+// nothing, or is named so.
 func (e *Experiment) control() (control string, said bool) {
 	best, dealt := -1, e.Dealt()
 	for _, v := range byName(e.Variants) {
@@ -296,8 +301,8 @@ func (e *Experiment) control() (control string, said bool) {
 	return control, best > 0
 }
 
-// Dealt returns the variants, by name, that chance deals to anybody: those with a
-// weight, and where it is monitored all.
+// Dealt returns the variants, sorted by name, that units get by chance: those with a weight, or
+// all if the experiment is monitored.
 func (e *Experiment) Dealt() (names []string) {
 	for _, a := range armsOf(byName(e.Variants), e.Monitored) {
 		if a.Weight > 0 {
@@ -307,10 +312,10 @@ func (e *Experiment) Dealt() (names []string) {
 	return names
 }
 
-// ComparesNothing says why its guards can never pause it: each compares a variant with
-// the control, and chance deals no two that could be compared, or nothing says which of
-// them that is: a guard against the new ranking as control would let the worse one
-// through. "": it does.
+// ComparesNothing returns why guards cannot compare the variants; "" if they can. Each guard
+// compares a variant with the control. So units must get the control and another variant by
+// chance, and the definition must say which is the control: if the new ranking were taken for
+// it, a guard would not notice that it is the worse one.
 func (e *Experiment) ComparesNothing() string {
 	dealt := e.Dealt()
 	control, said := e.control()
@@ -327,7 +332,7 @@ func (e *Experiment) ComparesNothing() string {
 	return ""
 }
 
-// comparesWayOut is what to do where guards compare with nothing.
+// comparesWayOut returns the way out if ComparesNothing has a reason.
 func (e *Experiment) comparesWayOut() string {
 	if len(e.Variants) == 1 {
 		return "add a variant without set that has a weight, as control; or leave guards and ramp out, and millrace experiment ramp raises the share"

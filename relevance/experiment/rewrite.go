@@ -10,9 +10,10 @@ import (
 	"github.com/millrace/millrace/internal/document"
 )
 
-// Rewrite returns a document with another state and share of one experiment,
-// and all else as its author wrote it, comments too. The error is an [Error] if
-// that makes no good document.
+// Rewrite returns the text of a document, d, with another state and share of the experiment
+// name. src is the text that d was read from. Everything else stays as its author wrote it, with
+// comments, unless the YAML is of a form that Rewrite cannot edit: then the result has no
+// comments. The error is an [Error] if the new document is not valid.
 func Rewrite(d Document, src []byte, name string, state State, share int) ([]byte, error) {
 	i := slices.IndexFunc(d.Experiments, func(e Experiment) bool { return e.Name == name })
 	if i < 0 {
@@ -29,10 +30,11 @@ func Rewrite(d Document, src []byte, name string, state State, share int) ([]byt
 	if got, err := Parse(d.Name, next); err == nil && reflect.DeepEqual(got.Layers, want.Layers) && reflect.DeepEqual(got.Experiments, want.Experiments) {
 		return next, nil
 	}
-	return want.Encode() // whoever wrote it as no one does loses the comments
+	return want.Encode() // the YAML has an unusual form, and loses its comments
 }
 
-// rewritten replaces what stands in an experiment's mapping.
+// rewritten returns src with another state and share in the mapping e of an experiment; src
+// itself if it cannot.
 func rewritten(src []byte, e *document.Node, state State, share int) []byte {
 	if e == nil {
 		return src
@@ -53,7 +55,7 @@ func rewritten(src []byte, e *document.Node, state State, share int) []byte {
 	if shareAt != nil {
 		edits = append(edits, scalarEdit{shareAt, fmt.Sprint(share)})
 	}
-	slices.SortFunc(edits, func(a, b scalarEdit) int { // the last first, so that places stay
+	slices.SortFunc(edits, func(a, b scalarEdit) int { // the last edit first, so that the offsets of the others stay right
 		return slices.Compare([]int{b.at.Line, b.at.Col}, []int{a.at.Line, a.at.Col})
 	})
 	for _, x := range edits {
@@ -62,7 +64,7 @@ func rewritten(src []byte, e *document.Node, state State, share int) []byte {
 	return src
 }
 
-// scalarEdit is another text for a scalar.
+// scalarEdit replaces a scalar by a text.
 type scalarEdit struct {
 	at   *document.Node
 	text string
@@ -77,7 +79,7 @@ func (x scalarEdit) apply(src []byte) []byte {
 	return slices.Concat(src[:from], []byte(x.text), src[min(from+n, len(src)):])
 }
 
-// offset returns where a line and a column, in characters, are in bytes.
+// offset returns the offset in bytes of a line and a column, which counts characters from 1.
 func offset(src []byte, line, col int) (at int) {
 	for ; line > 1; line-- {
 		end := bytes.IndexByte(src[at:], '\n')

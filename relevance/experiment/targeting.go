@@ -17,14 +17,14 @@ import (
 // targeting is a condition on viewers: a filter that reads no record.
 type targeting struct {
 	*filter.Filter
-	clauses []string // of the outermost &&, as CEL
-	never   string   // why it is true of nobody; "": it may be of somebody
+	clauses []string // the operands of the outermost &&, in CEL
+	never   string   // why it is true for nobody; "": it may be for somebody
 }
 
 // problem is one fault of a targeting.
 type problem struct{ detail, wayOut string }
 
-// readTargeting reads a targeting; nil for none.
+// readTargeting returns the targeting that src says, or the problems that it has; nil for "".
 func readTargeting(src string) (*targeting, []problem) {
 	if src == "" {
 		return nil, nil
@@ -46,8 +46,8 @@ func readTargeting(src string) (*targeting, []problem) {
 	return &targeting{f, f.Sources(), contradiction(root, map[string]string{})}, nil
 }
 
-// contradiction says which attribute the clauses of the outermost && want to be of two
-// types; "" of none. What is met of each attribute is noted.
+// contradiction returns a text on an attribute that the clauses of the outermost && need to
+// be of two types; "" if there is none. met has the types that were found, by attribute.
 func contradiction(n *expr.Node, met map[string]string) string {
 	if n.Op == expr.And {
 		for _, a := range n.Args {
@@ -67,8 +67,8 @@ func contradiction(n *expr.Node, met map[string]string) string {
 	return ""
 }
 
-// wanted returns which attribute a clause reads, and of what type it has to be for the
-// clause to be true; "" where that may be several.
+// wanted returns the attribute that a clause reads, and the type that it must have for the
+// clause to be true. Both are "" if several types would do, or the clause is of another form.
 func wanted(n *expr.Node) (name, kind string) {
 	kinds := map[expr.Type]string{expr.String: "a text", expr.Int: "a number", expr.Double: "a number", expr.Bool: "a boolean"}
 	switch n.Op {
@@ -88,9 +88,8 @@ func wanted(n *expr.Node) (name, kind string) {
 	return "", ""
 }
 
-// isNever reports whether a targeting, which can be read, is true of nobody, as far as
-// constants tell: false, a list of nothing, or clauses that no value of an attribute
-// fulfils together.
+// isNever reports whether a targeting is true for nobody, as far as constants tell: it is false,
+// looks into an empty list, or has clauses that no value of an attribute fulfils together.
 func isNever(src string) bool {
 	if src == "" {
 		return false
@@ -113,7 +112,8 @@ func never(n *expr.Node) bool {
 	return known && value == false
 }
 
-// constant returns what an expression is for everybody, if that is one value.
+// constant returns the value of an expression that is the same for everybody; known is false if
+// it is not, or cannot be told.
 func constant(n *expr.Node) (value any, known bool) {
 	switch n.Op {
 	case expr.Const:
@@ -130,13 +130,13 @@ func constant(n *expr.Node) (value any, known bool) {
 	return nil, false
 }
 
-// clause is what an attribute has to be: as op says to one of the constants.
+// clause is a condition on an attribute: op must hold between it and one of the constants in of.
 type clause struct {
 	op expr.Op
 	of []any
 }
 
-// wants returns what clauses want each attribute to be, of those that compare it with
+// wants returns the conditions on each attribute, from those clauses that compare it with
 // constants.
 func wants(clauses []*expr.Node) map[string][]clause {
 	all := map[string][]clause{}
@@ -170,11 +170,12 @@ func wants(clauses []*expr.Node) map[string][]clause {
 	return all
 }
 
-// mirrored are comparisons with their operands swapped.
+// mirrored are the comparisons, with the one that means the same when operands are swapped.
 var mirrored = map[expr.Op]expr.Op{expr.Eq: expr.Eq, expr.Ne: expr.Ne, expr.Lt: expr.Gt, expr.Le: expr.Ge, expr.Gt: expr.Lt, expr.Ge: expr.Le}
 
-// impossible reports whether no value fulfils all clauses of one attribute: none of the
-// constants that it has to be one of; or it would have to be above what it is below.
+// impossible reports whether no value fulfils all conditions on one attribute: it must equal one
+// of some constants, none of which fulfils the others; or it must be above and below bounds that
+// exclude each other.
 func impossible(all []clause) bool {
 	for _, c := range all {
 		if c.op == expr.Eq {
@@ -204,8 +205,8 @@ func (c clause) mayTake(value any) bool {
 	})
 }
 
-// compareConstants orders two constants of one type. Numbers are one type; of those
-// that floats do not tell apart nothing is said.
+// compareConstants compares two constants. can is false if they are of two types, where all
+// numbers are one type, or are integers too large for a float64 to tell apart.
 func compareConstants(a, b any) (order int, can bool) {
 	switch a := a.(type) {
 	case string:
@@ -236,7 +237,8 @@ func number(value any) (float64, bool) {
 	return 0, false
 }
 
-// holds reports whether a comparison is true of two values in an order.
+// holds reports whether a comparison is true for two values whose order is negative, 0 or
+// positive.
 func holds(op expr.Op, order int) bool {
 	switch op {
 	case expr.Eq:
@@ -282,8 +284,9 @@ func find(n *expr.Node, op expr.Op) *expr.Node {
 
 var oneRow = []int32{0}
 
-// judge says whether a viewer is in, and which clause kept it out. A value that
-// a filter would refuse keeps it out, by an error.
+// judge returns whether the targeting admits a viewer, and otherwise which clause does not. The
+// error says that the targeting could not be evaluated, as when an attribute has a value that
+// filters refuse; it then admits nobody.
 func (t *targeting) judge(v *millrace.Viewer) (filter.Dropped, error) {
 	if t == nil {
 		return filter.Dropped{}, nil

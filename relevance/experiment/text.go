@@ -11,7 +11,8 @@ import (
 	"github.com/millrace/millrace/relevance/weights"
 )
 
-// textOf writes slots as a definition does: "0-499, 600".
+// textOf returns slots as a definition has them, such as "0-499, 600": eight ranges at most, and
+// how many slots more.
 func textOf(slots []slot.Range) string {
 	const most = 8
 	var parts []string
@@ -29,9 +30,9 @@ func textOf(slots []slot.Range) string {
 	return strings.Join(parts, ", ")
 }
 
-// String writes what is set as JSON, with the names of a definition.
+// String returns what is set as JSON, with the names that definitions have.
 func (s *Sets) String() string {
-	type text struct { // a span of time as people write it
+	type text struct { // has the window as people write it, and not in nanoseconds
 		Sets
 		Window string `json:"window,omitempty"`
 	}
@@ -46,7 +47,8 @@ func (s *Sets) String() string {
 	return string(b)
 }
 
-// weightsText tells weights that are set, by the checksum that receipts have.
+// weightsText returns a text on the weights that are set, with the checksum that receipts have;
+// "" if none are.
 func (s *Sets) weightsText() string {
 	if len(s.Weights) == 0 {
 		return ""
@@ -59,31 +61,31 @@ func (s *Sets) Nothing() bool { return len(s.parameters()) == 0 }
 
 // Defined is an experiment of a set.
 type Defined struct {
-	Document   string // that it stands in
+	Document   string // the name of the document that it is in
 	Experiment Experiment
 	Checksum   string
-	Unfit      string // what is known against it, so that it gives nobody a variant; "" for nothing
-	// Rule is what a caller needs to deal units by itself; it has no slots
-	// unless the experiment runs.
+	Unfit      string // why it does not fit what is known, so that it gives nobody a variant; "": it fits
+	// Rule is what a caller needs to compute variants by itself. It has no slots unless the
+	// experiment runs.
 	Rule slot.Rule
-	// Named are the units that the hash deals a variant and that experiments which run
-	// name: they are not dealt it by chance, and so are missing among who is. In a layer
-	// of attributes that is not known of anybody.
+	// Named are the units that the hash gives a variant, and that an experiment which runs
+	// names. They do not have their variant by chance, and so are missing among the units that
+	// do. In a layer of an attribute they are not known, and Named is empty.
 	Named []Named
 }
 
-// Named are units that the hash deals a variant, and that an experiment names.
+// Named are units that the hash gives a variant, and that an experiment names.
 type Named struct {
-	Variant string
-	By      string // the experiment; it may be the same
-	Units   []string
+	Variant string   // the one that the hash gives
+	By      string   // the experiment that names them; it may be the one of the variant
+	Units   []string // sorted
 }
 
 func (n *Named) String() string {
 	return fmt.Sprintf("experiment %s names %s whom the hash deals %s", n.By, unitsOf(n.Units), n.Variant)
 }
 
-// named returns whom experiments that run name of those whom the hash deals to one.
+// named returns [Defined.Named] of an experiment; nil for a nil one.
 func (e *compiled) named() (all []Named) {
 	if e == nil {
 		return nil
@@ -104,7 +106,8 @@ func (e *compiled) named() (all []Named) {
 	return all
 }
 
-// stays says whom a draft names and does not get, since others use their slots.
+// stays returns a text on the units that a draft names and does not get, since other experiments
+// use their slots; "" if there are none.
 func (s *Set) stays(e *compiled) string {
 	if e == nil || e.State != Draft || e.layer.kind == ofAttribute {
 		return ""
@@ -122,7 +125,7 @@ func (s *Set) stays(e *compiled) string {
 	return unitsOf(ids) + " that it names stay with the experiments that use their slots: a draft takes nobody out"
 }
 
-// Experiments returns all experiments, by name.
+// Experiments returns all experiments, sorted by name.
 func (s *Set) Experiments() (all []Defined) {
 	for _, e := range s.experiments {
 		r := slot.Rule{Experiment: e.Name, Feeds: sorted(e.Feeds), Salt: e.layer.Salt, Unit: e.layer.Unit, Slots: []slot.Range{}, Arms: slices.Clone(e.arms), Targeting: e.Targeting}
@@ -137,9 +140,9 @@ func (s *Set) Experiments() (all []Defined) {
 	return all
 }
 
-// elsewhere returns, in order and by feed, who has another experiment of the layer
-// there: those whom that one forces, and of a draft those of its own forced who have
-// the other's slots.
+// elsewhere returns, by feed, the units that have another experiment of the layer there, sorted:
+// those that an experiment which is no draft forces, and if e is a draft those that e names and
+// whose slots another experiment uses.
 func (s *Set) elsewhere(e *compiled) (all map[string][]string) {
 	for id, by := range e.layer.forced {
 		for _, f := range by {
@@ -147,7 +150,7 @@ func (s *Set) elsewhere(e *compiled) (all map[string][]string) {
 				switch {
 				case !slices.Contains(f.e.Feeds, feed):
 					continue
-				case f.e == e: // of attributes the slot is not that of the id
+				case f.e == e: // in a layer of an attribute, the id does not tell the slot
 					if e.State == Running || e.layer.kind == ofAttribute || s.holder(e.layer, e.layer.prefix.Slot(id), feed) == nil {
 						continue
 					}
@@ -167,8 +170,9 @@ func (s *Set) elsewhere(e *compiled) (all map[string][]string) {
 	return all
 }
 
-// taken returns, by feed, the slots that others of the layer use, for whom a draft in a
-// layer of an attribute names: which slot that is, the value says, and not the id.
+// taken returns, by feed, the slots that other experiments of the layer use, if e is a draft
+// that names viewers in a layer of an attribute; otherwise nil. Whether a draft gets a viewer
+// whom it names depends on the slot, and there only the value of the attribute tells that.
 func (s *Set) taken(e *compiled) (all map[string][]slot.Range) {
 	if e.State != Draft || e.layer.kind != ofAttribute || len(e.Forced) == 0 {
 		return nil
@@ -189,11 +193,12 @@ func (s *Set) taken(e *compiled) (all map[string][]slot.Range) {
 	return all
 }
 
-// Deals returns what says whether chance can have dealt a variant to a unit, at any
-// time in the experiment's life: by the draw alone, which neither its share nor
-// its slots change. Two things do change what is dealt, and are allowed for: the
-// experiment may have been monitored before; and once it has stopped its layer may
-// get another salt, so then only answers of the definition as it is are judged.
+// Deals returns a function that reports whether a unit can have got a variant by chance, at
+// any time of the experiment's life, under the definition with a checksum. It goes by the
+// draw alone, which neither the share nor the slots change. Two other changes are allowed
+// for. The experiment may have been monitored before. And once it is stopped, its layer may
+// get another salt; then the function returns true for every other definition than the
+// current one.
 func (d *Defined) Deals() func(unit, variant, checksum string) bool {
 	prefix := slot.Under(d.Rule.Salt, d.Rule.Experiment)
 	arms, evenly := d.Rule.Arms, armsOf(byName(d.Experiment.Variants), true)
@@ -206,15 +211,16 @@ func (d *Defined) Deals() func(unit, variant, checksum string) bool {
 	}
 }
 
-// UsesModel returns the experiments, by name, that are not stopped and rank by a
-// model: it must not be dropped.
+// UsesModel returns the names of the experiments that are not stopped and whose variants name a
+// model, sorted. While there are any, the model must not be dropped.
 func (s *Set) UsesModel(name string) (experiments []string) {
 	return s.using(func(e *compiled) bool {
 		return slices.ContainsFunc(e.Variants, func(v Variant) bool { return slices.Contains(v.Set.models(), name) })
 	})
 }
 
-// Weighted returns what the variants of an experiment set that set weights.
+// Weighted returns what those variants of an experiment set that set weights; nil if there are
+// none.
 func (s *Set) Weighted(experiment string) (all []Sets) {
 	if e := s.experiment(experiment); e != nil {
 		for _, v := range e.Variants {
@@ -226,8 +232,8 @@ func (s *Set) Weighted(experiment string) (all []Sets) {
 	return all
 }
 
-// Compared returns the models that the variants of an experiment rank by, if it
-// compares any; "" is the feed's own.
+// Compared returns the models that the variants of an experiment rank by, "" for the feed's own;
+// nil if no variant names a model.
 func (s *Set) Compared(experiment string) (models []string) {
 	if e := s.experiment(experiment); e != nil && e.ComparesModels() {
 		for i := range e.Variants {
@@ -237,16 +243,16 @@ func (s *Set) Compared(experiment string) (models []string) {
 	return models
 }
 
-// DraftsSecond returns the experiments, by name, that are not stopped and have a
-// variant in which a model drafts pages as the second of two.
+// DraftsSecond returns the names of the experiments that are not stopped and have a variant in
+// which a model is the second of two that draft pages, sorted.
 func (s *Set) DraftsSecond(model string) (experiments []string) {
 	return s.using(func(e *compiled) bool {
 		return slices.ContainsFunc(e.Variants, func(v Variant) bool { return len(v.Set.Interleave) == 2 && v.Set.Interleave[1] == model })
 	})
 }
 
-// UsesFeed returns the experiments, by name, that are not stopped and apply to a
-// feed: it must not be removed.
+// UsesFeed returns the names of the experiments that are not stopped and apply to a feed,
+// sorted. While there are any, the feed must not be removed.
 func (s *Set) UsesFeed(name string) (experiments []string) {
 	return s.using(func(e *compiled) bool { return slices.Contains(e.Feeds, name) })
 }

@@ -13,49 +13,48 @@ const MaxTeams = 8
 // Team is the number of a ranking, from 0, as the rankings are given to [Draft].
 type Team int8
 
-// Nobody is the team of an item whose clicks count for no ranking.
+// Nobody is the team of an item that no team drafted: its clicks count for no ranking.
 const Nobody Team = -1
 
-// Cursor is how far a draft is: all that the next page needs to know, besides
+// Cursor is how far a draft is. It is all that the next page needs to know, besides
 // what has been served. The first page has a seed and no turns.
 type Cursor struct {
-	// Seed decides every order of a draft. Any 64 bits will do that were drawn
-	// at random, or are a hash of something that differs from one first page to
-	// the next.
+	// Seed decides the order of the teams in every round. It must be 64 random bits, or
+	// a hash of something that differs from one first page to the next.
 	Seed uint64
-	// Turns is how many items teams have drafted; what nobody drafted does not
-	// count.
+	// Turns is how many turns teams have had: the items that they drafted, and the turns
+	// that they lost. Items of nobody do not count.
 	Turns uint64
 }
 
 // Pick is an item of an answer.
 type Pick struct {
-	Ranking int  // where the item comes from
-	Place   int  // of the item in that ranking, from 0
-	Team    Team // who drafted it: the number of Ranking, or Nobody
+	Ranking int  // the number of the ranking that it was taken from
+	Place   int  // the item's place in that ranking, from 0
+	Team    Team // the team that drafted it: Ranking, or Nobody
 }
 
-// Depth returns how many items [Draft] needs of each ranking for an answer of
-// limit items, where the ranking has as many.
+// Depth returns how many items of each ranking [Draft] needs for an answer of limit items,
+// unless the ranking has fewer.
 func Depth(limit, teams int) int { return limit + teams - 1 }
 
-// Draft picks the next items of an answer, limit at most, and no item twice. It
-// returns fewer where the rankings have no more. Next continues the draft on the
-// page after.
+// Draft picks the next items of an answer, limit at most, and no item twice. It returns
+// fewer if the rankings have no more. next is the cursor for the page after.
 //
-// Each ranking has its best item first. It holds [Depth] items, or all there
-// are, and none that an earlier page has served. An item that stands twice in a
-// ranking counts once, where it stands first.
+// Each ranking has its best item first. It has [Depth] items, or all there are, and none
+// that an earlier page has served. An item that is in a ranking twice counts once, at its
+// first place.
 //
 // A draft goes by rounds. At the beginning of a round:
 //
 //  1. If a ranking has fewer items left than there are teams, one team might
-//     find nothing in this round. The rest comes from one ranking after the
-//     other, in the order that the round would have had, and is nobody's.
-//  2. If all rankings have the same item next, it is placed, and is nobody's:
-//     it says nothing of any team. Another round begins.
-//  3. Otherwise each team in turn, in an order that every permutation has the
-//     same chance to be, drafts the best item of its ranking that is left.
+//     find nothing in this round. Then the next item is the first one left of the
+//     first ranking that has any, in the order that the round would have had. It
+//     is nobody's. So are all items after it.
+//  2. If all rankings have the same item next, that item is placed. It is nobody's,
+//     since it does not tell the teams apart. The round begins again.
+//  3. Otherwise the teams take turns in a random order, of which every permutation
+//     is equally likely. Each drafts the best item of its ranking that is left.
 //
 // The error is a [*millrace.Error] of the field "rankings" or "limit".
 func Draft[K comparable](at Cursor, limit int, rankings ...[]K) (picks []Pick, next Cursor, err error) {
@@ -82,7 +81,7 @@ func Draft[K comparable](at Cursor, limit int, rankings ...[]K) (picks []Pick, n
 		case turn == 0 && d.alike():
 			d.pick(0, Nobody)
 		default:
-			// A team without an item loses its turn. That is for records that
+			// A team without an item loses its turn. That happens only if records
 			// went away between two pages of one round.
 			team := order[turn]
 			if d.left(team, 1) {
@@ -94,16 +93,16 @@ func Draft[K comparable](at Cursor, limit int, rankings ...[]K) (picks []Pick, n
 	return d.picks, at, nil
 }
 
-// draft is a draft under way.
+// draft is the state of one call of Draft.
 type draft[K comparable] struct {
 	rankings [][]K
-	place    []int // in each ranking; what is before it is drafted
+	place    []int // of each ranking: all items before it are in drafted
 	drafted  map[K]bool
 	picks    []Pick
 }
 
-// left reports whether a ranking has n items left, and moves its place to the
-// first of them. n is at least 1.
+// left reports whether a ranking has n different items left that were not drafted, and
+// moves its place to the first of them. n is from 1 to MaxTeams.
 func (d *draft[K]) left(ranking, n int) bool {
 	items := d.rankings[ranking]
 	for d.place[ranking] < len(items) && d.drafted[items[d.place[ranking]]] {
@@ -132,8 +131,9 @@ func contains[K comparable](items []K, item K) bool {
 	return false
 }
 
-// short reports whether a team might find nothing to draft in a round. A team
-// with as many items as there are teams finds one, whatever the others draft.
+// short reports whether a team might find nothing to draft in a round. A team whose ranking
+// has as many items left as there are teams always finds one. short moves all places to
+// items that are left.
 func (d *draft[K]) short() (short bool) {
 	for i := range d.rankings {
 		if !d.left(i, len(d.rankings)) {
@@ -143,7 +143,8 @@ func (d *draft[K]) short() (short bool) {
 	return short
 }
 
-// alike reports whether all rankings have the same item next. Each has one.
+// alike reports whether all rankings have the same item next. Each must have one left, and
+// its place must be there: call short first.
 func (d *draft[K]) alike() bool {
 	first := d.rankings[0][d.place[0]]
 	for i, items := range d.rankings {
@@ -154,7 +155,8 @@ func (d *draft[K]) alike() bool {
 	return true
 }
 
-// rest picks an item for nobody, of the first ranking in order that has any.
+// rest picks an item for nobody, of the first ranking in order that has any left. It
+// reports false if none has.
 func (d *draft[K]) rest(order []int) bool {
 	for _, i := range order {
 		if d.left(i, 1) {
@@ -165,7 +167,7 @@ func (d *draft[K]) rest(order []int) bool {
 	return false
 }
 
-// pick takes the item at a ranking's place.
+// pick takes the item at a ranking's place for a team.
 func (d *draft[K]) pick(ranking int, team Team) {
 	at := d.place[ranking]
 	d.drafted[d.rankings[ranking][at]] = true

@@ -8,36 +8,39 @@ import (
 	"github.com/millrace/millrace/relevance"
 )
 
-// Validate admits a pack: its spec is read against schemas, its features are
-// those of the manifest, its golden rows come out, and a record costs no more
-// than is allowed. The pack and the schemas alone decide. The error reports
-// every fault. A model that Validate returns can serve.
+// Validate checks a pack and returns its model, which can serve then. The spec must
+// parse against schemas, its features must be those of the manifest, the model must
+// give what each golden row says, and a record may cost no more than is allowed. The
+// pack and the schemas alone decide. The error reports every fault.
 //
-// A golden row comes out if it does so for the record as what serves reads it,
-// or for the values as the row writes them, by which packs were sealed before:
-// a node takes what it took. [Seal] takes the first alone.
+// A golden row may be read in two ways: its record as index nodes read it, or its
+// values as they are written. It is enough that one of them gives what the row says:
+// earlier versions sealed packs by the second, and a node must still take these.
+// [Seal] allows the first alone.
 func Validate(p *Pack, schemas relevance.Schemas) (m *relevance.Model, err error) {
 	return p.validate(schemas, typed, asWritten)
 }
 
-// Admit validates the pack, the bytes of which have the checksum sum, and adds it to
-// a registry. What comes of it is decided by the pack and the schemas alone, so that
-// every node decides the same.
+// Admit validates the pack and adds its model to a registry; sum is the checksum of the
+// pack's bytes, as Sum returns it. The pack and the schemas alone decide the result, so
+// that every node decides the same.
 func (p *Pack) Admit(r *relevance.Registry, sum string, schemas relevance.Schemas) (relevance.ID, error) {
 	id := relevance.ID{Name: p.Manifest.Name, Version: p.Manifest.Version, Sum: sum}
 	return id, r.Admit(id, func() (*relevance.Model, error) { return Validate(p, schemas) })
 }
 
-// CheckWeights reports what are no parameters of the pack's model, as
-// [relevance.Model.Weighted] does. The schemas of its records need not be known.
+// CheckWeights returns an error for names in set that are no parameters of the pack's
+// model, as [relevance.Model.Weighted] does. The schemas of its records need not be known.
 func (p *Pack) CheckWeights(set map[string]float64) error {
 	return p.spec().CheckWeights(relevance.ID{Name: p.Manifest.Name, Version: p.Manifest.Version}, set)
 }
 
-// ViewerValues returns the values of the viewer that the pack's model reads, and the
-// type of each, without a look at schemas.
+// ViewerValues returns the type of each value of the viewer that the pack's model reads,
+// by name. The schemas of its records need not be known.
 func (p *Pack) ViewerValues() (map[string]string, error) { return p.spec().ViewerValues() }
 
+// validate is Validate with the ways in which golden rows may be read. A panic of the model
+// is an error.
 func (p *Pack) validate(schemas relevance.Schemas, as ...reading) (m *relevance.Model, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -60,7 +63,7 @@ func (p *Pack) model(schemas relevance.Schemas) (*relevance.Model, error) {
 	return p.spec().Parse(schemas)
 }
 
-// spec is the pack's spec, with the files that it names.
+// spec returns the text of the pack's spec, with a way to read the files that it names.
 func (p *Pack) spec() relevance.SpecText {
 	return relevance.SpecText{Name: SpecFile, Text: p.files[SpecFile], Open: p.open}
 }
@@ -72,7 +75,7 @@ func (p *Pack) open(name string) ([]byte, error) {
 	return nil, fmt.Errorf("no file %s in the pack", name)
 }
 
-// identity holds the spec against the manifest.
+// identity reports where the spec differs from the manifest: in name, version or features.
 func (p *Pack) identity(m *relevance.Model) error {
 	var errs []error
 	if p.Manifest.Name != m.Name() || p.Manifest.Version != m.Version() {
@@ -86,17 +89,18 @@ func (p *Pack) identity(m *relevance.Model) error {
 
 // What a pack may cost, as [relevance.Model.Cost] estimates it.
 const (
-	// maxCost is what a record may cost. An operation takes half a nanosecond
-	// or less, so that a question of 20,000 candidates keeps a core busy for a
-	// second at most. A hundred trees of 255 leaves cost about 2,000.
+	// maxCost is how many operations a record may cost. An operation takes half a
+	// nanosecond or less, so that a question of 20,000 candidates keeps a core busy for
+	// a second at most. A hundred trees of 255 leaves cost about 2,000.
 	maxCost = 100_000
-	// maxGoldenCost is what all golden rows together may cost: a few tenths of a second.
-	// Each node tries them at each start, those of all versions that there are.
+	// maxGoldenCost is how many operations all golden rows together may cost: a few
+	// tenths of a second. At each start each node tries the rows of all versions.
 	maxGoldenCost = 200_000_000
-	featureCost   = 50 // of a golden row, for each feature that it is held against
+	// featureCost is what comparing a feature with a golden row costs, in operations.
+	featureCost = 50
 )
 
-// affordable reports a model that costs too much.
+// affordable returns an error if a record costs the model too much.
 func affordable(m *relevance.Model) error {
 	if c := m.Cost(); c > maxCost {
 		return fmt.Errorf("a record costs %d operations; at most %d are allowed", c, maxCost)
@@ -104,9 +108,9 @@ func affordable(m *relevance.Model) error {
 	return nil
 }
 
-// affordableRows reports golden rows, and the bytes that these have together, that
-// cost too much to try. What reads texts and lists of a record is taken to read all
-// bytes of a row.
+// affordableRows returns an error if golden rows cost too much to try; bytes is how many
+// bytes all rows have together. A function that reads texts or lists of a record is taken
+// to read all bytes of each row.
 func affordableRows(m *relevance.Model, rows, bytes int) error {
 	each, read := m.Cost()+featureCost*len(m.Spec().Features), m.Readings()*bytes
 	if c := rows*each + read; c > maxGoldenCost {

@@ -12,20 +12,20 @@ import (
 
 // Change is one thing in which two models differ.
 type Change struct {
-	What string `json:"what"`           // version, scorer, feature, bias, weight, table, trees or scores
-	Name string `json:"name,omitempty"` // of the feature, the weight or the table
-	Was  string `json:"was,omitempty"`  // empty: it is new
-	Is   string `json:"is,omitempty"`   // empty: it is gone
-	*Drift
+	What   string `json:"what"`           // version, scorer, feature, bias, weight, table, trees or scores
+	Name   string `json:"name,omitempty"` // of the feature, the weight or the table
+	Was    string `json:"was,omitempty"`  // empty: it is new
+	Is     string `json:"is,omitempty"`   // empty: it is gone
+	*Drift        // of scores; nil for anything else
 }
 
 // Drift is how far scores move over the golden rows whose features both models
 // have.
 type Drift struct {
 	Rows  int     `json:"rows"`
-	Moved int     `json:"moved"`
-	Mean  float64 `json:"mean"`   // of how far, over all rows
-	Most  float64 `json:"most"`   // the farthest
+	Moved int     `json:"moved"`  // rows whose score differs
+	Mean  float64 `json:"mean"`   // distance of the two scores, over all rows
+	Most  float64 `json:"most"`   // the largest distance
 	Lost  int     `json:"in_one"` // rows that have a score in one model only
 }
 
@@ -56,8 +56,8 @@ func (d *Drift) String() string {
 	return s
 }
 
-// Diff returns what b changes of a: version, features, parameters, and how far
-// the scores of a's golden rows move. Nothing: the models compute the same.
+// Diff returns in what b differs from a: version, features, parameters, and how far
+// the scores of the golden rows move. It is empty if no difference was found.
 func Diff(a, b *relevance.Model, golden []Golden) []Change {
 	var out []Change
 	if a.Version() != b.Version() {
@@ -79,6 +79,7 @@ func Diff(a, b *relevance.Model, golden []Golden) []Change {
 	return out
 }
 
+// sources returns the expression of each feature, with single spaces.
 func sources(m *relevance.Model) map[string]string {
 	s := map[string]string{}
 	for _, f := range m.Spec().Features {
@@ -117,6 +118,8 @@ func diffParameters(a, b *relevance.Parameters) []Change {
 	return out
 }
 
+// drift scores the features of golden rows by both models. It skips rows whose features do
+// not fit one of them.
 func drift(a, b *relevance.Model, golden []Golden) *Drift {
 	d, sum := &Drift{}, 0.0
 	for _, g := range golden {

@@ -22,13 +22,13 @@ import (
 
 // The rules of golden rows.
 const (
-	goldenTolerance  = 1e-9   // of a score or feature, or of its share of a large one
-	singleTolerance  = 2.5e-7 // of a score that was computed in float32: two units in its last place
+	goldenTolerance  = 1e-9   // by how much a score or feature may differ, see off
+	singleTolerance  = 2.5e-7 // the same for a score that was computed in float32: two units in its last place
 	minGoldenRows    = 1      // of a model
 	minGoldenTrained = 100    // of a model with trees
 	maxGoldenRows    = 10_000
-	maxGoldenLine    = 1 << 20
-	maxGoldenBytes   = 4 << 20
+	maxGoldenLine    = 1 << 20 // bytes
+	maxGoldenBytes   = 4 << 20 // of the file
 )
 
 // Golden is a row of golden.ndjson: features and the score that they should
@@ -38,19 +38,19 @@ type Golden struct {
 	Features map[string]any `json:"features,omitempty"`
 	Score    *float64       `json:"score,omitempty"`
 
-	// Record is a record as millrace load takes it; fields of a record within may
-	// be written by dotted names too. What is left out has the schema's default,
-	// or else is 0, false, or empty.
+	// Record is a record as millrace load takes it; fields of a nested record may
+	// also be written by dotted names. A field that is left out has the schema's
+	// default, or else is 0, false, or empty.
 	Record Values         `json:"record,omitempty"`
 	Schema string         `json:"schema,omitempty"` // of the record: a name, or NAME@FINGERPRINT; the spec's first if left out
-	Entity Values         `json:"entity,omitempty"` // the features of its entity; nothing is known if left out
-	Object Values         `json:"object,omitempty"` // the features of what it is about, likewise
+	Entity Values         `json:"entity,omitempty"` // the features of the record's entity; none are known if left out
+	Object Values         `json:"object,omitempty"` // the features of the record's object; none are known if left out
 	Viewer map[string]any `json:"viewer,omitempty"` // id and attributes
 	AsOf   any            `json:"as_of,omitempty"`  // the instant; the record's time if left out
 }
 
-// Values are fields of a record, as JSON writes them: a number is a
-// [json.Number], for it is the schema that says how exact it is.
+// Values are fields of a record, as JSON writes them. A number is a
+// [json.Number], since the schema decides how exactly it is read.
 type Values map[string]any
 
 // UnmarshalJSON reads an object.
@@ -65,13 +65,14 @@ func (p *Pack) GoldenRows() ([]Golden, error) {
 	return readGolden(GoldenFile, p.files[GoldenFile], (*Golden).read)
 }
 
-// ReadGolden reads rows, a line each, as [Golden.Read] does.
+// ReadGolden reads rows, a line each, as [Golden.Read] does. file is its name in errors.
 func ReadGolden(file string, text []byte) (rows []Golden, err error) {
 	return readGolden(file, text, (*Golden).Read)
 }
 
-// Read reads a row. It refuses what could be understood in two ways, and what is no
-// attribute of the viewer. Packs that were sealed before are not held to that.
+// Read reads a row. It refuses JSON that could be understood in two ways, and a viewer with
+// what cannot be an attribute. The rows of a sealed pack are not checked for that, since
+// earlier versions sealed packs without it.
 func (g *Golden) Read(line []byte) error {
 	if err := schemas.CheckJSON(line); err != nil {
 		return err
@@ -82,8 +83,8 @@ func (g *Golden) Read(line []byte) error {
 	return g.CheckViewer()
 }
 
-// CheckViewer refuses what is no attribute of a viewer, such as those of a request to
-// a broker, which stand one deeper.
+// CheckViewer refuses a viewer with an attribute that is an object. A request to a broker
+// has its attributes in such an object, and a row does not.
 func (g *Golden) CheckViewer() error {
 	for _, name := range slices.Sorted(maps.Keys(g.Viewer)) {
 		if _, is := g.Viewer[name].(map[string]any); is {
@@ -121,9 +122,9 @@ func readGolden(file string, text []byte, read func(*Golden, []byte) error) (row
 	return rows, nil
 }
 
-// golden holds the model against its golden rows, whose records come out by one
-// of the readings, and reports the first of each kind of fault. It returns viewers
-// that the rows have.
+// golden compares what the model gives with its golden rows, and returns the first fault
+// of each kind. A row with a record may be read in any of the ways as. It also returns
+// viewers of the rows.
 func (p *Pack) golden(m *relevance.Model, schemas relevance.Schemas, as []reading) (viewers []map[string]any, err error) {
 	rows, err := p.GoldenRows()
 	if err != nil {
@@ -146,10 +147,10 @@ func (p *Pack) golden(m *relevance.Model, schemas relevance.Schemas, as []readin
 	return viewersOf(rows), errors.Join(goldenScores(m, rows), goldenRecords(m, rows, then, as))
 }
 
-// maxViewers is how many viewers of golden rows are kept.
+// maxViewers is how many viewers of golden rows are kept at most.
 const maxViewers = 3
 
-// viewersOf returns the first viewers that golden rows have.
+// viewersOf returns the first different viewers of golden rows.
 func viewersOf(rows []Golden) (all []map[string]any) {
 	for i := range rows {
 		if v := rows[i].Viewer; v != nil && len(all) < maxViewers && !slices.ContainsFunc(all, func(w map[string]any) bool { return reflect.DeepEqual(v, w) }) {
@@ -159,7 +160,7 @@ func viewersOf(rows []Golden) (all []map[string]any) {
 	return all
 }
 
-// goldenScores holds the scores of features as they are given.
+// goldenScores returns an error if a row's features do not give its score.
 func goldenScores(m *relevance.Model, rows []Golden) error {
 	tolerance := scoreTolerance(m)
 	records := make([][]any, len(rows))
@@ -191,6 +192,7 @@ func goldenScores(m *relevance.Model, rows []Golden) error {
 	return nil
 }
 
+// scoreTolerance returns by how much a score of the model may differ, see off.
 func scoreTolerance(m *relevance.Model) float64 {
 	if f := m.Parameters().Forest; f != nil && f.Single() {
 		return singleTolerance
@@ -198,12 +200,13 @@ func scoreTolerance(m *relevance.Model) float64 {
 	return goldenTolerance
 }
 
-// off is how far a number is from what it should be, as a share of a large one.
+// off returns how far a number is from what it should be: the difference, divided by want
+// if that is larger than 1.
 func off(got, want float64) float64 { return math.Abs(got-want) / max(1, math.Abs(want)) }
 
-// goldenRecords holds what the expressions make of the records of rows. Every
-// feature must have a value in one of them, or nothing has tested its
-// expression.
+// goldenRecords returns an error if the expressions do not make a row's features of its
+// record. Every feature must have a value in one of the rows with a record, or nothing has
+// tested its expression.
 func goldenRecords(m *relevance.Model, rows []Golden, schemas relevance.Schemas, as []reading) error {
 	tested, x := map[string]bool{}, newExplainer(m)
 	for i, row := range rows {
@@ -238,8 +241,7 @@ func goldenRecords(m *relevance.Model, rows []Golden, schemas relevance.Schemas,
 	return fmt.Errorf("%s: no row with a record gives a value to %s; mend the expression, or add a row where it has one", GoldenFile, strings.Join(untested[:min(len(untested), 10)], ", "))
 }
 
-// goldenRecord holds what the expressions make of a row's record, and notes
-// which features have a value.
+// goldenRecord does this for one row, and sets tested for the features that have a value.
 func (x *explainer) goldenRecord(row *Golden, schemas relevance.Schemas, as reading, tested map[string]bool) error {
 	got, err := x.explain(row, schemas, as)
 	if err != nil {
@@ -273,7 +275,8 @@ func readsInstant(n *expr.Node) bool {
 	return n.Op == expr.AsOf || n.Op == expr.Call && (n.Name == "age" || n.Name == "decay") || slices.ContainsFunc(n.Args, readsInstant)
 }
 
-// sameFeature compares a feature with what a row says; missing is missing.
+// sameFeature reports whether a feature is what a row says. Two missing numbers, NaN, are
+// the same.
 func sameFeature(got, want any) bool {
 	x, number := got.(float64)
 	y, alike := want.(float64)
@@ -286,6 +289,7 @@ func sameFeature(got, want any) bool {
 	return x == y || off(x, y) <= goldenTolerance
 }
 
+// hasValue reports whether a feature is a finite number, or a text that is not empty.
 func hasValue(v any) bool {
 	if x, ok := v.(float64); ok {
 		return !math.IsNaN(x) && !math.IsInf(x, 0)
@@ -305,9 +309,9 @@ func featureText(v any) string {
 	return fmt.Sprint(v)
 }
 
-// Complete fills in the features and the score that a model gives a row with
-// a record: for somebody who knows what they should be to check. What a row has of
-// them stays: it may be the word of the library that trained the model.
+// Complete fills in the features and the score that a model gives a row with a record, for
+// a person to check. Features or a score that the row has stay: they may come from the
+// library that trained the model. It fails if the score is no finite number.
 func (g *Golden) Complete(m *relevance.Model, schemas relevance.Schemas) error {
 	if g.Features != nil && g.Score != nil {
 		return nil
@@ -316,7 +320,7 @@ func (g *Golden) Complete(m *relevance.Model, schemas relevance.Schemas) error {
 	if err != nil {
 		return err
 	}
-	if g.Features == nil { // else one that is left out is missing
+	if g.Features == nil { // a feature that is left out of others is a missing value
 		if g.Features, err = written(m, got); err != nil {
 			return err
 		}
@@ -330,7 +334,8 @@ func (g *Golden) Complete(m *relevance.Model, schemas relevance.Schemas) error {
 	return nil
 }
 
-// noNumber names the features that are no finite number, the first ten.
+// noNumber returns in words which features are no finite number, the first ten; empty if
+// none is.
 func noNumber(of []relevance.Explained) string {
 	var names []string
 	for _, f := range of {
@@ -348,7 +353,8 @@ func noNumber(of []relevance.Explained) string {
 	return ": feature " + strings.Join(names[:min(len(names), 10)], ", ") + more
 }
 
-// written are the features of a row as JSON has them.
+// written returns the features of a row as JSON has them: null for a missing number. It
+// fails for one that is infinite.
 func written(m *relevance.Model, of relevance.Explanation) (map[string]any, error) {
 	features := map[string]any{}
 	for _, f := range of.Features {
@@ -391,7 +397,7 @@ func featureSource(m *relevance.Model, name string) string {
 	return all[slices.IndexFunc(all, func(f relevance.Feature) bool { return f.Name == name })].Source
 }
 
-// inOrder puts features into the order of the spec.
+// inOrder sorts e.Features into the order of the spec.
 func inOrder(m *relevance.Model, e relevance.Explanation) relevance.Explanation {
 	at := map[string]int{}
 	for i, f := range m.Spec().Features {
@@ -401,7 +407,8 @@ func inOrder(m *relevance.Model, e relevance.Explanation) relevance.Explanation 
 	return e
 }
 
-// featureValues puts named features into the order of the spec.
+// featureValues returns the features of a row in the order of the spec: float64, NaN if it
+// is missing, or string. It fails for one of another type or that the spec does not have.
 func featureValues(m *relevance.Model, named map[string]any) ([]any, error) {
 	values := make([]any, len(m.Spec().Features))
 	found := 0
@@ -440,8 +447,9 @@ func featureValues(m *relevance.Model, named map[string]any) ([]any, error) {
 	return values, nil
 }
 
-// atSeal returns the schemas as they were when a pack was sealed: of each name that
-// it was sealed with, those that are known of its schemas then.
+// atSeal returns the schemas as they were when a pack was sealed. sealed has the
+// fingerprints of then by name; of these, schemas that are not known are left out. Names
+// that are not in it stay as they are.
 func atSeal(s relevance.Schemas, sealed map[string]string) (relevance.Schemas, error) {
 	then := maps.Clone(s)
 	for name, prints := range sealed {
@@ -459,8 +467,8 @@ func atSeal(s relevance.Schemas, sealed map[string]string) (relevance.Schemas, e
 	return then, nil
 }
 
-// prints names the schemas of a family by fingerprint, in the order of
-// admission; "" where only the layout is known.
+// prints returns the fingerprints of a family's schemas, with spaces between, in the order
+// of admission; "" if only the layout is known.
 func (r records) prints() string {
 	if r.Family == nil {
 		return ""

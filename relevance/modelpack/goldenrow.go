@@ -22,23 +22,23 @@ import (
 type reading bool
 
 const (
-	// typed is how what serves reads them: written as Avro under the row's schema,
-	// and read.
+	// typed reads them as index nodes do: they are written as Avro under the row's
+	// schema, and decoded.
 	typed reading = false
-	// asWritten is as the row has them, so that a float is a double, an int may be
-	// a long, and an enum any text. Packs were sealed by it before, and the nodes
-	// that took one then must take it now.
+	// asWritten takes them as the row has them: a float has the bits of a double, an
+	// int may be a long, and an enum any text. Earlier versions sealed packs by it,
+	// and nodes must still take those.
 	asWritten reading = true
 )
 
-// layouts are those of a row's record and of the features of its entity.
+// layouts are the layouts of a row's record and of the features of its entity.
 type layouts struct{ rows, entity *column.Layout }
 
-// records are what a row's values are written as.
+// records are the schemas of one name, by which a row's values are read.
 type records struct{ relevance.Records }
 
-// explainer explains the records of golden rows by the interpreter: one scorer for
-// all rows of the same layouts, since to plan a model costs more than to run it.
+// explainer explains the records of golden rows by the interpreter. It has one scorer for
+// all rows of the same layouts, since planning a model costs more than running it.
 type explainer struct {
 	*relevance.Model
 	scorers map[layouts]*relevance.Scorer
@@ -61,16 +61,16 @@ func (x *explainer) scorer(l layouts, viewer *millrace.Viewer, asOf millrace.Tim
 	return s, err
 }
 
-// question is what a row asks: a record, of whom, for whom, and when.
+// question is what a row asks for: the score of a record for a viewer at an instant.
 type question struct {
-	rows    *column.Slab
-	entity  *column.Slab // nil where nothing is known
+	rows    *column.Slab // the record, one row
+	entity  *column.Slab // the features of its entity, one row; nil if none are known
 	layouts layouts
 	viewer  *millrace.Viewer
 	asOf    millrace.Time
 }
 
-// question reads all that a row says, but for the object.
+// question reads all of a row except for the object.
 func (x *explainer) question(row *Golden, schemas relevance.Schemas, as reading) (q question, err error) {
 	if row.Record == nil {
 		return q, errors.New("the row has no record")
@@ -103,9 +103,9 @@ func (x *explainer) question(row *Golden, schemas relevance.Schemas, as reading)
 	return q, err
 }
 
-// explain scores a row's record. Features are in the order of the spec, and
-// have no contributions of trees, which for a hundred rows of a large forest take
-// longer than all the rest.
+// explain scores a row's record. Features are in the order of the spec. They have no
+// contributions to the score of trees: for a hundred rows of a large forest these would
+// take longer than all the rest.
 func (x *explainer) explain(row *Golden, schemas relevance.Schemas, as reading) (e relevance.Explanation, err error) {
 	q, err := x.question(row, schemas, as)
 	if err != nil {
@@ -122,8 +122,8 @@ func (x *explainer) explain(row *Golden, schemas relevance.Schemas, as reading) 
 	return inOrder(x.Model, e), nil
 }
 
-// whichSchema adds to the fault of a record what it was taken for, where the
-// spec leaves a choice.
+// whichSchema adds to the fault of a record under which schema it was read, if the row does
+// not say so and the spec names several schemas.
 func (x *explainer) whichSchema(row *Golden, fault error) error {
 	all := x.Spec().Schemas
 	if row.Schema != "" || len(all) < 2 {
@@ -132,8 +132,8 @@ func (x *explainer) whichSchema(row *Golden, fault error) error {
 	return fmt.Errorf("%w\nthe row names no schema, so that its record is of %s, the first that the spec names: a record of another says so, as \"schema\": %q", fault, all[0], all[1])
 }
 
-// taken adds to the fault of a record which of several schemas of its name it was read by,
-// where the row leaves that open.
+// taken adds to the fault of a record by which schema of its name it was read, if the row
+// does not say so and there are several.
 func (x *explainer) taken(row *Golden, all relevance.Schemas, fault error) error {
 	known, writer, err := x.goldenSchema(row.Schema, all)
 	if err != nil || writer != "" || known.Family == nil || len(known.Family.Schemas()) < 2 {
@@ -152,8 +152,8 @@ func (x *explainer) taken(row *Golden, all relevance.Schemas, fault error) error
 	return fmt.Errorf("%w\nthe row does not say which schema wrote its record, so that it was read by %s@%s, the newest that has its fields: a record of another says so, as \"schema\": %q (others: %s)", fault, known.Family.Name(), s.Fingerprint(), others[len(others)-1], strings.Join(others, ", "))
 }
 
-// goldenSchema returns what a row's schema names, and the fingerprint of the one
-// that wrote the record, or "".
+// goldenSchema returns the schemas that a row's schema names, and the fingerprint in it, or
+// "" if it has none.
 func (x *explainer) goldenSchema(of string, all relevance.Schemas) (known records, writer string, err error) {
 	name, writer, _ := strings.Cut(of, "@")
 	switch {
@@ -168,9 +168,9 @@ func (x *explainer) goldenSchema(of string, all relevance.Schemas) (known record
 	return known, writer, nil
 }
 
-// golden is one row of values by field, as what serves reads it: written under
-// a schema of the family, and read in the columns of all of them. Where writer,
-// a fingerprint, is "", that is the newest schema that has the fields.
+// golden returns one row of values by field, in the columns of the family. They are
+// written under the schema whose fingerprint is writer, or, if that is "", under the newest
+// schema that has the fields. what is the part of the golden row, for errors.
 func (r records) golden(writer string, values map[string]any, what string, as reading) (*column.Slab, error) {
 	if r.Family == nil {
 		flat, err := flattened(r.Layout, values, what)
@@ -194,8 +194,8 @@ func (r records) golden(writer string, values map[string]any, what string, as re
 	return r.Family.Reread(s, own, flat)
 }
 
-// Unread takes the features out of a row that a model does not read, and names
-// them: one file of rows may be for several models.
+// Unread removes from a row the features of entity and object if the model reads none of
+// them, and returns which it removed: one file of rows may be for several models.
 func (g *Golden) Unread(m *relevance.Model) (names []string) {
 	if m.Spec().Entity == "" && g.Entity != nil {
 		g.Entity, names = nil, append(names, "entity")
@@ -206,7 +206,7 @@ func (g *Golden) Unread(m *relevance.Model) (names []string) {
 	return names
 }
 
-// inWords tells what a schema refuses, a line for each field.
+// inWords returns what a schema refuses as an error with a line for each field.
 func inWords(err error, what string) error {
 	if several, ok := err.(interface{ Unwrap() []error }); ok {
 		var all []error
@@ -221,7 +221,8 @@ func inWords(err error, what string) error {
 	return err
 }
 
-// written finds the schema of a row, and its values by column.
+// written returns the schema that a row is written under, see golden, and the row's values
+// by dotted path. If no schema has the fields the error is that of the newest.
 func (r records) written(writer string, values map[string]any, what string) (_ *schemas.Schema, flat map[string]any, err error) {
 	err = fmt.Errorf("schema: no schema %s@%s; %s has %s", r.Family.Name(), writer, r.Family.Name(), r.prints())
 	newest := true
@@ -240,6 +241,7 @@ func (r records) written(writer string, values map[string]any, what string) (_ *
 	return nil, nil, err
 }
 
+// goldenObject gives the scorer the features of a row's object; nil values are none.
 func (x *explainer) goldenObject(s *relevance.Scorer, values map[string]any, schemas relevance.Schemas, as reading) error {
 	if values == nil {
 		return nil
@@ -251,13 +253,13 @@ func (x *explainer) goldenObject(s *relevance.Scorer, values map[string]any, sch
 	return err
 }
 
-// objects are the features of what the records of rows are about, a row each.
+// objects returns the features of the objects of rows, a row each; nil if s reads none.
 func (x *explainer) objects(s *relevance.Scorer, rows []Golden, schemas relevance.Schemas, as reading) (*relevance.Objects, error) {
 	known := records{schemas[x.Spec().Object]}
 	if known.Layout == nil {
 		return nil, errors.New("object: the spec names no schema of the features of what records are about")
 	}
-	var objects *relevance.Objects // nil where nothing reads them, as may be with those of the entity
+	var objects *relevance.Objects // stays nil if nothing reads them: rows may have features that a model does not use
 	if l := s.ObjectLayout(); l != nil {
 		objects = relevance.NewObjects(l)
 	}
@@ -282,8 +284,8 @@ func (x *explainer) objects(s *relevance.Scorer, rows []Golden, schemas relevanc
 	return objects, nil
 }
 
-// goldenSlab is one row of values by column. Fields that no value is given for
-// have the schema's defaults.
+// goldenSlab returns one row of values by column. Fields without a value have the schema's
+// defaults.
 func goldenSlab(l *column.Layout, flat map[string]any, what string) (*column.Slab, error) {
 	a := column.New(l, 1, 0).Append()
 	r := a.Begin()
@@ -304,8 +306,8 @@ func goldenSlab(l *column.Layout, flat map[string]any, what string) (*column.Sla
 	return a.Slab(), nil
 }
 
-// flattened returns the values of fields by dotted name, out of records within
-// records, those without a column too. It names every field that there is not.
+// flattened returns the values of fields by dotted name, including those of nested records
+// and those without a column. The error names every field that the layout does not have.
 func flattened(l *column.Layout, values map[string]any, what string) (map[string]any, error) {
 	var known []string
 	for _, f := range l.Fields() {
@@ -345,6 +347,7 @@ func flattened(l *column.Layout, values map[string]any, what string) (map[string
 	return flat, errors.Join(faults...)
 }
 
+// goldenValue sets the column i of a row to a value of JSON.
 func goldenValue(r *column.Row, i int, f column.Field, v any) error {
 	v = plainNumber(v)
 	wrong := fmt.Errorf("it is a %s, and here is %v", f.Kind, v)
@@ -370,7 +373,7 @@ func goldenValue(r *column.Row, i int, f column.Field, v any) error {
 		r.SetBool(i, x)
 	case column.Int, column.Double:
 		x, ok := v.(float64)
-		if text, is := v.(string); is && f.Kind == column.Int { // how answers write long ones
+		if text, is := v.(string); is && f.Kind == column.Int { // answers write large integers as strings
 			whole, err := strconv.ParseInt(text, 10, 64)
 			if err != nil {
 				return wrong
@@ -406,7 +409,7 @@ func goldenValue(r *column.Row, i int, f column.Field, v any) error {
 	return nil
 }
 
-// plainNumber returns a number of JSON as a double.
+// plainNumber returns a [json.Number] as a float64, and any other value as it is.
 func plainNumber(v any) any {
 	if n, ok := v.(json.Number); ok {
 		if x, err := n.Float64(); err == nil {
@@ -416,7 +419,8 @@ func plainNumber(v any) any {
 	return v
 }
 
-// goldenList reads a list of numbers or of texts; an empty one is neither.
+// goldenList reads a list of numbers or of texts. Both are nil for an empty list. It is not
+// ok if v is no list, or one of anything else.
 func goldenList(v any) (numbers []float64, texts []string, ok bool) {
 	list, ok := v.([]any)
 	if !ok {
@@ -433,6 +437,7 @@ func goldenList(v any) (numbers []float64, texts []string, ok bool) {
 	return numbers, texts, len(numbers) == len(list) || len(texts) == len(list)
 }
 
+// goldenTime reads a time: RFC 3339, or milliseconds since 1970.
 func goldenTime(v any) (millrace.Time, error) {
 	switch x := v.(type) {
 	case float64:
@@ -447,6 +452,7 @@ func goldenTime(v any) (millrace.Time, error) {
 	return 0, fmt.Errorf("%v is no time; write RFC 3339, such as 2026-01-02T15:04:05Z, or milliseconds", v)
 }
 
+// goldenViewer reads a viewer; nil values are one without id and attributes.
 func goldenViewer(values map[string]any) (*millrace.Viewer, error) {
 	v := &millrace.Viewer{Attributes: map[string]any{}}
 	for name, x := range values {

@@ -1,7 +1,7 @@
-// Package modelpack keeps models as files that are sealed: a spec, what it names, and
-// golden rows that say what the model should give, under checksums. It opens them,
-// admits a model whose outputs are those of its golden rows, and tells how two
-// versions differ.
+// Package modelpack keeps models as packs. A pack is a directory or an archive with
+// a spec, the files that it names, and golden rows: examples that say what the model should
+// give. A manifest with checksums seals it. The package opens packs, admits a model that
+// gives what its golden rows say, and tells how two versions differ.
 package modelpack
 
 import (
@@ -38,15 +38,15 @@ const (
 	CardFile     = "card.md"
 )
 
-// The bounds of a pack. They hold before anything is unpacked: what a header
-// says is believed only as far as there is room for it.
+// The bounds of a pack. The size that a header gives is checked against them before a file
+// is unpacked.
 const (
 	maxPackBytes     = relevance.MaxFileBytes // of all files together
 	maxPackFiles     = 64
 	maxManifestBytes = 1 << 20
 	maxCardBytes     = 1 << 20
 	maxWindowBytes   = 8 << 20 // of the compression
-	packFormat       = 2       // of 1, golden rows had no records
+	packFormat       = 2       // in format 1, golden rows have no records
 )
 
 // Manifest says what a pack holds. It is written last.
@@ -54,18 +54,18 @@ type Manifest struct {
 	Format   int                     `json:"format"` // 2
 	Name     string                  `json:"name"`
 	Version  string                  `json:"version"`
-	Schemas  map[string]string       `json:"schemas,omitempty"` // by name the fingerprints that the spec was checked against, with spaces between, in the order of admission
+	Schemas  map[string]string       `json:"schemas,omitempty"` // by name, the fingerprints of the schemas that the spec was checked against, with spaces between, in the order of admission
 	Features []relevance.FeatureType `json:"features"`          // in the order of the spec
-	Files    map[string]string       `json:"files"`             // SHA-256 of every other file
+	Files    map[string]string       `json:"files"`             // SHA-256 of every other file, in hex, by name
 }
 
-// Pack is an opened model pack: its files are those of the manifest, and their
-// checksums hold. Whether the model is fit to serve, [Validate] says.
+// Pack is an opened model pack: its files are those of the manifest, and have the
+// manifest's checksums. [Validate] says whether the model is fit to serve.
 type Pack struct {
 	Manifest Manifest
-	Card     string
-	Checksum string // of the manifest, and by it of everything
-	files    map[string][]byte
+	Card     string            // the text of CardFile
+	Checksum string            // SHA-256 of the manifest, in hex; it covers all files, since the manifest has their checksums
+	files    map[string][]byte // by name, with the manifest
 
 	tar struct {
 		once  sync.Once
@@ -74,9 +74,9 @@ type Pack struct {
 	}
 }
 
-// Open reads a pack from a directory or a .tar.zst file. It refuses what
-// is not a plain file of the pack, what the manifest does not list, and what
-// has another checksum.
+// Open reads a pack from a directory or a .tar.zst file. It refuses anything that
+// is not a plain file, files that the manifest does not list, and files with another
+// checksum.
 func Open(path string) (*Pack, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -197,7 +197,7 @@ func (f *packFiles) add(name string, size int64, r io.Reader) error {
 	return nil
 }
 
-// fileBounds are those of files that are read in full before anything else.
+// fileBounds are the bounds in bytes of single files. Other files may have maxPackBytes.
 var fileBounds = map[string]int64{ManifestFile: maxManifestBytes, SpecFile: document.MaxBytes, GoldenFile: maxGoldenBytes, CardFile: maxCardBytes}
 
 func readDir(dir string) (map[string][]byte, error) {
@@ -247,10 +247,11 @@ func readTar(path string) (map[string][]byte, error) {
 	return untar(f)
 }
 
+// zstdMagic is the beginning of every file that zstd has compressed.
 const zstdMagic = "\x28\xb5\x2f\xfd"
 
-// notPack explains a file that is no pack: users often pass the model file that a
-// training library saved.
+// notPack returns an error for a file that is no pack. It looks whether it is the model file
+// of a training library, since users often pass that.
 func notPack(r io.Reader) error {
 	src, err := io.ReadAll(io.LimitReader(r, maxPackBytes))
 	if err != nil {
@@ -292,8 +293,8 @@ func untar(r io.Reader) (map[string][]byte, error) {
 	}
 }
 
-// ended refuses what follows the end of an archive but the zeros that fill it up:
-// it would be kept, and handed to every node, and looked at by nobody.
+// ended reads what follows the end of an archive, and refuses anything but the zeros that
+// fill it up. Other bytes would be stored and sent to every node, and nothing checks them.
 func ended(r *io.LimitedReader) error {
 	rest := make([]byte, 4<<10)
 	for {
@@ -331,7 +332,7 @@ func (p *Pack) WriteTar(w io.Writer) error {
 	return errors.Join(t.Close(), z.Close())
 }
 
-// Tar returns what WriteTar writes, which is made once.
+// Tar returns what WriteTar writes. It is made once; the caller must not change it.
 func (p *Pack) Tar() ([]byte, error) {
 	p.tar.once.Do(func() {
 		var b bytes.Buffer
@@ -341,14 +342,13 @@ func (p *Pack) Tar() ([]byte, error) {
 	return p.tar.bytes, p.tar.err
 }
 
-// Sum returns the checksum of what WriteTar writes: the pack is published and serves
-// under it.
+// Sum returns the SHA-256, in hex, of what WriteTar writes. The pack is published under it.
 func (p *Pack) Sum() (string, error) {
 	b, err := p.Tar()
 	return checksum(b), err
 }
 
-// KnownTo reports whether every schema that the pack was sealed with is among these.
+// KnownTo reports whether s has every schema that the pack was sealed with.
 func (p *Pack) KnownTo(s relevance.Schemas) bool {
 	for name, prints := range p.Manifest.Schemas {
 		if s[name].Family == nil {
@@ -363,12 +363,13 @@ func (p *Pack) KnownTo(s relevance.Schemas) bool {
 	return true
 }
 
-// newVersion is what versions are sealed as; older packs may have others.
+// newVersion is the form of versions that Seal takes. Packs that were sealed by earlier
+// versions of Millrace may have others.
 var newVersion = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,99}$`)
 
-// Seal makes a pack of a directory that has a spec and what it names, golden
-// rows and a card: it checks everything that [Validate] checks, of golden rows
-// that they are as what serves reads them, and then writes the manifest.
+// Seal makes a pack of a directory that has a spec and the files that it names, golden
+// rows and a card. It checks what [Validate] checks, and reads golden rows only as index
+// nodes do. If all is well it writes the manifest into the directory.
 func Seal(dir string, schemas relevance.Schemas) (*Pack, error) {
 	files, err := readDir(dir)
 	if err != nil {

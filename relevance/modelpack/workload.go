@@ -10,14 +10,14 @@ import (
 	"github.com/millrace/millrace/relevance"
 )
 
-// Workload is what the records of golden rows cost a model to score: for each viewer
-// and entity that the rows have, their records, repeated.
+// Workload has a model score the records of golden rows, to measure what that costs. Rows
+// with the same schema, viewer and entity are scored together, each several times.
 type Workload struct {
-	Records int // that Score scores
+	Records int // how many records a call of Score scores
 	parts   []part
 }
 
-// part is what one call scores.
+// part is what one call of the scorer scores.
 type part struct {
 	scorer *relevance.Scorer
 	rows   *column.Slab
@@ -30,8 +30,8 @@ type part struct {
 // takes at a time.
 const leastOfPart = 64
 
-// NewWorkload returns about as many records as wanted, of the rows that have one; there
-// must be such. Who scores is m itself: by its generated code, if there is any.
+// NewWorkload returns a Workload of about as many records as wanted, and of all rows that
+// have a record, which must be at least one. m scores by its generated code if it has any.
 func NewWorkload(m *relevance.Model, rows []Golden, schemas relevance.Schemas, wanted int) (*Workload, error) {
 	x := newExplainer(m)
 	together := map[string][]Golden{}
@@ -61,7 +61,8 @@ func NewWorkload(m *relevance.Model, rows []Golden, schemas relevance.Schemas, w
 	return w, nil
 }
 
-// part makes one of rows that are alike but for record, object and instant.
+// part makes a part of at least least records from rows that differ only in record, object
+// and instant. All are scored at the instant of the first row.
 func (x *explainer) part(m *relevance.Model, rows []Golden, schemas relevance.Schemas, least int) (p part, err error) {
 	var batch column.Batch
 	var all []Golden
@@ -109,7 +110,7 @@ func (x *explainer) part(m *relevance.Model, rows []Golden, schemas relevance.Sc
 	return p, nil
 }
 
-// Score scores all once.
+// Score scores all records once.
 func (w *Workload) Score() {
 	for i := range w.parts {
 		p := &w.parts[i]
@@ -117,7 +118,8 @@ func (w *Workload) Score() {
 	}
 }
 
-// Execution tells what scores: "interpreted" if that is so for any record.
+// Execution returns how the records are scored: "generated", or "interpreted" if that is so
+// for any of them.
 func (w *Workload) Execution() string {
 	for _, p := range w.parts {
 		if e := p.scorer.Execution(); e != "generated" {
@@ -127,19 +129,19 @@ func (w *Workload) Execution() string {
 	return "generated"
 }
 
-// The bounds of what is made up.
+// How much [MadeUp] makes up.
 const (
-	madeUpRows  = 64 // of a schema
-	madeUpItems = 32 // of a list, so that those of record and viewer fit each other
+	madeUpRows  = 64 // rows of a schema
+	madeUpItems = 32 // items of a list; lists of record and viewer have the same length, as vectors need
 )
 
-// MadeUp returns rows of the schemas that a spec names, with every field filled, and a
-// viewer who has all that the spec reads; and those schemas, for [NewWorkload] to read
-// them by.
+// MadeUp returns made-up golden rows of the schemas that a model's spec names. Every field
+// has a value, and the viewer has all values that the spec reads. It also returns the
+// schemas by which [NewWorkload] is to read the rows.
 func MadeUp(m *relevance.Model, all relevance.Schemas) ([]Golden, relevance.Schemas) {
 	spec, known := m.Spec(), relevance.Schemas{}
 	for name, of := range all {
-		known[name] = relevance.Records{Layout: of.Layout} // whose fields take any value of their kind
+		known[name] = relevance.Records{Layout: of.Layout} // without a family, a field takes any value of its column's kind
 	}
 	viewer := map[string]any{"id": "viewer:1"}
 	for name, kind := range m.ViewerValues() {
@@ -180,12 +182,12 @@ func madeUpValues(l *column.Layout, i int) Values {
 	return values
 }
 
-// viewerKinds are the kinds of columns that are like the types of a viewer's values.
+// viewerKinds gives for each type of a viewer's value the kind of column that is like it.
 var viewerKinds = map[string]column.Kind{
 	"bool": column.Bool, "number": column.Double, "string": column.String, "list(number)": column.Doubles, "list(string)": column.Strings,
 }
 
-// madeUp is a value of a kind, as JSON has it.
+// madeUp returns a value of a kind, as JSON has it; another one for most other n.
 func madeUp(k column.Kind, n int) any {
 	switch k {
 	case column.Bool:

@@ -1,3 +1,3 @@
-// Package models is the generated Go of model specs: one file a spec, each
-// registering its functions by the shape of the plan they compute.
+// Package models has the Go that is generated from the built-in model specs, a file for
+// each. Its init functions register the scoring functions with package compute.
 package models

@@ -9,14 +9,14 @@ import (
 	"github.com/millrace/millrace/internal/expr"
 )
 
-// Source is a checked spec, as a plan needs it.
+// Source is the spec of a model, checked, in the form that a plan is built from.
 type Source struct {
 	Features []Feature
 	Viewer   []Var    // sorted by name
 	Tables   []Var    // sorted by name; weights that are tables come behind
 	Weights  []Weight // by feature; nil with trees
 	Scorer   Scorer
-	// Roles are the names record.NAME that mean the field with role NAME,
+	// Roles are the names NAME for which record.NAME means the field with the role NAME,
 	// since no schema of the spec has a field of that name.
 	Roles map[string]bool
 }
@@ -34,24 +34,26 @@ type Weight struct {
 	Index int // of the parameter or table
 }
 
-// Build plans src for records of one layout and entity features of another,
-// nil for none. The error reports every field whose kind does not fit.
+// Build plans src for records of the layout rows and entity features of the layout entity,
+// which is nil if there are none. The error reports every expression that cannot be planned.
 func Build(src *Source, rows, entity *column.Layout) (*Plan, error) {
 	return Join([]*Source{src}, rows, entity)
 }
 
+// builder builds a plan, model after model. Its methods that return an int return the index
+// of a value in p.Values.
 type builder struct {
-	src          *Source // the one being added
+	src          *Source // of the model that is being added
 	rows, entity *column.Layout
 	p            *Plan
-	out          *Output
-	params       int            // of the models before
-	tables       []int          // of src: the place in p.Tables
-	seen         map[string]int // a value by its text
+	out          *Output        // of the model that is being added
+	params       int            // how many parameters the models before have
+	tables       []int          // for each table of src, its place in p.Tables
+	seen         map[string]int // values by their text, see add
 	errs         []error
 }
 
-// model adds the features and the score of a model, the ith.
+// model adds the features and the score of model i.
 func (b *builder) model(i int, src *Source) Output {
 	out := Output{Scorer: src.Scorer, Own: -1, Score: -1}
 	b.src, b.out = src, &out
@@ -70,9 +72,9 @@ func (b *builder) model(i int, src *Source) Output {
 	return out
 }
 
-// sum adds the terms up in the three parts whose order is the definition of a
-// linear score, so that what is folded per record or per request adds up to
-// the same bits.
+// sum adds up the terms of a linear score in its three parts, see [Part]. A linear score is
+// defined as this sum in this order. So a part that is computed beforehand, for a record or
+// a request, gives the same bits.
 func (b *builder) sum() {
 	var sums [3][Lanes]int
 	for part := range sums {
@@ -105,7 +107,7 @@ func (b *builder) sum() {
 	b.out.Score = score
 }
 
-// plus adds two sums, of which either may have no terms, -1.
+// plus adds two sums; -1 is a sum without terms.
 func (b *builder) plus(x, y int) int {
 	switch {
 	case x < 0:
@@ -120,7 +122,7 @@ func (b *builder) param(i int) int {
 	return b.add(Value{Op: Param, Kind: Number, Index: b.params + i, Deps: Request})
 }
 
-// PartOf tells which part of a linear score a feature adds to.
+// PartOf returns which part of a linear score a feature with this expression adds to.
 func PartOf(n *expr.Node) Part {
 	switch d := reads(n); {
 	case d&(Record|Entity) == 0:
@@ -131,8 +133,8 @@ func PartOf(n *expr.Node) Part {
 	return RestPart
 }
 
-// reads tells what an expression speaks of, whatever a layout lacks: a sum's
-// order must not change with the layout.
+// reads returns what an expression speaks of, also fields that the layout lacks: the order
+// of a sum must be the same for every layout.
 func reads(n *expr.Node) Deps {
 	var d Deps
 	switch n.Op {
@@ -214,7 +216,7 @@ func (b *builder) errorf(n *expr.Node, format string, args ...any) int {
 	return b.zero(kindOf(n.Type))
 }
 
-// zero is a missing value.
+// zero returns the missing value of a kind.
 func (b *builder) zero(k Kind) int {
 	switch k {
 	case Bool:
@@ -243,7 +245,8 @@ func kindOf(t expr.Type) Kind {
 	return Number
 }
 
-// fits reports whether a column can be read as a type: any number is one.
+// fits reports whether a column can be read as a type. A column of any kind of number can be
+// read as any type of number.
 func fits(c column.Kind, t expr.Type) bool {
 	switch c {
 	case column.Bool:
@@ -324,8 +327,8 @@ func (b *builder) literal(n *expr.Node) int {
 	return b.errorf(n, "%d:%d: a model cannot hold this constant", n.Line, n.Col)
 }
 
-// field loads a field of the record or the entity; present asks instead
-// whether it is not null. A field that the layout lacks is missing.
+// field loads a field of the record or the entity; with present it asks instead
+// whether the field is not null. A field that the layout lacks is missing.
 func (b *builder) field(n *expr.Node, present bool) int {
 	layout, loads, op, deps := b.rows, &b.p.Record, Field, Record
 	if n.Op == expr.Entity {
@@ -338,7 +341,7 @@ func (b *builder) field(n *expr.Node, present bool) int {
 			c = layout.Role(n.Name)
 		}
 	}
-	if c < 0 || !fits(layout.Fields()[c].Kind, n.Type) { // of another type it is as good as not there
+	if c < 0 || !fits(layout.Fields()[c].Kind, n.Type) { // a field of another type is missing, too
 		if present {
 			return b.constant(false)
 		}
@@ -356,10 +359,10 @@ func (b *builder) field(n *expr.Node, present bool) int {
 	return b.add(v)
 }
 
-// object loads a field of the features of the record's object; present asks
-// instead whether it is not null. They are read in a layout of the plan's own,
-// in which every number is a double and anything may be null, so that whatever
-// schema they were written with is the same to it.
+// object loads a field of the features of the record's object; with present it asks
+// instead whether the field is not null. These features are read in a layout of the
+// plan's own, in which every number is a double and any field may be null. So it does not
+// matter by which schema they were written.
 func (b *builder) object(n *expr.Node, present bool) int {
 	kind := kindOf(n.Type)
 	l := Load{Name: n.Name, Kind: columnOf[kind], Nullable: true}
@@ -461,7 +464,7 @@ func (b *builder) call(n *expr.Node) int {
 	return b.add(Value{Op: Call, Kind: f.Result, Name: n.Name, Args: args})
 }
 
-// text lowers a part of a cross, in which a number stands as its digits.
+// text lowers a part of a cross, in which a number is written as its digits.
 func (b *builder) text(n *expr.Node) int {
 	v := b.lower(n)
 	switch b.p.Values[v].Kind {
@@ -501,13 +504,14 @@ func (b *builder) lookup(n *expr.Node) int {
 	return b.errorf(n, "%d:%d: no table %s", n.Line, n.Col, name)
 }
 
-// LiteralTable is the name of the table that a map literal becomes.
+// LiteralTable returns the name of the table that a map literal becomes. Equal literals
+// have the same name.
 func LiteralTable(n *expr.Node) string {
 	m, _ := n.Value.(*expr.MapValue)
 	return fmt.Sprintf("%q %v %v", m.Strings, m.Doubles, m.Values)
 }
 
-// coalesce takes the first value that is not missing.
+// coalesce lowers the function that returns the first value that is not missing.
 func (b *builder) coalesce(args []*expr.Node) int {
 	v := b.lower(args[0])
 	if len(args) == 1 {
@@ -525,8 +529,8 @@ func (b *builder) coalesce(args []*expr.Node) int {
 
 func (b *builder) always(v int) bool { return b.p.Always(v) }
 
-// Always reports whether a number is whole, never missing and never -0, as
-// integers are.
+// Always reports whether the number of value v is always whole, never missing and never -0,
+// as integers are. It may report false for one that is.
 func (p *Plan) Always(v int) bool {
 	x := &p.Values[v]
 	switch x.Op {

@@ -7,22 +7,23 @@ import (
 	"github.com/millrace/millrace/internal/column"
 )
 
-// Ceilings bounds from above what the rest of a plan that was split adds to the
-// folded part, by interval arithmetic over its values. A scan that knows the
-// worst of its best leaves out, unscored, the records that cannot reach it:
-// the idea of WAND (Broder et al., CIKM 2003), for scores that are sums.
+// Ceilings bounds from above what is added to the folded part of a record's score (see
+// [Plan.Split]), by interval arithmetic over the values of the plan. A scan for the best N
+// records knows the lowest score among the best so far. It leaves out, without scoring
+// them, the records that cannot reach it. This is the idea of WAND (Broder et al., CIKM
+// 2003), for scores that are sums.
 //
-// A span holds a value wherever it is not NaN. A score that is NaN ranks last,
-// so that a bound need not hold for it.
+// The span of a value contains it unless it is NaN. A score that is NaN ranks last, so
+// that no bound need hold for it.
 type Ceilings struct {
 	p        *Plan
 	m        *Machine
-	time     int   // the record load that is the record's time, or -1
-	added    []int // the values that are added to the folded part for it
+	time     int   // the place in p.Record of the record's time, or -1
+	added    []int // the values that are added to the folded part
 	logistic bool
-	columns  []int // of records, that have limits
-	spans    []span
-	timed    []int // record values that change with the time
+	columns  []int  // the columns that Limits asks about
+	spans    []span // by value
+	timed    []int  // the values that change with the record's time
 }
 
 // span is the numbers from lo to hi, which may be infinite. A boolean is 0 or 1.
@@ -33,9 +34,9 @@ var (
 	either   = span{0, 1}
 )
 
-// Ceilings returns the bounds of the machine's plan, which comes from
-// [Plan.Split], for the requests that the machine is bound to; nil if nothing
-// can be told. Time is the column of the record's time, or -1.
+// Ceilings returns the bounds for the machine's plan, which is the rest that
+// [Plan.Split] returned, and for the requests that the machine is bound to later; nil if
+// the plan allows none. time is the column of the record's time, or -1.
 func (m *Machine) Ceilings(time int) *Ceilings {
 	p := m.p
 	if p.Own < 0 || p.Score < 0 || p.Values[p.Own].Op != Folded {
@@ -52,7 +53,7 @@ func (m *Machine) Ceilings(time int) *Ceilings {
 		}
 		c.added = append(c.added, p.Values[i].Args[1])
 	}
-	if p.Uses()[p.Own] > 2 { // in that sum, and as what it is
+	if p.Uses()[p.Own] > 2 { // two uses are known: in that sum, and as p.Own
 		return nil
 	}
 	for i, l := range p.Record {
@@ -76,11 +77,13 @@ func (m *Machine) Ceilings(time int) *Ceilings {
 	return c
 }
 
-// Columns are those of which [Ceilings.Limits] asks.
+// Columns returns the record columns about which [Ceilings.Limits] asks: integers and times,
+// except the record's own time.
 func (c *Ceilings) Columns() []int { return c.columns }
 
-// Limits prepares the bounds for the request that the machine is bound to, and
-// for records of which no word of column l is more than most(l).
+// Limits prepares the bounds for the request that the machine is bound to. For every
+// column of Columns, most returns the greatest word that a record has there; a word is the
+// integer as uint64, so a negative one is above all others.
 func (c *Ceilings) Limits(most func(column int) uint64) {
 	for i := range c.p.Values {
 		v := &c.p.Values[i]
@@ -95,9 +98,10 @@ func (c *Ceilings) Limits(most func(column int) uint64) {
 	}
 }
 
-// Of returns the most that is added to the folded part of a record of which the
-// time is from from to to; +Inf if nothing is known. A record of which the sum
-// of both does not reach [Ceilings.Threshold] of a floor scores less than it.
+// Of returns the most that is added to the folded part of a record whose time lies between
+// from and to, in milliseconds; +Inf if nothing is known. If the folded part and this
+// together do not reach [Ceilings.Threshold] of a floor, the record scores less than the
+// floor.
 func (c *Ceilings) Of(from, to float64) float64 {
 	for _, i := range c.timed {
 		if v := &c.p.Values[i]; v.Op == Field {
@@ -117,8 +121,8 @@ func (c *Ceilings) Of(from, to float64) float64 {
 	return most
 }
 
-// Threshold returns what the sum of a folded part and of what [Ceilings.Of]
-// returns must reach for the score to reach floor.
+// Threshold returns what a folded part and the result of [Ceilings.Of] together must reach
+// for the score to reach floor. It errs on the low side, by more than rounding.
 func (c *Ceilings) Threshold(floor float64) float64 {
 	if c.logistic {
 		if !(floor > 0) {
@@ -130,17 +134,17 @@ func (c *Ceilings) Threshold(floor float64) float64 {
 	return floor - math.Abs(floor)*slack
 }
 
-// slack is a relative error that no sum of a plan, and no function, comes near.
-// Sums round in an order that ascends: where what is added is at most so much,
-// so is the rounded sum.
+// slack is a relative error far above that of any sum or function of a plan. Rounding is
+// monotonic: if the terms are at most their bounds, the rounded sum is at most the rounded
+// sum of the bounds.
 const slack = 1e-9
 
-// loose widens a span by what rounding may take a value beyond it.
+// loose widens a span by more than rounding may take a value beyond it.
 func loose(s span) span {
 	return sane(s.lo-math.Abs(s.lo)*slack, s.hi+math.Abs(s.hi)*slack)
 }
 
-// point is a value that the request decides.
+// point returns the span of a value that the request decides: that value alone.
 func (c *Ceilings) point(i int) span {
 	switch c.p.Values[i].Kind {
 	case Number:
@@ -156,7 +160,7 @@ func (c *Ceilings) point(i int) span {
 	return anything
 }
 
-// fieldSpan is what a field of records can be.
+// fieldSpan returns the span of a field of records.
 func fieldSpan(l *Load, most func(column int) uint64) span {
 	switch l.Kind {
 	case column.Bool:
@@ -169,8 +173,8 @@ func fieldSpan(l *Load, most func(column int) uint64) span {
 	return anything
 }
 
-// span is what a value can be that others make, or a load of which nothing is
-// known.
+// span returns the span of a value, from those of its arguments; anything if it cannot be
+// told.
 func (c *Ceilings) span(v *Value) span {
 	if v.Kind == Bool {
 		return c.truth(v)
@@ -215,7 +219,7 @@ func (c *Ceilings) span(v *Value) span {
 	return anything
 }
 
-// sane is a span of ends of which one may be no number.
+// sane returns the span from lo to hi. An end that is NaN, and so unknown, becomes infinite.
 func sane(lo, hi float64) span {
 	if lo != lo {
 		lo = math.Inf(-1)
@@ -226,8 +230,9 @@ func sane(lo, hi float64) span {
 	return span{lo, hi}
 }
 
-// product is the span of products. What is not finite times 0 is no number,
-// and the others are 0.
+// product returns the span of the products of numbers of two spans. An infinite end times 0
+// is NaN; it counts as 0, which is what all finite numbers times 0 are, and spans need not
+// contain NaN.
 func product(a, b span) span {
 	if a.lo == a.hi {
 		return b.times(a.lo)
@@ -245,7 +250,7 @@ func product(a, b span) span {
 	return p
 }
 
-// times is the product with a number, which weights are.
+// times is product with a single number, such as a weight.
 func (s span) times(x float64) span {
 	p := span{s.lo * x, s.hi * x}
 	if x < 0 {
@@ -260,10 +265,10 @@ func (s span) times(x float64) span {
 	return p
 }
 
-// or is the span of both.
+// or returns the least span that contains both.
 func (s span) or(b span) span { return span{min(s.lo, b.lo), max(s.hi, b.hi)} }
 
-// choose is one of two by the truth of s.
+// choose returns the span of "s ? yes : no", where s is the span of a boolean.
 func (s span) choose(yes, no span) span {
 	switch {
 	case s.lo == 1:
@@ -274,7 +279,7 @@ func (s span) choose(yes, no span) span {
 	return yes.or(no)
 }
 
-// truth is whether a boolean can be false, and true.
+// truth returns the span of a boolean: from 0 if it can be false, to 1 if it can be true.
 func (c *Ceilings) truth(v *Value) span {
 	switch v.Op {
 	case Not:
@@ -308,8 +313,8 @@ func (c *Ceilings) table(t *compute.Table) span {
 	return span{lo, hi}
 }
 
-// call is the span of a function's values. Those that ascend are computed at
-// both ends.
+// call returns the span of a function's results; a is the span of its first argument. A
+// function that ascends is computed at both ends.
 func (c *Ceilings) call(v *Value, a span) span {
 	ends := func(f func(float64) float64) span {
 		return loose(sane(f(a.lo), f(a.hi)))

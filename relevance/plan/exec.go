@@ -140,7 +140,7 @@ func (m *Machine) number(i int, v *Value, dst []float64) {
 	}
 }
 
-// scale multiplies; a may be a vector of one.
+// scale sets dst to the products of a and b; a may have one element, which is for all.
 func scale(dst, a, b []float64) {
 	b = b[:len(dst)]
 	if len(a) < len(dst) {
@@ -156,7 +156,9 @@ func scale(dst, a, b []float64) {
 	}
 }
 
-// products adds w*f for each fused product, each rounded, in their order.
+// products computes a sum that schedule has fused: it adds w*f for each fused product, in
+// their order. The conversion float64 rounds each product; without it the compiler might
+// fuse a multiplication and an addition into one instruction, which gives other bits.
 func (m *Machine) products(i int, dst []float64) {
 	a := m.nums[m.steps.fusedTo[i]][:len(dst)]
 	var w [maxFused]float64
@@ -302,7 +304,7 @@ func (m *Machine) call(i int, v *Value, dst []float64) {
 // bucketize is compute.Bucketize over a batch, by at most four bounds and without
 // its branches; always says that no number is missing. dst may be a.
 func bucketize(dst, a, bounds []float64, always bool) {
-	b := [4]float64{compute.Missing, compute.Missing, compute.Missing, compute.Missing} // which nothing reaches
+	b := [4]float64{compute.Missing, compute.Missing, compute.Missing, compute.Missing} // NaN, which no number reaches
 	copy(b[:], bounds)
 	b0, b1, b2, b3 := b[0], b[1], b[2], b[3]
 	dst = dst[:len(a)]
@@ -404,7 +406,7 @@ func order[T cmp.Ordered](op Op, dst []bool, a, b []T) {
 	}
 }
 
-// above is a > b or a >= b as a number, of numbers.
+// above computes a > b or a >= b, of numbers, as 0 or 1.
 func (m *Machine) above(v *Value, dst []float64) {
 	a, b := m.nums[v.Args[0]][:len(dst)], m.nums[v.Args[1]][:len(dst)]
 	if v.Op == Gt {

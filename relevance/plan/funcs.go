@@ -8,8 +8,8 @@ import (
 	"github.com/millrace/millrace/internal/search"
 )
 
-// Func is a scalar function of models: the same Go function in the
-// interpreter and, by its name, in generated code.
+// Func is a scalar function of models. The interpreter calls body; generated code calls the
+// function that Go names, which gives the same results.
 type Func struct {
 	Go     string // how generated code calls it
 	Args   []Kind
@@ -36,8 +36,8 @@ var Funcs = map[string]Func{
 	"bucketize":  {"compute.Bucketize", []Kind{Number, Numbers}, Number, compute.Bucketize},
 	"dot":        {"compute.Dot", []Kind{Numbers, Numbers}, Number, compute.Dot},
 	"cosine":     {"compute.Cosine", []Kind{Numbers, Numbers}, Number, compute.Cosine},
-	"l2":         {"", []Kind{Numbers, Numbers}, Number, compute.L2},                  // which generated code never calls: it is a similarity
-	"contains":   {"strings.Contains", []Kind{String, String}, Bool, search.Contains}, // which generated code cannot call
+	"l2":         {"", []Kind{Numbers, Numbers}, Number, compute.L2},                  // generated code never calls it: it is a [Similarity]
+	"contains":   {"strings.Contains", []Kind{String, String}, Bool, search.Contains}, // generated code cannot call search.Contains, which is internal
 	"startsWith": {"strings.HasPrefix", []Kind{String, String}, Bool, strings.HasPrefix},
 	"endsWith":   {"strings.HasSuffix", []Kind{String, String}, Bool, strings.HasSuffix},
 }
@@ -70,5 +70,5 @@ func (f *Func) check(p *Plan, args []int) error {
 	return nil
 }
 
-// folds reports whether more than two arguments mean f(f(a, b), c).
+// folds reports whether the function takes more than two arguments, as f(f(a, b), c).
 func (f *Func) folds() bool { return f.Go == "compute.Min" || f.Go == "compute.Max" }

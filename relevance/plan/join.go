@@ -9,8 +9,9 @@ import (
 )
 
 // Join plans several specs as one: what their expressions have in common is
-// computed once, and each gives an output, with the bits that it has alone. The
-// parameters of the models stand one after the other; see [Plan.Joined].
+// computed once. Each spec gives an output, with the same bits as in a plan of its own. The
+// parameters of the models come one after the other; see [Plan.Joined]. The error reports
+// every expression that cannot be planned.
 func Join(srcs []*Source, rows, entity *column.Layout) (*Plan, error) {
 	b := &builder{rows: rows, entity: entity, seen: map[string]int{}, p: &Plan{}}
 	for i, src := range srcs {
@@ -45,12 +46,12 @@ func (p *Plan) layOutObjects() (err error) {
 	return err
 }
 
-// tableOf is where a plan's table is from: which one of which model.
+// tableOf says where a plan's table is from: the index of the model, and of the table in it.
 type tableOf struct{ model, index int }
 
-// inputs adds the viewer values and the tables of the model at hand, but for
-// those that a model before it has: values of the same name and kind, and
-// tables written as literals.
+// inputs adds the viewer values and the tables of b.src, which is model number model. It
+// does not add those that a model before it has in common: viewer values of the same name
+// and kind, and equal tables that are written as literals.
 func (b *builder) inputs(model int) {
 	for _, v := range b.src.Viewer {
 		if !slices.Contains(b.p.Viewer, v) {
@@ -69,7 +70,7 @@ func (b *builder) inputs(model int) {
 	}
 }
 
-// params is how many scalar parameters a model has.
+// params returns how many scalar parameters a model has, the bias among them.
 func (s *Source) params() int {
 	n := 1
 	for _, w := range s.Weights {
@@ -80,8 +81,8 @@ func (s *Source) params() int {
 	return n
 }
 
-// Joined makes the inputs of a joint plan of those of its models, in their
-// order. The viewer's values are left out.
+// Joined returns the inputs of a joint plan, made of the inputs of its models, in their
+// order. The viewer's values and the instant are left out.
 func (p *Plan) Joined(models []Inputs) Inputs {
 	in := Inputs{Forest: models[0].Forest}
 	for i, m := range models {
@@ -96,6 +97,6 @@ func (p *Plan) Joined(models []Inputs) Inputs {
 	return in
 }
 
-// isLiteral tells a table written inside an expression from a parameter, whose
-// name no expression could speak if it began so; see [LiteralTable].
+// isLiteral reports whether a table is written inside an expression, and is no parameter. The
+// names from [LiteralTable] begin with "["; no expression can name a parameter that does.
 func isLiteral(t Var) bool { return strings.HasPrefix(t.Name, "[") }

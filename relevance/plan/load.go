@@ -7,8 +7,9 @@ import (
 	"github.com/millrace/millrace/internal/column"
 )
 
-// load reads a field of the batch's rows, or of their objects. Without rows, as where
-// an entity has no features, every value is missing.
+// load reads a field, as value i, for the first n rows of the batch. rows has the records,
+// their objects or the entity. If it is nil, as for an entity without features, every value
+// is missing.
 func (m *Machine) load(i int, rows *column.Slab, l *Load, n int) {
 	if rows == nil {
 		clear(m.views[i])
@@ -75,14 +76,14 @@ func loadNumbers(dst []float64, rows *column.Slab, l *Load, sel []int32, run boo
 	}
 }
 
-// has tells which rows have a field.
+// has computes value i: which of the first n rows of the batch have a field.
 func (m *Machine) has(i int, rows *column.Slab, l *Load, n int) {
 	for k, r := range m.sel[:n] {
 		m.bools[i][k] = rows != nil && !rows.Null(l.Column, int(r))
 	}
 }
 
-// fold computes an operation on constants.
+// fold computes an operation v whose arguments, in values, are all constants.
 func fold(values []Value, v *Value) any {
 	p := &Plan{Output: Output{Own: -1, Score: -1}}
 	w := *v

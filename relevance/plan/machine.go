@@ -9,12 +9,12 @@ import (
 )
 
 // Batch is how many rows an operation works on before the next one runs: few
-// enough that what is live stays in the first-level cache.
+// enough that the values in use stay in the first-level cache.
 const Batch = trees.Batch
 
-// Machine executes a plan: the interpreter. It runs one operation over a batch
-// of rows, then the next. What depends on the request alone is computed by
-// [Machine.Bind], what depends on the entity once a call.
+// Machine executes a plan: it is the interpreter. It runs one operation over a batch
+// of rows, then the next. [Machine.Bind] computes what depends on the request alone,
+// [Machine.BindEntity] what depends on the entity too.
 //
 // A value that does not depend on the record is a vector whose elements are
 // all equal, so that every operation has one form.
@@ -28,54 +28,54 @@ type Machine struct {
 	strs   [][]string
 	lists  [][][]float64
 	strss  [][][]string
-	views  [][]column.List  // by value, of lists that are read where they stand
-	probes []*column.Probe  // by similarity
-	sets   []*compute.Table // by value, of lists that In looks into
-	arenas [3]compute.Arena // of the request, the entity and the rows
-	arena  *compute.Arena   // of them, the one of this stage
-	one    [1]int32
+	views  [][]column.List  // by value, lists that are read in the slab, without a copy
+	probes []*column.Probe  // by similarity, the list that others are compared with
+	sets   []*compute.Table // by the value of an In, the list that it looks into, as a set
+	arenas [3]compute.Arena // memory for texts and lists: of the request, the entity and the rows
+	arena  *compute.Arena   // the one of these that is in use now
+	one    [1]int32         // row 0: what is selected for the request and the entity
 
-	own    []float64   // of each row, what was folded
-	matrix [][]float64 // by output, of trees
+	own    []float64   // see SetFolded
+	matrix [][]float64 // by output, the features of trees; see scoreTrees
 	scores trees.Scores
-	out    [1][]float64
+	out    [1][]float64 // see Score
 
-	standing []column.List // of the rows of generated code, and what they are compared with
-	numbers  []float64     // of a list that others are compared with
+	standing []column.List // see Machine.Similar: the lists of a batch, then those that they are compared with
+	numbers  []float64     // see probe
 
-	objects *column.Slab // a row for each of rows
+	objects *column.Slab // see SetObjects
 
-	rows *column.Slab // of this batch
-	sel  []int32
-	run  bool // sel is consecutive rows
+	rows *column.Slab // the rows of this stage; nil: none
+	sel  []int32      // the batch: which of rows
+	run  bool         // sel is consecutive rows
 }
 
 // Inputs are what a machine is bound to.
 type Inputs struct {
 	Weights []float64
 	Tables  []*compute.Table
-	Viewer  []any // float64, bool, string or *string, []float64, []string; nil is missing
-	AsOf    float64
+	Viewer  []any           // float64, bool, string or *string, []float64, []string; nil is missing
+	AsOf    float64         // in milliseconds
 	Forest  *trees.Forest   // of the scorer trees
 	More    []*trees.Forest // of the further models of a joint plan; nil where they are not trees
 }
 
 // steps is a plan's values by when they are computed.
 type steps struct {
-	request, entity, record []int
-	live                    []int   // of record: those that are not skipped
-	fused                   [][]int // of an Add: the products that it adds to fusedTo, one after the other
-	fusedTo                 []int
-	skipped                 []bool // inside a fused Add, or a string that no one needs whole
-	funcs                   []any  // the Go function of a Call
-	wide                    []bool // a value that record operations read as a vector
-	register                []int  // of a number that changes with the record; -1 else
-	registers               int
-	batch                   int // rows that an operation works on: at most Batch
+	request, entity, record []int   // the values that are computed in each stage, in order
+	live                    []int   // those of record that are not skipped
+	fused                   [][]int // by value, for an Add: the products that it adds to value fusedTo, one after the other; nil: none
+	fusedTo                 []int   // by value; for a ToNumber the comparison that it computes, 0 for none
+	skipped                 []bool  // by value: it is part of a fused operation, or a string that nothing reads as a whole
+	funcs                   []any   // by value, the Go function of a Call
+	wide                    []bool  // by value: record operations read it as a vector
+	register                []int   // by value, the register of a number that changes with the record; else -1
+	registers               int     // how many registers, vectors of Batch numbers, there are
+	batch                   int     // rows that an operation works on: at most Batch
 }
 
-// crossBytes is about how many bytes the crosses of a batch may take: fewer rows are
-// a batch where a record has many.
+// crossBytes is about how many bytes the texts of [Cross] operations may take in a batch. If
+// a plan has many of these, a batch has fewer rows.
 const crossBytes = 1 << 20
 
 // Machine returns a machine for the plan. With keep every value keeps a place
@@ -107,7 +107,7 @@ func (p *Plan) Machine(keep bool) *Machine {
 	return m
 }
 
-// ready prepares what every machine of the plan shares.
+// ready prepares what all machines of the plan share, and returns the plan.
 func (p *Plan) ready() *Plan {
 	p.findSimilarities()
 	p.slots = p.findSlots()
@@ -126,7 +126,7 @@ func (p *Plan) machine(s *steps) *Machine {
 	}
 }
 
-// place makes room for n results of a value.
+// place allocates n results of a value.
 func (m *Machine) place(i, n int) {
 	switch m.p.Values[i].Kind {
 	case Number:
@@ -200,8 +200,9 @@ func (p *Plan) crosses(values []int) (n int) {
 // maxFused is how many products one pass over a batch adds.
 const maxFused = 4
 
-// fuse makes one operation of a sum of products: a + w*f, and of several in a
-// row. The bits are those of the separate operations, in their order.
+// fuse makes one operation of a + w*f, where w does not change with the record, and of
+// several such additions in a row. It also makes one of a comparison and the ToNumber of it.
+// The bits are those of the separate operations, in their order.
 func (s *steps) fuse(p *Plan, i int, uses []int) {
 	v := &p.Values[i]
 	if v.Op == ToNumber {
@@ -239,8 +240,8 @@ func (p *Plan) funcs() []any {
 	return out
 }
 
-// widen marks the arguments of a record operation that it reads as vectors, and
-// the strings that it reads whole.
+// widen marks the arguments of a record operation that it reads as vectors, and unmarks as
+// skipped the strings that it reads as a whole.
 func (s *steps) widen(p *Plan, i int) {
 	v := &p.Values[i]
 	for k, a := range v.Args {
@@ -259,8 +260,9 @@ func (s *steps) widen(p *Plan, i int) {
 	}
 }
 
-// direct reports whether an operation reads a record's string in its column,
-// against something that does not change with the record.
+// direct reports whether an operation reads a record's string by its word in the column,
+// without making a Go string. It can if what the string is compared with does not change
+// with the record.
 func (p *Plan) direct(v *Value) bool {
 	if len(v.Args) == 0 {
 		return false
@@ -280,10 +282,11 @@ func (p *Plan) direct(v *Value) bool {
 	return false
 }
 
-// Direct reports whether value i reads a record's string in its column.
+// Direct reports whether value i reads a record's string by its word in the column.
 func (p *Plan) Direct(i int) bool { return p.direct(&p.Values[i]) }
 
-// Uses counts how often each value is used.
+// Uses returns for each value how often it is used: as an argument, as a result, or as an
+// Output's Own.
 func (p *Plan) Uses() []int {
 	n := make([]int, len(p.Values))
 	for i := range p.Values {
@@ -302,8 +305,8 @@ func (p *Plan) Uses() []int {
 	return n
 }
 
-// results are the values that a score is made of at the end: itself, or the
-// features of trees.
+// results returns the values that a score is made of at the end: the score itself, or the
+// features that trees read.
 func (o *Output) results() (values []int) {
 	if o.Score >= 0 {
 		return []int{o.Score}
@@ -316,8 +319,8 @@ func (o *Output) results() (values []int) {
 	return values
 }
 
-// allocate gives the numbers of records registers, reusing one after the last
-// use of what was in it.
+// allocate gives each number that changes with the record a register. It reuses a register
+// after the last use of the number in it.
 func (s *steps) allocate(p *Plan) {
 	last := make([]int, len(p.Values))
 	for _, i := range s.record {
@@ -354,7 +357,8 @@ func (s *steps) allocate(p *Plan) {
 	}
 }
 
-// args are what an operation reads, through fused multiplications.
+// args returns the values that an operation reads, with those of the operations that are
+// fused into it.
 func (s *steps) args(p *Plan, i int) []int {
 	if p.Values[i].Op == ToNumber && s.fusedTo[i] > 0 {
 		return p.Values[s.fusedTo[i]].Args
@@ -369,7 +373,7 @@ func (s *steps) args(p *Plan, i int) []int {
 	return args
 }
 
-// Bind computes what depends on the request alone.
+// Bind binds the machine to a request, and computes what depends on the request alone.
 func (m *Machine) Bind(in Inputs) {
 	m.in = in
 	m.begin(0, nil, m.one[:])
@@ -383,14 +387,15 @@ func (m *Machine) Bind(in Inputs) {
 	m.bindProbes()
 }
 
-// begin starts a stage, whose texts and lists replace those of its last run.
+// begin starts stage 0 (the request), 1 (the entity) or 2 (the rows). Its texts and lists
+// replace those of the last run of this stage.
 func (m *Machine) begin(stage int, rows *column.Slab, sel []int32) {
 	m.arena, m.rows, m.sel = &m.arenas[stage], rows, sel
 	m.arena.Reset()
 }
 
-// LetGo lets go of the texts and lists of the questions so far, where they take much
-// memory. The machine is bound anew before it is used again.
+// LetGo frees the texts and lists of the requests so far, if they take much memory (more
+// than [compute.MaxKept]). The machine must be bound again before it is used again.
 func (m *Machine) LetGo() {
 	for i, p := range m.probes {
 		if p != nil && p.Bytes() > compute.MaxKept {
@@ -422,8 +427,8 @@ func (m *Machine) bindSet(i int) {
 	m.sets[i] = m.setOf(m.sets[i], list)
 }
 
-// setOf makes a set of a list that does not change with the record, in the
-// memory of one that it made before, or nil.
+// setOf makes a set of a list that does not change with the record. It reuses the memory of
+// t, a set that it made before; nil: there is none.
 func (m *Machine) setOf(t *compute.Table, list int) *compute.Table {
 	if t == nil {
 		t = new(compute.Table)
@@ -436,7 +441,8 @@ func (m *Machine) setOf(t *compute.Table, list int) *compute.Table {
 	return t
 }
 
-// BindEntity computes what depends on the entity; nil is one without features.
+// BindEntity computes what depends on the entity and not on the record. entity has one row;
+// nil: the entity has no features.
 func (m *Machine) BindEntity(entity *column.Slab) {
 	if len(m.steps.entity) == 0 {
 		return
@@ -470,7 +476,8 @@ func fill[T any](v []T) {
 	}
 }
 
-// Run computes every value for up to Batch rows.
+// Run computes the values that change with the record for rows sel of rows, at most Batch.
+// Score is for any number of rows.
 func (m *Machine) Run(rows *column.Slab, sel []int32) {
 	m.begin(2, rows, sel)
 	m.run = consecutive(sel)
@@ -483,7 +490,7 @@ func (m *Machine) Run(rows *column.Slab, sel []int32) {
 // row by row, for a plan that reads them; see [Plan.Objects].
 func (m *Machine) SetObjects(objects *column.Slab) { m.objects = objects }
 
-// SetFolded gives the folded part of each row, for a plan that reads it.
+// SetFolded gives the folded part of each row (see [Plan.Split]), for a plan that reads it.
 func (m *Machine) SetFolded(own []float64) { m.own = own }
 
 func consecutive(sel []int32) bool {
@@ -495,13 +502,14 @@ func consecutive(sel []int32) bool {
 	return true
 }
 
-// Score scores rows sel of rows, a batch at a time, by the plan's only model.
+// Score scores rows sel of rows, a batch at a time, by the plan's only model. It writes the
+// score of row sel[i] to out[i].
 func (m *Machine) Score(rows *column.Slab, sel []int32, out []float64) {
 	m.out[0] = out
 	m.ScoreAll(rows, sel, m.out[:])
 }
 
-// ScoreAll scores rows sel of rows by each of the plan's models.
+// ScoreAll scores rows sel of rows by each of the plan's models; out has a slice for each.
 func (m *Machine) ScoreAll(rows *column.Slab, sel []int32, out [][]float64) {
 	for from := 0; from < len(sel); from += m.steps.batch {
 		to := min(from+m.steps.batch, len(sel))
@@ -512,11 +520,11 @@ func (m *Machine) ScoreAll(rows *column.Slab, sel []int32, out [][]float64) {
 		}
 	}
 	for _, views := range m.views {
-		clear(views) // which must not outlive the rows
+		clear(views) // they must not keep the rows alive
 	}
 }
 
-// score writes the scores that an output gives the last batch.
+// score writes the scores that output i gives the last batch; f is its forest, or nil.
 func (m *Machine) score(i int, o *Output, f *trees.Forest, out []float64) {
 	if o.Scorer == Trees {
 		m.scoreTrees(i, o, f, out)
@@ -555,8 +563,8 @@ func (m *Machine) vector(value, n int) []float64 {
 	return m.nums[value][:n]
 }
 
-// Value returns a number, boolean or string of the first row of the last
-// batch.
+// Value returns the number, boolean or string of a value for the first row of the last
+// batch. The machine must keep values; see [Plan.Machine].
 func (m *Machine) Value(value int) any {
 	switch m.p.Values[value].Kind {
 	case Bool:

@@ -1,7 +1,7 @@
 // Package plan turns the checked expressions of a model into a plan for one
 // layout of records: a list of operations, each computed once, in an order
-// that both the interpreter and the generated Go follow. That both walk the
-// same plan, with the same scalar functions, is why they give the same bits.
+// that both the interpreter and the generated Go follow. Both walk the same plan with
+// the same scalar functions, so they give the same bits.
 //
 // Values in a model are numbers (float64), booleans, strings and lists of
 // numbers or strings. There is no null: a missing number is NaN, a missing
@@ -42,7 +42,7 @@ func (k Kind) String() string {
 	return "kind(" + strconv.Itoa(int(k)) + ")"
 }
 
-// Deps are what a value changes with.
+// Deps is the set of what a value changes with.
 type Deps uint8
 
 // What a value can change with. A value without any is a constant.
@@ -57,7 +57,7 @@ type Op uint8
 
 // The operations.
 const (
-	Const    Op = iota + 1 // Const
+	Const    Op = iota + 1 // the constant Value.Const
 	Field                  // record field Index of Plan.Record
 	HasField               // that field is not null
 	EntField               // entity field Index of Plan.Entity
@@ -91,7 +91,7 @@ const (
 	Text                   // a number's digits
 	Cross                  // two strings joined by "|"
 	Call                   // function Name of [Funcs]
-	Folded                 // the part of the record alone, computed before
+	Folded                 // the own part of a score, computed beforehand; see [Plan.Split]
 	Item                   // item Index of a list of numbers
 )
 
@@ -116,8 +116,8 @@ type Value struct {
 	Deps  Deps
 }
 
-// Load is a field of the record or entity that a plan reads, with its kind in
-// the layout the plan is for.
+// Load is a field of the record, the entity or the record's object that a plan reads, with
+// its kind in the layout that the plan is for.
 type Load struct {
 	Name     string
 	Column   int // in that layout
@@ -125,7 +125,7 @@ type Load struct {
 	Nullable bool
 }
 
-// Var is a viewer value.
+// Var is a viewer value, or a table; then Kind is the kind of the table's keys.
 type Var struct {
 	Name string
 	Kind Kind
@@ -134,17 +134,17 @@ type Var struct {
 // Term is a feature's part in the score.
 type Term struct {
 	Feature      string
-	At           int // which feature of the spec
-	Value        int // the feature
-	Contribution int // what it adds to the score; -1 with trees
+	At           int // the index of the feature in the spec
+	Value        int // the value that is the feature
+	Contribution int // the value that it adds to the score; -1 with trees
 	Part         Part
 	Lane         int // which of the part's sums it adds to
-	Sum          int // of its lane, from the first term to this one; -1 with trees
+	Sum          int // the value that is the sum of its lane up to this term; -1 with trees
 }
 
-// Part is one of the sums that a linear score is the sum of. A part is told by
-// what the feature's expression speaks of, not by what a layout has, so that
-// the order of the sum is the same for every layout.
+// Part is one of the three sums that make up a linear score. The expression of a feature
+// decides its part, and not which fields a layout has, so that the order of the sum is the
+// same for every layout.
 type Part uint8
 
 // Lanes is how many sums the own and the rest part are made of: the terms take
@@ -154,14 +154,14 @@ const Lanes = 4
 
 // The parts of a linear score, which is (own + fixed) + rest.
 const (
-	OwnPart   Part = iota // of the record alone
-	FixedPart             // of the request alone; it begins with the bias
-	RestPart              // of both, or of the entity
+	OwnPart   Part = iota // features that depend on the record alone
+	FixedPart             // the bias, and features that depend on the request alone
+	RestPart              // all other features: of record and request, or of the entity
 )
 
 // Plan is how to score the records of one layout.
 type Plan struct {
-	Values  []Value
+	Values  []Value // in the order in which they are computed
 	Record  []Load
 	Entity  []Load
 	Object  []Load // of the layout that Objects returns
@@ -169,16 +169,16 @@ type Plan struct {
 	Weights int   // parameters: the bias, then the scalar weights; model after model
 	Tables  []Var // look-up tables by name; Kind is that of their keys
 
-	Output          // of the model
+	Output          // of the model, or of the first model of a joint plan
 	More   []Output // of the further models of a joint plan; see [Join]
 
-	tables  []tableOf // of a joint plan: where Tables are from
-	steps   *steps    // of a machine that keeps nothing
-	request *steps    // of one that computes what the request decides, for Args
+	tables  []tableOf // where each of Tables is from
+	steps   *steps    // for a machine that does not keep every value
+	request *steps    // for a machine that only computes what the request decides; see Preparer
 	slots   Slots
 	similar []Similarity
 
-	similarAt []int // of each value, its place among the similarities and 1; 0: it is none
+	similarAt []int // by value, 1 + its place in similar; 0: it is no similarity
 	objects   *column.Layout
 }
 
@@ -187,11 +187,11 @@ type Plan struct {
 // none.
 func (p *Plan) Objects() *column.Layout { return p.objects }
 
-// Output is what makes the score of one model of the values.
+// Output says how the values make the score of one model.
 type Output struct {
 	Terms  []Term // in the order of the spec
-	Own    int    // the sum of that part; -1 when it has no terms
-	Score  int    // -1 with trees
+	Own    int    // the value that is the sum of the own part; -1 if that has no terms
+	Score  int    // the value that is the score; -1 with trees
 	Scorer Scorer
 }
 
@@ -223,9 +223,9 @@ func (s Scorer) String() string { return scorerNames[s] }
 // shape share generated code.
 func (p *Plan) Shape() string { return digest(p.String()) }
 
-// Former returns the shape of code that computes the plan's similarities itself, list by
-// list, as all did that was written before there were [Plan.Similarities]. It is Shape
-// where there are none.
+// Former returns the shape of generated code that computes the plan's similarities itself,
+// list by list. Older releases generate such code, and it can still score. If the plan has no
+// similarities, Former and Shape are equal.
 func (p *Plan) Former() string { return digest(p.print(false)) }
 
 func digest(text string) string {
@@ -236,7 +236,8 @@ func digest(text string) string {
 // String prints the plan, one value a line.
 func (p *Plan) String() string { return p.print(true) }
 
-// print tells of similarities, or has them as calls like any other.
+// print prints the plan. With similar it marks similarities; without, they are calls like
+// any other.
 func (p *Plan) print(similar bool) string {
 	var b strings.Builder
 	loads := func(what string, loads []Load) {

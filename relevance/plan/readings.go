@@ -6,24 +6,24 @@ import (
 	"github.com/millrace/millrace/internal/column"
 )
 
-// Reading is a text or a list that a plan reads from end to end: what that takes
-// depends on how long it is, and so on who wrote it.
+// Reading is a text or a list that a plan reads from end to end. The time that this takes
+// depends on its length, and so on who wrote it.
 type Reading struct {
 	Column int
 	Kind   Kind // String, Numbers or Strings
-	Each   int  // how often for each record
-	Once   int  // how often for all records of a call; of the entity alone
+	Each   int  // how often it is read for each record
+	Once   int  // how often it is read once for all records of a call; only of the entity
 }
 
-// Readings are those of records, of the features of their objects, and of those of
-// the entity.
+// Readings are the readings of records, of the features of their objects, and of the features
+// of the entity.
 type Readings struct{ Record, Object, Entity []Reading }
 
 // None reports whether there are none.
 func (r *Readings) None() bool { return len(r.Record)+len(r.Object)+len(r.Entity) == 0 }
 
-// Length returns how many bytes a row's text has, or a list of texts, or how many
-// items a list of numbers. Of no rows it is 0.
+// Length returns how many bytes a row's text or list of texts has, or how many items its
+// list of numbers. It is 0 if rows is nil.
 func (r *Reading) Length(rows *column.Slab, row int) int {
 	switch {
 	case rows == nil:
@@ -45,15 +45,15 @@ func (r *Reading) Lengths(rows *column.Slab, sel []int32) int {
 	return rows.Sizes(r.Column, sel)
 }
 
-// decoding is how many readings it is to decode a list: of a byte or two come up to
-// sixteen, in memory that may be new to the question.
+// decoding is as how many readings it counts to decode a list: one or two bytes become up to
+// sixteen, in memory that may have to be allocated for the request.
 const decoding = 8
 
-// Readings tells what the plan reads from end to end, and how often. A text that is
-// compared, or looked up, with what is no field is not among them: one of another
-// length differs.
+// Readings returns what the plan reads from end to end, and how often. A text that is only
+// compared with a text that is no field, or only looked up, is not among them: a text of
+// another length differs without being read.
 func (p *Plan) Readings() (all Readings) {
-	from := make([][]int, len(p.Values)) // fields of which a value may be the text or list, or a cross
+	from := make([][]int, len(p.Values)) // by value, the fields whose text or list it may be, or that it is a cross of
 	times := func(n, by int, args ...int) {
 		for _, a := range args {
 			for _, f := range from[a] {
@@ -104,7 +104,7 @@ func (p *Plan) Readings() (all Readings) {
 	return all
 }
 
-// reading returns what all says of the field that a value loads.
+// reading returns the entry in all for the field that a value loads, and adds it if need be.
 func (p *Plan) reading(all *Readings, field int) *Reading {
 	v := &p.Values[field]
 	of, loads := &all.Record, p.Record

@@ -8,26 +8,26 @@ import (
 )
 
 // Similarity is a value that says how alike two lists are, by a function of
-// [similarities]: a list of the record, of its object or of the entity, and the probe,
-// as a rule one that the request decides. It is computed over the lists where they stand,
-// without a copy, for many rows at a time, and is a number like any other to what reads
-// it. Generated code does not compute it: it takes it from the vector of its place among
-// the similarities, which [Machine.Similar] fills; what changes with the entity alone is
-// the first number there.
+// similarities. One is a list of the record, of its object or of the entity. The other is
+// the probe, as a rule a list that the request decides. A similarity is computed for many
+// rows at a time, over the lists in the slab, without a copy. Generated code does not
+// compute it: it reads the vector of [compute.ModelArgs] with the similarity's index in
+// [Plan.Similarities], which [Machine.Similar] fills. A similarity that changes with the
+// entity alone has only the first number there.
 type Similarity struct {
-	Value int // that it is
+	Value int // the value that is the similarity
 	List  int // the value that loads the list
 	Probe int // a value that the request decides, or that loads a list too
 }
 
-// similarities are the functions whose value is a similarity, for many lists.
+// similarities are the functions that compute similarities, of many lists and one probe.
 var similarities = map[string]func(dst []float64, lists []column.List, probe *column.Probe){
 	"dot":    compute.Dots,
 	"cosine": compute.Cosines,
 	"l2":     compute.L2s,
 }
 
-// Similarities returns those of the plan, in the order of its values.
+// Similarities returns the similarities of the plan, in the order of its values.
 func (p *Plan) Similarities() []Similarity { return p.similar }
 
 func (p *Plan) findSimilarities() {
@@ -65,15 +65,17 @@ func (p *Plan) similarity(i int) int {
 	return p.similarAt[i] - 1
 }
 
-// Similar tells whether a value is a similarity.
+// Similar reports whether a value is a similarity.
 func (p *Plan) Similar(i int) bool { return p.similarity(i) >= 0 }
 
-// stands reports whether a list is read where it stands, and copied whether it is read
-// from memory of the machine's, or of generated code's.
+// stands reports whether some operation reads a list in the slab, without a copy. The same
+// list may be copied too.
 func (p *Plan) stands(i int) bool {
 	return p.Picked(i) || slices.ContainsFunc(p.similar, func(s Similarity) bool { return s.List == i || s.Probe == i && p.loads(i) })
 }
 
+// copied reports whether some operation reads a list from a copy, in memory of the machine or
+// of generated code.
 func (p *Plan) copied(i int) bool {
 	items := p.Values[i].Op == Field
 	for at := range p.Values {
@@ -85,20 +87,19 @@ func (p *Plan) copied(i int) bool {
 	return false
 }
 
-// Picked reports whether value i is a list of the record of which only items and
-// similarities are read, or one of the entity of which only similarities are: it stays
-// where it stands.
+// Picked reports whether value i is a list of numbers that is never copied: of the record,
+// if only its items and similarities are read, or of the entity, if only similarities are.
 func (p *Plan) Picked(i int) bool {
 	v := &p.Values[i]
 	return (v.Op == Field || v.Op == EntField) && v.Kind == Numbers && !p.copied(i)
 }
 
-// probed reports whether a list is what similarities compare with, and is copied for it.
+// probed reports whether a list is the probe of a similarity, for which it is copied.
 func (p *Plan) probed(i int) bool {
 	return slices.ContainsFunc(p.similar, func(s Similarity) bool { return s.Probe == i })
 }
 
-// bindProbes prepares what similarities compare with.
+// bindProbes prepares the probes that the request decides.
 func (m *Machine) bindProbes() {
 	for n, s := range m.p.similar {
 		if m.probes[n] == nil {
@@ -110,8 +111,8 @@ func (m *Machine) bindProbes() {
 	}
 }
 
-// similar computes a similarity of lists. The probes are the lists that these are compared
-// with: one for all, or one for each; none where the request decided it.
+// similar computes similarity n of lists. probes are the lists that these are compared with:
+// one for all, or one for each; none if the request decides the probe.
 func (m *Machine) similar(n int, dst []float64, lists, probes []column.List) {
 	of, probe := similarities[m.p.Values[m.p.similar[n].Value].Name], m.probes[n]
 	if len(probes) < 2 {
@@ -131,13 +132,13 @@ func (m *Machine) similar(n int, dst []float64, lists, probes []column.List) {
 	}
 }
 
-// probe has a similarity compare with a list.
+// probe makes a list the probe of similarity n.
 func (m *Machine) probe(n int, list column.List) {
 	m.numbers = list.Append(m.numbers[:0])
 	m.probes[n].Set(m.numbers)
 }
 
-// between computes a similarity of lists that the machine has loaded.
+// between computes similarity n of the lists that the machine has loaded for this batch.
 func (m *Machine) between(n int, dst []float64) {
 	s := m.p.similar[n]
 	var probes []column.List
@@ -150,8 +151,8 @@ func (m *Machine) between(n int, dst []float64) {
 	m.similar(n, dst, m.views[s.List][:len(dst)], probes)
 }
 
-// Similar computes the similarities of the rows that a has, for generated code: each
-// goes to the vector of its place among [Plan.Similarities].
+// Similar computes the similarities of the rows that a has, for generated code. It writes
+// each to the vector of a with its index in [Plan.Similarities].
 func (m *Machine) Similar(a *compute.ModelArgs) {
 	if len(m.standing) == 0 {
 		m.standing = make([]column.List, 2*Batch)
@@ -173,10 +174,11 @@ func (m *Machine) Similar(a *compute.ModelArgs) {
 			m.similar(n, a.Vector(n)[from:][:len(lists)], lists, probes)
 		}
 	}
-	clear(m.standing) // which must not outlive the rows
+	clear(m.standing) // they must not keep the rows alive
 }
 
-// stand finds a list of the rows that generated code scores: of each, or of the entity.
+// stand finds the lists that value list loads, for generated code: one for each row of sel,
+// or one of the entity.
 func (m *Machine) stand(dst []column.List, a *compute.ModelArgs, list int, sel []int32) []column.List {
 	dst = dst[:len(sel)]
 	switch v := &m.p.Values[list]; v.Op {

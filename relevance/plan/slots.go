@@ -13,7 +13,7 @@ type Slots struct {
 	Sets                           []int // values that are lists
 }
 
-// Slots returns the plan's, in the order of its values.
+// Slots returns the slots of the plan.
 func (p *Plan) Slots() Slots { return p.slots }
 
 func (p *Plan) findSlots() Slots {
@@ -70,8 +70,8 @@ func (s *Slots) add(k Kind, i int) {
 	}
 }
 
-// Preparer returns a machine that computes only what the request decides, for
-// [Machine.Args], and similarities.
+// Preparer returns a machine for generated code: it computes only what the request decides,
+// for [Machine.Args], and similarities.
 func (p *Plan) Preparer() *Machine {
 	m := p.machine(p.request)
 	numbers := make([]float64, len(p.Values))
@@ -85,9 +85,10 @@ func (p *Plan) Preparer() *Machine {
 	return m
 }
 
-// Args fills in what the generated code of this plan needs besides the rows: its
-// columns, parameters, and what the request decides. It does so with the memory of the
-// machine and of what a has from the request before.
+// Args binds the machine to a request, and fills into a what the generated code of this
+// plan needs besides the rows: its columns, parameters, and what the request decides. It
+// reuses the memory that a has from the request before. What a has then is valid until the
+// machine is bound again.
 func (m *Machine) Args(a *compute.ModelArgs, in Inputs) {
 	m.Bind(in)
 	p := m.p

@@ -1,9 +1,9 @@
 package plan
 
-// Split divides the plan of a linear or logistic score in two: fold computes
-// the part of the record alone, once, when a record enters a cache; rest reads
-// that number in its place. Their scores are the bits of the whole. Nil, nil
-// if there is no such part, and of a joint plan.
+// Split divides the plan of a linear or logistic score in two. fold computes the own part,
+// which depends on the record alone; it runs once, when a record enters a cache. rest reads
+// that number, the folded part, in its place. The score of rest has the same bits as that of
+// the whole plan. Split returns nil, nil if there is no such part, and for a joint plan.
 func (p *Plan) Split() (fold, rest *Plan) {
 	if len(p.More) > 0 || p.Own < 0 || p.Values[p.Own].Deps&Record == 0 {
 		return nil, nil

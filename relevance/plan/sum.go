@@ -1,7 +1,8 @@
 package plan
 
 // Sum adds up contributions as the plan of a linear score does: see [Part] and
-// [Lanes]. It is for the few scores that are not made by a plan.
+// [Lanes]. terms calls add for each contribution, in the order of the spec. Sum is for
+// scores that are not computed by a plan, such as those that explain an item.
 func Sum(bias float64, terms func(add func(Part, float64))) float64 {
 	var sums [3]laneSums
 	sums[FixedPart].add(0, bias)

@@ -14,14 +14,14 @@ import (
 
 // world is random records and what they are scored for.
 type world struct {
-	slab    *column.Slab
-	entity  *column.Layout
-	one     *column.Slab   // the entity's features, or nil
-	objects []*column.Slab // of each record, or nil
+	slab    *column.Slab   // the records
+	entity  *column.Layout // of the entity's features; nil: the model has none
+	one     *column.Slab   // the entity's features, one row; nil: there are none
+	objects []*column.Slab // by record, the features of its object; nil: no record has any
 	viewer  *millrace.Viewer
 	asOf    millrace.Time
-	before  *millrace.Viewer // whom a scorer answered first; nil: it is new
-	sel     []int32
+	before  *millrace.Viewer // for whom the scorer scores first; nil: nobody
+	sel     []int32          // the rows to score, in any order, some of them twice
 }
 
 func newWorld(r *rand.Rand, rows, entity *column.Layout) *world {
@@ -48,8 +48,8 @@ func newWorld(r *rand.Rand, rows, entity *column.Layout) *world {
 	return w
 }
 
-// batched returns rows as a query has them: in a batch of packed rows, in which lists
-// stand.
+// batched returns the same rows in the form in which a query has them: a batch that refers to
+// packed rows, so that lists are read where they are packed.
 func batched(s *column.Slab) *column.Slab {
 	var b column.Batch
 	var fields []int
@@ -78,9 +78,11 @@ func (w *world) question(row int32) Question {
 	return q
 }
 
-// Compare scores random records for random viewers by m, which may be
-// generated, by the interpreter and by this package, and reports the first
-// score whose bits differ.
+// Compare scores random records for random viewers in five ways: by m, which may have
+// generated code, and by its interpreter, each as a whole and with a part folded (computed
+// before, from the record alone), and by this package. It returns an error for the first
+// score whose bits differ. Rows and entity are the layouts of records and of the entity's
+// features.
 func Compare(r *rand.Rand, m *relevance.Model, rows, entity *column.Layout) error {
 	for range 4 {
 		w := newWorld(r, rows, entity)
@@ -107,8 +109,9 @@ func Compare(r *rand.Rand, m *relevance.Model, rows, entity *column.Layout) erro
 	return nil
 }
 
-// CompareJoint scores random records by several models at once, generated if
-// there is code, and interpreted, and by this package, each model alone.
+// CompareJoint scores random records by several models at once, with generated code if
+// there is some and by the interpreter, and by this package, each model alone. It returns
+// an error for the first score whose bits differ.
 func CompareJoint(r *rand.Rand, models []*relevance.Model, rows, entity *column.Layout) error {
 	interpreted := make([]*relevance.Model, len(models))
 	for i, m := range models {
@@ -142,7 +145,7 @@ func CompareJoint(r *rand.Rand, models []*relevance.Model, rows, entity *column.
 	return nil
 }
 
-// setObjects gives a scorer what it reads of the objects.
+// setObjects gives a scorer the features of objects that it reads.
 func (w *world) setObjects(s interface {
 	ObjectLayout() *column.Layout
 	SetObjects(*column.Slab)
@@ -163,8 +166,8 @@ func (w *world) setObjects(s interface {
 	return nil
 }
 
-// bind binds a scorer, and gives it to score: before it is bound again, and
-// after.
+// bind binds a scorer and calls score with it. If there is a viewer before, the scorer is
+// first bound to that one, and then bound again, and score is called each time.
 func (w *world) bind(m *relevance.Model, score func(*relevance.Scorer)) error {
 	first, asOf := w.viewer, w.asOf
 	if w.before != nil {
@@ -193,7 +196,8 @@ func (w *world) scores(m *relevance.Model) ([]float64, error) {
 	return out, err
 }
 
-// foldedScores scores with what can be folded; without, it scores as a whole.
+// foldedScores scores with the part that depends on the record alone computed before
+// (folded). If the model has no such part, it scores as a whole.
 func (w *world) foldedScores(m *relevance.Model) ([]float64, error) {
 	fold, err := m.BindFold(w.slab.Layout(), w.entity)
 	if fold == nil || err != nil {
@@ -216,8 +220,8 @@ func (w *world) foldedScores(m *relevance.Model) ([]float64, error) {
 	return out, cmp.Or(err, below)
 }
 
-// checkCeilings checks that no score is where the scorer says that it cannot
-// be.
+// checkCeilings returns an error if a score is higher than the bounds allow by which the
+// scorer leaves rows out.
 func (w *world) checkCeilings(s *relevance.Scorer, own, scores []float64) error {
 	c := s.Ceilings(w.slab.Layout())
 	if c == nil {

@@ -20,9 +20,9 @@ import (
 // Question is what a record is scored for.
 type Question struct {
 	Rows   *column.Slab
-	Row    int
-	Entity *column.Slab // one row, or nil
-	Object *column.Slab // likewise
+	Row    int          // of Rows, the record
+	Entity *column.Slab // the entity's features, one row; nil: there are none
+	Object *column.Slab // the features of the record's object, likewise
 	Viewer *millrace.Viewer
 	AsOf   millrace.Time
 	model  *relevance.Model
@@ -54,8 +54,9 @@ func Score(m *relevance.Model, q Question) float64 {
 		}
 		return score(params.Forest, row)
 	}
-	// The terms of the record alone, and those of both, take turns over four
-	// sums; those of the request alone are one.
+	// The terms that depend on the record alone take turns over four sums (own), and so do
+	// those that also depend on the request or on features (rest). Those of the request
+	// alone are one sum, with the bias (fixed).
 	var own, rest [4][]float64
 	fixed := []float64{params.Bias}
 	owns, rests := 0, 0
@@ -83,8 +84,8 @@ func fourSums(s [4][]float64) []float64 {
 	return total(total(s[0], s[1]), total(s[2], s[3]))
 }
 
-// total adds up each list from its first, and then both; an empty one does not
-// count.
+// total adds up each list from its first element on, and then adds both sums. It returns a
+// list of the result, so that an empty list does not count as 0; nil if both are empty.
 func total(a, b []float64) []float64 {
 	x, y := added(a), added(b)
 	switch {
@@ -232,13 +233,14 @@ func missing(t expr.Type) any {
 	return math.NaN()
 }
 
-// column finds the column of a field, or -1.
+// column returns the column of a field, or of a role that records of any schema have; -1 if
+// there is none.
 func (q *Question) column(n *expr.Node, s *column.Slab) int {
 	if s == nil {
 		return -1
 	}
 	if c := s.Layout().Index(n.Name); c >= 0 && !holds(s.Layout().Fields()[c].Kind, n.Type) {
-		return -1 // another schema's field
+		return -1 // the field has another type in this schema
 	} else if c >= 0 {
 		return c
 	}

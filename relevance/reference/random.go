@@ -11,8 +11,8 @@ import (
 	"github.com/millrace/millrace/relevance"
 )
 
-// Schemas are what random specs speak of: a field of every kind, with and
-// without nulls, and an entity's features.
+// Schemas are for random specs and records: test.Every has a field of every kind, with and
+// without nulls; test.Member is an entity's features, and test.Thing an object's.
 var Schemas = relevance.Schemas{
 	"test.Every": known(
 		column.Field{Name: "key", Kind: column.String, Role: "id"},
@@ -32,7 +32,7 @@ var Schemas = relevance.Schemas{
 		column.Field{Name: "vec", Kind: column.Doubles},
 		column.Field{Name: "author.age", Kind: column.Int},
 	),
-	"test.Alike": known( // names that are one in camel case, and those of what goes with them
+	"test.Alike": known( // names that are equal in camel case, or equal names of generated variables
 		column.Field{Name: "key", Kind: column.String, Role: "id"},
 		column.Field{Name: "owner", Kind: column.String, Role: "entity"},
 		column.Field{Name: "verb", Kind: column.String, Role: "type"},
@@ -68,8 +68,8 @@ func known(fields ...column.Field) relevance.Records {
 	return relevance.Records{Layout: layout(fields...)}
 }
 
-// things are features of objects: those of test.Thing, and of a schema that
-// has other numbers for the same, and less.
+// things are layouts of features of objects: that of test.Thing, and one with fewer fields,
+// of which some have other types under the same names.
 var things = []*column.Layout{Schemas["test.Thing"].Layout, layout(
 	column.Field{Name: "hot", Kind: column.Bool},
 	column.Field{Name: "rate", Kind: column.Int},
@@ -87,10 +87,10 @@ func layout(fields ...column.Field) *column.Layout {
 // spec writes random specs.
 type spec struct {
 	*rand.Rand
-	entity, object bool
+	entity, object bool // whether the spec names a schema for them
 }
 
-// Spec returns a random spec over [Schemas].
+// Spec returns a random spec, as YAML, over [Schemas].
 func Spec(r *rand.Rand, name string) string {
 	s := spec{r, r.IntN(3) > 0, r.IntN(3) > 0}
 	var b, weights strings.Builder
@@ -126,7 +126,8 @@ func Spec(r *rand.Rand, name string) string {
 
 func (s spec) one(of ...string) string { return of[s.IntN(len(of))] }
 
-// number writes a literal; with 0 of either sign, small, large and whole ones.
+// number returns a literal: 0 of either sign, or a small, large, whole or other number. Its
+// argument has no meaning.
 func (s spec) number(int) string {
 	switch s.IntN(6) {
 	case 0:
@@ -137,7 +138,7 @@ func (s spec) number(int) string {
 	return fmt.Sprintf("%.4g", s.NormFloat64()*math.Pow(10, float64(s.IntN(5)-2)))
 }
 
-// num writes an expression that gives a number.
+// num returns an expression that gives a number, of at most that depth.
 func (s spec) num(depth int) string {
 	if depth <= 0 || s.IntN(6) == 0 {
 		if s.IntN(4) == 0 {
@@ -179,7 +180,8 @@ func (s spec) num(depth int) string {
 	return "(" + s.boolean(depth-1) + " ? " + a() + " : " + a() + ")"
 }
 
-// of keeps the fields that the spec has a schema for.
+// of returns those of the expressions whose field, of the entity or the object, the spec
+// has a schema for.
 func (s spec) of(fields ...string) (out []string) {
 	for _, f := range fields {
 		if s.entity && strings.Contains(f, "entity.") || s.object && strings.Contains(f, "object.") {
@@ -200,7 +202,7 @@ func (s spec) strs() string {
 	return s.one(append(s.of("entity.topics", "object.words"), "record.tags", "record.labels", "viewer.langs")...)
 }
 
-// str writes an expression that gives a string.
+// str returns an expression that gives a string.
 func (s spec) str(depth int) string {
 	if depth <= 0 || s.IntN(3) > 0 {
 		return s.one(append(s.of("entity.lang", "object.kind"), "record.s", "record.u", "record.verb", "record.type", "viewer.lang", "viewer.id", `"post"`, `""`, `"a long string of words"`)...)
@@ -214,7 +216,7 @@ func (s spec) str(depth int) string {
 	return "(" + s.boolean(depth-1) + " ? " + s.str(depth-1) + " : " + s.str(depth-1) + ")"
 }
 
-// boolean writes an expression that gives a boolean.
+// boolean returns an expression that gives a boolean.
 func (s spec) boolean(depth int) string {
 	if depth <= 0 || s.IntN(6) == 0 {
 		return s.one(append(s.of("entity.vip", "has(entity.posts)", "has(entity.followers)", "object.hot", "has(object.rate)", "has(object.clicks)"),
@@ -240,8 +242,8 @@ func (s spec) boolean(depth int) string {
 	return "(" + s.boolean(d) + " == " + s.boolean(d) + ")"
 }
 
-// Objects returns the features of the objects of n records, each a row of one
-// schema or another, or nil.
+// Objects returns the features of the objects of n records: for each a slab of one row, of
+// one of two layouts, or nil.
 func Objects(r *rand.Rand, n int) []*column.Slab {
 	out := make([]*column.Slab, n)
 	for i := range out {
@@ -252,11 +254,11 @@ func Objects(r *rand.Rand, n int) []*column.Slab {
 	return out
 }
 
-// Records returns n random rows of a layout: ordinary values, and those that
-// break things.
+// Records returns n random rows of a layout. Some values are ordinary, and some are limits,
+// such as NaN, infinities and the largest integers.
 func Records(r *rand.Rand, l *column.Layout, n int) *column.Slab {
 	a := column.New(l, 1, 0).Append()
-	items := make([]int, len(l.Fields())) // of lists
+	items := make([]int, len(l.Fields())) // by field, the form of the items of its lists
 	for i := range items {
 		items[i] = r.IntN(kindsOfItems)
 	}
@@ -310,7 +312,7 @@ func Number(r *rand.Rand) float64 {
 	return r.NormFloat64() * math.Pow(10, float64(r.IntN(8)-2))
 }
 
-// The items of lists, which are stored by how many bytes hold each.
+// The forms of the items of lists. Lists are stored with as few bytes an item as hold each.
 const (
 	anyItems = iota
 	float32Items
@@ -319,7 +321,8 @@ const (
 	kindsOfItems
 )
 
-// numbers returns a list, of which others have the length.
+// numbers returns a list of numbers of a form. Its length is one of few, so that two lists
+// often have the same.
 func numbers(r *rand.Rand, items int) []float64 {
 	out := make([]float64, []int{0, 1, 3, 3, 3, 3, 20, 20}[r.IntN(8)])
 	for i := range out {
@@ -341,7 +344,7 @@ func text(r *rand.Rand) string {
 	return []string{"", "post", "like", "en", "de", "seven77", "eight888", "a long string of words", "a long string", "ünï", name, names}[r.IntN(12)]
 }
 
-// name is as long as a name may be, and names about as long as a cross.
+// name is as long as an id may be, and names about as long as the longest result of cross.
 var name, names = strings.Repeat("n", 512), strings.Repeat("m", 1533)
 
 func texts(r *rand.Rand) []string {

@@ -6,28 +6,31 @@ import (
 	"slices"
 )
 
-// maxAuthors bounds the authors that are told apart.
+// maxAuthors bounds how many authors have counts of their own.
 const maxAuthors = 1000
 
-// authors counts the items of the authors that are shown most, on either side,
-// in bounded memory: Space-Saving (Metwally, Agrawal and El Abbadi, "Efficient
-// computation of frequent and top-k elements in data streams", ICDT 2005). Who
-// has more than a thousandth of all items is among them.
+// authors counts the items of the authors that are shown most, in bounded memory. It counts
+// two sides: items that were served, and items in the shadow's rankings. It is the algorithm
+// Space-Saving (Metwally, Agrawal and El Abbadi, "Efficient computation of frequent and
+// top-k elements in data streams", ICDT 2005). An author with more than a thousandth of all
+// items always has counts.
 type authors struct {
 	of    map[string]*author
 	items [2]int64 // of all authors: served, and by the shadow
 }
 
-// author is who items are of.
+// author is the counts of an author, the entity that items are of.
 type author struct {
 	name   string
-	items  [2]int64 // served, and by the shadow, since it is told apart
-	missed int64    // items of before, at most
+	items  [2]int64 // served, and by the shadow, since the author has counts
+	missed int64    // the most items that the author may have had before, on both sides together
 }
 
+// weight returns the most items that the author may have had, on both sides together.
 func (a *author) weight() int64 { return a.items[0] + a.items[1] + a.missed }
 
-// add counts an item, served (0) or by the shadow (1).
+// add counts an item of an author, served (side 0) or by the shadow (side 1). If there are
+// maxAuthors already, a new author takes the place of the least.
 func (s *authors) add(name string, side int) {
 	if s.of == nil {
 		s.of = map[string]*author{}
@@ -46,8 +49,8 @@ func (s *authors) add(name string, side int) {
 	a.items[side]++
 }
 
-// least returns the author with the fewest items; of several, the last by name,
-// so that the same items leave the same authors.
+// least returns the author with the least weight. Of several it returns the last by name,
+// so that the same items always lead to the same counts.
 func (s *authors) least() (least *author) {
 	for _, a := range s.of {
 		if least == nil || a.weight() < least.weight() || a.weight() == least.weight() && a.name > least.name {
@@ -57,15 +60,15 @@ func (s *authors) least() (least *author) {
 	return least
 }
 
-// Author is how much more or less an author is shown by a shadow.
+// Author is an author's share of the items served, and of the items of a shadow.
 type Author struct {
 	Entity string  `json:"entity"`
-	Served float64 `json:"served"` // its share of the items served,
-	Shadow float64 `json:"shadow"` // and of the shadow's
-	Missed int64   `json:"missed"` // items of before it was told apart, at most, that neither share has
+	Served float64 `json:"served"` // the share of the items served, from 0 to 1
+	Shadow float64 `json:"shadow"` // the share of the shadow's items
+	Missed int64   `json:"missed"` // the most items that both shares may lack, from before the author was counted
 }
 
-// shift returns the authors whose share moves most.
+// shift returns the authors, most at most, whose two shares differ most.
 func (s *authors) shift(most int) []Author {
 	all := make([]Author, 0, len(s.of))
 	for _, a := range s.of {
@@ -77,7 +80,7 @@ func (s *authors) shift(most int) []Author {
 	return all[:min(most, len(all))]
 }
 
-// part returns the share of n in all; 0 of none.
+// part returns n as a share of all; 0 if all is 0.
 func part(n, all int64) float64 {
 	if all == 0 {
 		return 0

@@ -9,63 +9,67 @@ import (
 	"github.com/millrace/millrace/internal/stats"
 )
 
-// Quantiles are those of scores that a report has.
+// Quantiles are the quantiles of scores that a report has.
 var Quantiles = []float64{0.05, 0.25, 0.5, 0.75, 0.95}
 
-// scoreDigits are those of a quantile of scores: more would be noise ([stats.QuantileError]).
+// scoreDigits is how many digits a quantile of scores has. More would mean nothing, since a
+// quantile is only known to within [stats.QuantileError].
 const scoreDigits = 4
 
 // topAuthors is how many authors a report names.
 const topAuthors = 20
 
-// Report is how one shadow differs.
+// Report is how the rankings of one shadow differ from those served. Overlaps, RBO, Tau and
+// AuthorShift are means over the answers.
 type Report struct {
 	Pair
-	Answers     int64     `json:"answers"`      // that were compared
-	Failed      int64     `json:"failed"`       // answers beside these, that the shadow failed to rank
-	Overlap10   float64   `json:"overlap_10"`   // part of the first ten items that are in both
-	Overlap     float64   `json:"overlap"`      // and of all items
+	Answers     int64     `json:"answers"`      // how many were compared
+	Failed      int64     `json:"failed"`       // how many other answers the shadow failed to rank
+	Overlap10   float64   `json:"overlap_10"`   // the share of the first ten items that are in both rankings
+	Overlap     float64   `json:"overlap"`      // the share of all items that are in both
 	RBO         float64   `json:"rbo"`          // rank-biased overlap: see [stats.RankBiasedOverlap]
-	Tau         *float64  `json:"tau"`          // Kendall's, of items in both; nil: in no answer did both rankings order two of them
-	AuthorShift float64   `json:"author_shift"` // mean part of an answer's items that would be of other authors
-	Scores      []Score   `json:"scores"`
-	Types       []Type    `json:"types"`
-	Authors     []Author  `json:"authors"` // whose share moves most
+	Tau         *float64  `json:"tau"`          // Kendall's, of items in both; nil: no answer has two items that both rankings order
+	AuthorShift float64   `json:"author_shift"` // the share of an answer's items that would be of other authors
+	Scores      []Score   `json:"scores"`       // by Quantiles
+	Types       []Type    `json:"types"`        // by name
+	Authors     []Author  `json:"authors"`      // whose shares differ most
 	ServedCost  Cost      `json:"served_cost"`
 	ShadowCost  Cost      `json:"shadow_cost"`
-	Lacking     []Feature `json:"features_missing"` // by either model
+	Lacking     []Feature `json:"features_missing"` // of either model, those that most items lack first
 }
 
-// Score is a quantile of scores, within 1 % of its value, in as many digits as that is worth.
+// Score is a quantile of scores, within 1 % of its value, rounded to 4 digits. A field is nil
+// if there are no finite scores for it.
 type Score struct {
 	Quantile float64  `json:"quantile"`
-	Served   *float64 `json:"served"` // of items served, by their model; nil: none is a finite number
+	Served   *float64 `json:"served"` // of the items served, by the model that ranked them
 	Shadow   *float64 `json:"shadow"` // of the shadow's items, by the shadow
-	// Shift is of items served: what the shadow gives more than their model.
+	// Shift is a quantile of differences: for each item served, the shadow's score less
+	// that of its model.
 	Shift *float64 `json:"shift"`
 }
 
-// Type is the part of items that one content type has.
+// Type is the share of items that have one content type, from 0 to 1.
 type Type struct {
 	Type   string  `json:"type"`
 	Served float64 `json:"served"`
 	Shadow float64 `json:"shadow"`
 }
 
-// Cost is what a candidate costs to score, in nanoseconds; 0: not known.
+// Cost is what it costs to score a candidate. The zero Cost is not known.
 type Cost struct {
-	Nanos      float64 `json:"nanoseconds"`
-	Candidates int64   `json:"candidates"`
+	Nanos      float64 `json:"nanoseconds"` // for one candidate, the mean
+	Candidates int64   `json:"candidates"`  // how many were measured
 }
 
-// Feature is the part of items that lack a feature.
+// Feature is the share of items that lack a feature, from 0 to 1.
 type Feature struct {
 	Feature string   `json:"feature"`
-	Served  *float64 `json:"served"` // nil: not known to be a feature of the model, or no item was looked at
-	Shadow  *float64 `json:"shadow"`
+	Served  *float64 `json:"served"` // of items served; nil: not known to be a feature of their model, or no item was checked
+	Shadow  *float64 `json:"shadow"` // the same of the shadow's items
 }
 
-// Reports returns a report of each pair, in their order.
+// Reports returns a report of each pair, sorted by feed, model, shadow and version.
 func (t *Tally) Reports() []Report {
 	all := make([]Report, 0, len(t.pairs))
 	for _, p := range slices.SortedFunc(maps.Keys(t.pairs), Pair.compare) {
@@ -74,10 +78,11 @@ func (t *Tally) Reports() []Report {
 	return all
 }
 
-// Beyond returns how many rankings are of pairs beyond those that are told
-// apart, or that are no more.
+// Beyond returns how many rankings are in no report: those of pairs for which there was no
+// room, and those of pairs that were forgotten.
 func (t *Tally) Beyond() int64 { return t.beyond }
 
+// report returns the report of the pair p, whose tally t is.
 func (t *tally) report(p Pair) Report {
 	r := Report{
 		Pair: p, Answers: t.answers, Failed: t.failed, Overlap10: t.overlap10.Mean, Overlap: t.overlap.Mean, RBO: t.rbo.Mean, AuthorShift: t.authorShift.Mean,
@@ -97,7 +102,7 @@ func (t *tally) report(p Pair) Report {
 	return r
 }
 
-// features returns the parts of items that lack features, the largest first.
+// features returns the shares of items that lack each feature, the largest first.
 func (t *tally) features() (all []Feature) {
 	names := maps.Clone(t.lacking[0])
 	maps.Copy(names, t.lacking[1])
@@ -124,6 +129,7 @@ func (t *tally) features() (all []Feature) {
 	return all
 }
 
+// quantile returns a quantile, rounded to scoreDigits; nil if there are no values.
 func quantile(q stats.Quantiles, part float64) *float64 {
 	if q.N() == 0 {
 		return nil

@@ -11,10 +11,10 @@ import (
 	"github.com/millrace/millrace/internal/stats"
 )
 
-// Pair is a model that ranks a feed and one that ranks it as a shadow.
+// Pair is a model that ranks a feed, and a version of a model that ranks it as a shadow.
 type Pair struct {
 	Feed    string `json:"feed"`
-	Model   string `json:"model"`
+	Model   string `json:"model"` // in any version
 	Shadow  string `json:"shadow"`
 	Version string `json:"version"` // of the shadow
 }
@@ -23,13 +23,13 @@ func (p Pair) compare(q Pair) int {
 	return cmp.Or(cmp.Compare(p.Feed, q.Feed), cmp.Compare(p.Model, q.Model), cmp.Compare(p.Shadow, q.Shadow), cmp.Compare(p.Version, q.Version))
 }
 
-// The bounds of what is told apart.
+// The bounds of a Tally.
 const (
 	maxPairs    = 200
-	silentFor   = millrace.Time(3_600_000) // milliseconds after which a pair makes room for another
-	maxTypes    = 100                      // of items, of a pair; what comes after them is OtherTypes
-	maxFeatures = 500
-	// OtherTypes stands for types beyond those that are told apart.
+	silentFor   = millrace.Time(3_600_000) // a pair without answers for so many milliseconds makes room for another
+	maxTypes    = 100                      // of a pair's items; later ones are counted as OtherTypes
+	maxFeatures = 500                      // of a model of a pair; later ones are not counted
+	// OtherTypes stands for all types beyond the first maxTypes.
 	OtherTypes = "(others)"
 )
 
@@ -37,24 +37,25 @@ const (
 // one goroutine at a time.
 type Tally struct {
 	pairs  map[Pair]*tally
-	beyond int64
+	beyond int64 // see Beyond
 }
 
-// tally is of one pair.
+// tally is the counts of one pair. Arrays of two have the side of the model that served,
+// then that of the shadow.
 type tally struct {
-	last                    millrace.Time // of its answers
+	last                    millrace.Time // the time of its newest answer
 	answers, failed         int64
 	overlap10, overlap, rbo stats.Mean
 	tau, authorShift        stats.Mean
 	served, shadow, shift   stats.Quantiles
-	types                   map[string]*[2]int64 // items: served, and by the shadow
+	types                   map[string]*[2]int64 // items of each type
 	authors                 authors
-	nanos, scored           [2]int64
-	looked                  [2]int64
-	lacking                 [2]map[string]int64
+	nanos, scored           [2]int64            // what scoring took, and of how many candidates
+	looked                  [2]int64            // items that were checked for features that they lack
+	lacking                 [2]map[string]int64 // by feature, how many of these lack it
 }
 
-// Add counts an answer, if shadows ranked it or failed to.
+// Add counts an answer for each shadow that ranked it or failed to.
 func (t *Tally) Add(r *exposure.Record) {
 	if len(r.Models) == 0 {
 		return
@@ -72,8 +73,8 @@ func (t *Tally) Add(r *exposure.Record) {
 	}
 }
 
-// of returns the tally of the answer's model and a shadow; nil of a pair beyond those
-// that are told apart.
+// of returns the tally of the answer's model and a shadow. It returns nil, and counts the
+// ranking in beyond, if there is no room for the pair.
 func (t *Tally) of(r *exposure.Record, shadow *exposure.Model) *tally {
 	pair := Pair{r.Feed, r.Models[0].Name, shadow.Name, shadow.Version}
 	of := t.pairs[pair]
@@ -93,8 +94,8 @@ func (t *Tally) of(r *exposure.Record, shadow *exposure.Model) *tally {
 	return of
 }
 
-// Forget lets go of pairs of which no answer has come since then: the shadow ranks no more,
-// or is another version.
+// Forget removes the pairs of which no answer has come since a time: the shadow ranks no
+// more, or has another version.
 func (t *Tally) Forget(since millrace.Time) {
 	for p, of := range t.pairs {
 		if of.last < since {
@@ -103,14 +104,16 @@ func (t *Tally) Forget(since millrace.Time) {
 	}
 }
 
+// forget removes a pair, and counts its rankings in beyond.
 func (t *Tally) forget(p Pair) {
 	t.beyond += t.pairs[p].answers + t.pairs[p].failed
 	delete(t.pairs, p)
 }
 
-// makeRoom forgets the pair whose last answer is the oldest, if none has come for an
-// hour: each version of a shadow is a pair of its own, and a broker runs for as long as
-// many of them. Pairs that all rank do not make room, or none would be told.
+// makeRoom removes the pair whose newest answer is the oldest, and reports true, if that
+// answer is more than an hour old. It is needed since each version of a shadow is a pair of
+// its own, and a broker may run longer than many of them. Pairs that still rank are not
+// removed: else all would replace each other, and no report would mean anything.
 func (t *Tally) makeRoom(now millrace.Time) bool {
 	var oldest Pair
 	for p, of := range t.pairs {
@@ -125,6 +128,7 @@ func (t *Tally) makeRoom(now millrace.Time) bool {
 	return true
 }
 
+// add counts the i-th shadow ranking of an answer.
 func (t *tally) add(r *exposure.Record, i int) {
 	x := &r.ShadowRankings[i]
 	t.answers++
@@ -165,8 +169,9 @@ func (t *tally) add(r *exposure.Record, i int) {
 	}
 }
 
-// apart returns the part of the items that would be of other authors: half the
-// sum of the differences of the authors' shares, from 0 to 1.
+// apart returns the share of the items that would be of other authors, from 0 to 1: half the
+// sum of the differences of the authors' shares. of has the items of each author on both
+// sides, and served and shadow are their sums.
 func apart(of map[string]*[2]int64, served, shadow int64) (sum float64) {
 	for _, name := range slices.Sorted(maps.Keys(of)) {
 		n := of[name]
@@ -175,6 +180,7 @@ func apart(of map[string]*[2]int64, served, shadow int64) (sum float64) {
 	return sum
 }
 
+// lack counts items of a side that were checked, and the features that they lack.
 func (t *tally) lack(side, looked int, lacking []exposure.Lacked) {
 	t.looked[side] += int64(looked)
 	for _, l := range lacking {
@@ -184,6 +190,7 @@ func (t *tally) lack(side, looked int, lacking []exposure.Lacked) {
 	}
 }
 
+// ofType returns the counts of a type's items, or those of OtherTypes.
 func (t *tally) ofType(name string) *[2]int64 {
 	if t.types[name] == nil {
 		if len(t.types) >= maxTypes {

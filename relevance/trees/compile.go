@@ -5,15 +5,16 @@ import (
 	"slices"
 )
 
-// splitWords is the size of a split.
+// splitWords is the size of a split, in words of 8 bytes.
 const splitWords = 2
 
-// compile makes the splits of every tree that the fast walk can take, and the
-// columns of keys that they read. It begins anew each time.
+// compile lays the forest out for scoring: the folded trees, the splits of every tree that
+// the fast walk can take, the columns of keys that they read, and the moves of sweeps. It
+// replaces what an earlier call made.
 func (f *Forest) compile() {
 	f.trees = slices.Clone(f.trees)
 	f.fold()
-	n := len(f.nodes) // at most, and of most forests exactly
+	n := len(f.nodes) // how many splits there are at most, and in most forests exactly
 	f.keys, f.splits, f.origins, f.values = nil, make([]split, 0, n), make([]int32, 0, n), make([]float64, 0, n)
 	seen := make([]int32, keyColumns*f.Inputs)
 	for i := range f.trees {
@@ -28,15 +29,15 @@ func (f *Forest) compile() {
 	f.layMoves()
 }
 
-// fold adds up what the first trees of each class give as long as they are single
-// leaves, in their order and as rows would: these begin at the sum. A leaf behind a split
-// is added after what the split gives, and in floating point no earlier.
+// fold adds up the first trees of each class as long as they are single leaves. The sum of
+// a row begins with that, and these trees need not be walked. Single leaves after a tree
+// with splits are not folded, since floating-point sums depend on the order.
 func (f *Forest) fold() {
 	f.begins = make([]float64, f.Classes)
 	if !f.baseLast {
 		copy(f.begins, f.base)
 	}
-	met := make([]bool, f.Classes) // a tree that is not folded
+	met := make([]bool, f.Classes) // by class: a tree before was not folded
 	for i := range f.trees {
 		t := &f.trees[i]
 		t.folded = !met[t.class] && f.weights == nil && !t.linear && t.end-t.start == 1
@@ -46,7 +47,7 @@ func (f *Forest) fold() {
 	}
 }
 
-// plus adds what a leaf gives to a sum, as the library does.
+// plus adds a leaf to a sum in the arithmetic of the library.
 func (f *Forest) plus(sum, leaf float64) float64 {
 	if f.single {
 		return float64(float32(sum) + float32(leaf))
@@ -54,8 +55,8 @@ func (f *Forest) plus(sum, leaf float64) float64 {
 	return sum + leaf
 }
 
-// onlyComparisons reports whether every split is one comparison with a finite threshold, so
-// that the tree can be walked by keys.
+// onlyComparisons reports whether every split compares a number with a finite threshold, so
+// that the tree can be walked by keys (see [keyColumn]).
 func onlyComparisons(nodes []node) bool {
 	for i := range nodes {
 		n := &nodes[i]
@@ -66,7 +67,8 @@ func onlyComparisons(nodes []node) bool {
 	return true
 }
 
-// lay appends a tree's splits, level by level, so that children are neighbours.
+// lay appends a tree's splits, level by level, so that the two children of a split are
+// neighbours. seen is as in column.
 func (f *Forest) lay(nodes []node, seen []int32) {
 	order := []int32{0}
 	for at := 0; at < len(order); at++ {
@@ -83,11 +85,11 @@ func (f *Forest) lay(nodes []node, seen []int32) {
 	f.origins = append(f.origins, order...)
 }
 
-// keyColumn is what a split reads.
+// keyColumn returns the column of keys that a split reads.
 func (n *node) keyColumn() keyColumn { return keyColumn{n.feature, n.missing == 0, n.zero} }
 
-// column returns the place of a column, which it makes if there is none. In seen
-// places begin at 1.
+// column returns the index of a column in f.keys, and adds it if it is not there. seen has,
+// by keyColumn.index, the index of each column that is there plus 1; else 0.
 func (f *Forest) column(c keyColumn, seen []int32) int32 {
 	at := &seen[c.index()]
 	if *at == 0 {
@@ -97,14 +99,14 @@ func (f *Forest) column(c keyColumn, seen []int32) int32 {
 	return *at - 1
 }
 
-// The keys of what is missing, below and above those of all numbers.
+// The keys of missing values: below and above those of all numbers.
 const (
 	lowKey  = 0
 	highKey = math.MaxUint64
 )
 
-// key returns a number's place in the order of numbers, in which both zeros are
-// one. Integers are compared in fewer steps.
+// key returns an integer for a number, so that keys have the order of the numbers. Both
+// zeros have the same key. Integers are compared in fewer steps than numbers.
 func key(x float64) uint64 {
 	b := math.Float64bits(x + 0)
 	return b ^ (uint64(int64(b)>>63) | 1<<63)

@@ -1,10 +1,12 @@
 package trees
 
-// Explain splits the sum of a row's leaves: base is the base score, a linear
-// booster's bias, and what the trees would give before their first split; each
-// split's step belongs to the column it reads. Where a file does not say what
-// its inner nodes would give, they count as 0, and a linear leaf's model counts
-// for the last split. Sums are in float64.
+// Explain splits the sum behind a row's score into parts that add up to it. base is the
+// base score, the bias of a linear booster, and the values of the trees' roots. columns[c]
+// is what the splits that read column c add: each adds the value of the child that the row
+// goes to, less its own value. An inner node's value is what the file says that the tree
+// would give there; 0 if it does not say. The value of a linear leaf is what its model
+// gives; what differs from the split before it counts for that split's column. Sums are in
+// float64, before the link, and divided by the average if the model has one.
 func (f *Forest) Explain(row []float64) (base float64, columns []float64) {
 	columns = make([]float64, f.Inputs)
 	block := f.row(row)
@@ -28,7 +30,8 @@ func (f *Forest) Explain(row []float64) (base float64, columns []float64) {
 	return base / f.average, columns
 }
 
-// path adds a tree's steps to columns and returns the root's value.
+// path adds what the splits on a row's way through a tree add to columns, and returns the
+// root's value.
 func (f *Forest) path(t *tree, block, columns []float64) float64 {
 	nodes := f.nodes[t.start:t.end]
 	n := &nodes[0]

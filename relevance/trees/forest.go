@@ -1,10 +1,11 @@
-// Package trees scores forests of decision trees as their libraries do:
-// LightGBM's text models and dumps and XGBoost's JSON and UBJSON models, imported into
-// one table of nodes. A batch of rows is swept through a tree, or walked eight at a
-// time.
+// Package trees scores forests of decision trees as the libraries do that trained them. It
+// imports LightGBM's text models and dumps, and XGBoost's JSON and UBJSON models, into one
+// table of nodes. There are two ways to bring rows to the leaves of a tree. A walk takes
+// eight rows at a time from the root to their leaves. A sweep applies each split of the
+// tree to all rows of a batch; see sweep.go.
 //
-// The importers follow the formats' definitions. A file that uses what is not
-// supported is refused with the name of the thing.
+// The importers follow the formats' definitions. They refuse a file that uses something
+// that is not supported, and the error names it.
 package trees
 
 import (
@@ -17,116 +18,118 @@ import (
 	"github.com/millrace/millrace/compute"
 )
 
-// The bounds of a file.
+// The bounds of a model.
 const (
-	maxNodes    = 1 << 22 // some 350 MB
+	maxNodes    = 1 << 22 // some 350 MB of memory
 	maxFeatures = 1 << 16
 	maxClasses  = 1 << 10
 )
 
-// Model is what a file says. It is immutable, and Forest makes of it what scores.
+// Model is an imported file. It is immutable. Its method Forest returns what scores.
 type Model struct {
 	// Names are the features as the file names them, in the order of its
 	// columns. A file may have none.
 	Names []string
-	// Inputs is the number of columns.
+	// Inputs is the number of columns, one for each feature.
 	Inputs int
-	// Classes is the number of scores a row has: 1 but for multiclass models.
+	// Classes is the number of scores that a row has: 1 except for multiclass models.
 	Classes int
-	// Objective is what the file says it was trained for.
+	// Objective is what the model was trained for, as the file names it.
 	Objective string
 
 	trees    []tree
 	nodes    []node
 	sets     []set       // of categorical splits
-	setBytes int         // what they take
+	setBytes int         // what they take, in bytes
 	leaves   []leafModel // of linear leaves
-	base     []float64   // of each class
+	base     []float64   // the base score of each class
 	baseLast bool        // base is added after all leaves (XGBoost before 1.3, dart before 1.4); else the sum begins with it
 	weights  []float64   // of a linear booster: by column and class; nil for trees
 	link     link
 	scale    float64 // of the sigmoid in the link
 	average  float64 // what sums are divided by; 1 for boosting
 	single   bool    // float32 arithmetic
-	class    int     // the one whose score Score returns
+	class    int     // the class whose score Score returns
 }
 
 // Forest is a model laid out for scoring. It is immutable.
 type Forest struct {
 	Model
 
-	splits  []split      // what the fast walk reads, a tree's root first
-	origins []int32      // the node, within its tree, that a split stands for
-	values  []float64    // what a leaf of splits gives
-	keys    []keyColumn  // what the fast walk reads of a row
-	moves   []move       // what sweeps take, tree by tree
-	gains   []float64    // of moves: what the leaves of a tree give, from left to right
-	ranks   []rankColumn // what sweeps read of a row
-	cuts    [][]float64  // by input: what sweeps compare it with, ascending, padded
-	walks   bool         // some tree is walked by keys also where others are swept
+	splits  []split      // the trees that the fast walk can take, each with its root first
+	origins []int32      // for each of splits, the number of its node within the tree
+	values  []float64    // for each of splits, what it gives if it is a leaf
+	keys    []keyColumn  // the columns of keys that the fast walk reads of a row
+	moves   []move       // the trees that can be swept
+	gains   []float64    // what the leaves of those trees give, from left to right
+	ranks   []rankColumn // the columns of ranks that sweeps read of a row
+	cuts    [][]float64  // by input: the thresholds that sweeps compare it with, ascending, padded
+	walks   bool         // some tree can be walked by keys, but not swept
 	begins  []float64    // of each class: the sum up to its first tree that is not folded
 }
 
 // tree is a range of nodes, its root first.
 type tree struct {
-	start, end int32
+	start, end int32 // in Model.nodes
 	class      int32
 	depth      int32 // of the deepest leaf
-	sure       int32 // of the nearest
-	fast       int32 // where its splits start; -1 if it is walked plainly, or folded
+	sure       int32 // the depth of the leaf that is nearest to the root
+	fast       int32 // where its splits start in Forest.splits; -1 if it has none: it is walked plainly, or folded
 	fastEnd    int32
 	linear     bool // its leaves are linear models
-	folded     bool // it is one leaf, which Forest.begins has
+	folded     bool // it is a single leaf, which is part of Forest.begins
 
-	moves, movesEnd, gains int32 // where its moves are; -1 if it cannot be swept
+	moves, movesEnd, gains int32 // where its moves and gains are; moves is -1 if it cannot be swept
 }
 
-// node is a split or a leaf. A leaf's children are the leaf itself, so that a
-// row that has arrived stays, and its threshold is its value.
+// node is a split or a leaf. A leaf's children are the leaf itself, so that a row that has
+// arrived there stays. A leaf's threshold is its value.
 type node struct {
-	threshold float64  // numbers above it go right; of a categorical split, the set
+	threshold float64  // numbers above it go right; of a categorical split, the index of its set
 	child     [2]int32 // left and right, within the tree
-	feature   int32
-	missing   uint8 // the child of NaN
-	stray     uint8 // of a categorical split: the child of a category below 0, or at or above set.end
-	zero      bool  // zeros are missing
+	feature   int32    // the column that a split reads
+	missing   uint8    // which child gets missing values: 0 left, 1 right
+	stray     uint8    // of a categorical split: which child gets a category below 0, or at or above set.end
+	zero      bool     // zeros are missing, as well as NaN
 	kind      uint8
 	model     int32   // of a linear leaf: its index in Forest.leaves
 	leaf      int32   // its number in the file's order; -1 for a split
 	value     float64 // what the tree would give if it ended here
 }
 
-// split is what the fast walk reads of a node: 16 bytes, so that a tree stays
-// in the first-level cache. A leaf's left child is itself, and nothing is above
+// split is what the fast walk reads of a node, a split or a leaf. It has 16 bytes, so that
+// a tree stays in the first-level cache. A leaf's left child is itself, and no key is above
 // its threshold.
 type split struct {
 	threshold uint64 // a key; greater ones go right
-	place     uint64 // high half: the left child, in words from the root, behind which the right one stands; low half: the column, in bytes from the block's start
+	// place has in its high half the left child, in words from the root; the right child
+	// follows it. The low half has the column of keys, in bytes from the block's start.
+	place uint64
 }
 
-// keyColumn is an input as keys: integers in the order of the numbers, in which
-// a missing value is the least or the greatest, so that one comparison sends it
-// to the side that the node wants.
+// keyColumn is an input as keys: integers in the order of the numbers. A missing value has
+// the least or the greatest key, so that one comparison sends numbers and missing values to
+// the right side.
 type keyColumn struct {
 	input int32
 	low   bool // a missing value goes left
 	zero  bool // zeros are missing too
 }
 
-// keyColumns is how many an input can have.
+// keyColumns is how many columns of keys an input can have.
 const keyColumns = 4
 
-// index numbers the columns of all inputs.
+// index returns the number of a column among the possible ones of all inputs.
 func (c keyColumn) index() int {
 	return keyColumns*int(c.input) + 2*compute.One(c.low) + compute.One(c.zero)
 }
 
 // The kinds of a node.
 const (
-	numeric  uint8 = iota
-	leafNode       // threshold is the value
-	inSet          // categories in the set go left: LightGBM
-	notInSet       // categories in the set go right: XGBoost
+	numeric uint8 = iota
+	leafNode
+	inSet    // categories in the set go left: LightGBM
+	notInSet // categories in the set go right: XGBoost
 )
 
 // leafModel is a linear leaf: constant + the sum of coefficient × feature.
@@ -136,7 +139,7 @@ type leafModel struct {
 	factors  []float64
 }
 
-// Class returns the model with the score of another class.
+// Class returns the model with the score of another class. class counts from 0.
 func (m *Model) Class(class int) (*Model, error) {
 	if class < 0 || class >= m.Classes {
 		return nil, fmt.Errorf("trees: no class %d; the model has classes 0 to %d", class, m.Classes-1)
@@ -154,12 +157,12 @@ func (m *Model) Raw() *Model {
 	return &g
 }
 
-// Labels reports whether the score is the number of a class and not a score of
-// one, as multi:softmax gives it.
+// Labels reports whether the score is the number of the best class, as XGBoost's
+// multi:softmax gives it, and not a score of one class.
 func (m *Model) Labels() bool { return m.link == argmax }
 
-// Single reports whether the library computes in float32, so that its scores
-// have no more than seven digits.
+// Single reports whether the library computes in float32, as XGBoost does, so that scores
+// have about seven digits.
 func (m *Model) Single() bool { return m.single }
 
 // Trees returns the number of trees.
@@ -182,10 +185,10 @@ func Import(src []byte) (*Model, error) {
 	return nil, errors.New("trees: neither a LightGBM text model or dump nor an XGBoost JSON or UBJSON model")
 }
 
-// Columns returns the number of columns of the matrix that Score takes.
+// Columns returns the number of columns of the matrix that [Forest.Score] takes.
 func (m *Model) Columns() int { return m.Inputs }
 
-// Used tells of each column whether a split, leaf or weight reads it.
+// Used returns for each column whether a split, a linear leaf or a weight reads it.
 func (m *Model) Used() []bool {
 	used := make([]bool, m.Inputs)
 	for i := range m.nodes {
@@ -204,15 +207,15 @@ func (m *Model) Used() []bool {
 	return used
 }
 
-// Forest lays the model out.
+// Forest returns the model laid out for scoring.
 func (m *Model) Forest() *Forest {
 	f := &Forest{Model: *m}
 	f.compile()
 	return f
 }
 
-// Renumbered is Forest over n columns, of which to[c] is what was c; -1 for one
-// that is not used.
+// Renumbered is Forest for a matrix of n columns, in which column to[c] is the model's
+// column c. to[c] is -1 for a column that is not used.
 func (m *Model) Renumbered(to []int, n int) *Forest {
 	g := *m
 	g.Inputs, g.Names = n, nil
@@ -243,8 +246,9 @@ func (m *Model) Renumbered(to []int, n int) *Forest {
 	return g.Forest()
 }
 
-// add appends a tree of nodes whose children are relative to it, and checks
-// it: every node is reached once, every number is finite.
+// add appends a tree to the model. The children of nodes are numbers within nodes. add
+// checks that no node is reached from the root twice, and checks the nodes that are
+// reached; some need not be.
 func (m *Model) add(nodes []node, class int) error {
 	if len(m.nodes)+len(nodes) > maxNodes {
 		return fmt.Errorf("more than %d nodes", maxNodes)
@@ -275,7 +279,7 @@ func (m *Model) add(nodes []node, class int) error {
 		}
 		stack = append(stack, place{n.child[0], depth + 1}, place{n.child[1], depth + 1})
 	}
-	if need := len(m.nodes) + len(nodes); need > cap(m.nodes) { // by twice: append grows large slices by a quarter
+	if need := len(m.nodes) + len(nodes); need > cap(m.nodes) { // double it, since append grows large slices only by a quarter
 		m.nodes = slices.Grow(m.nodes, max(len(nodes), len(m.nodes)))
 	}
 	m.nodes = append(m.nodes, nodes...)
@@ -285,6 +289,8 @@ func (m *Model) add(nodes []node, class int) error {
 
 var errNotFinite = errors.New("a number is not finite")
 
+// check refuses a node with a threshold that is NaN, a leaf that is not finite, and a feature
+// or a set that is not there. The threshold of a split may be infinite.
 func (m *Model) check(n *node) error {
 	switch {
 	case math.IsNaN(n.threshold) || math.IsInf(n.threshold, 0) && n.kind == leafNode:
@@ -297,9 +303,9 @@ func (m *Model) check(n *node) error {
 	return nil
 }
 
-// Steps returns how many splits a row passes, in all trees together, if it takes the
-// longest way. To add what a tree gives counts for a step where there is no split, and
-// so does each coefficient.
+// Steps returns about how much work it is to score a row that takes the longest way in all
+// trees. Each split counts as a step, and so do a tree without a split, each coefficient of
+// a linear leaf, and each weight of a linear booster.
 func (f *Forest) Steps() int {
 	steps := len(f.weights)
 	for i := range f.trees {
@@ -310,7 +316,7 @@ func (f *Forest) Steps() int {
 	return steps
 }
 
-// coefficients returns how many the longest linear leaf of a tree has.
+// coefficients returns how many coefficients the longest linear leaf of a tree has.
 func (f *Forest) coefficients(t *tree) (most int) {
 	if !t.linear {
 		return 0

@@ -11,11 +11,11 @@ import (
 	"unicode/utf8"
 )
 
-// decodeJSON reads a JSON document into what ubjson gives, with the words that
-// XGBoost writes and JSON does not have: NaN (the condition of a categorical
-// split), which comes as nil, and Infinity. Integers come as int64, other numbers rounded
-// to a float32 as the library reads them. encoding/json would take ten times the
-// room for the lists of numbers that a model is.
+// decodeJSON reads a JSON document into the types that ubjson returns. It accepts two words
+// that XGBoost writes and JSON does not have: NaN (the condition of a categorical split),
+// which becomes nil, and Infinity. Integers become int64, and other numbers are rounded to
+// float32, as the library reads them. encoding/json would take ten times the memory, since a
+// model is mostly lists of numbers.
 func decodeJSON(src []byte) (any, error) {
 	d := jsonReader{src: src, room: roomOf(src)}
 	v, err := d.value(0)
@@ -28,6 +28,7 @@ func decodeJSON(src []byte) (any, error) {
 	return v, nil
 }
 
+// jsonReader is a document while it is read.
 type jsonReader struct {
 	src  []byte
 	at   int
@@ -47,7 +48,7 @@ func (d *jsonReader) peek() byte {
 	return 0
 }
 
-// skip goes past a byte that must follow.
+// skip skips white space and a byte c that must follow.
 func (d *jsonReader) skip(c byte) error {
 	switch next := d.peek(); next {
 	case c:
@@ -101,7 +102,8 @@ func (d *jsonReader) value(depth int) (any, error) {
 	return d.word()
 }
 
-// items reads what stands between brackets, with commas between.
+// items reads items with commas between them, from an opening bracket to the closing one,
+// end. item reads one.
 func (d *jsonReader) items(end byte, item func() error) error {
 	d.at++
 	if d.peek() == end {
@@ -122,12 +124,13 @@ func (d *jsonReader) items(end byte, item func() error) error {
 	}
 }
 
-// length returns how many numbers the rest of a list of numbers has.
+// length returns how many numbers there may be up to the end of a list of numbers.
 func (d *jsonReader) length() int {
 	rest := d.src[d.at:]
 	return bytes.Count(rest[:max(bytes.IndexByte(rest, ']'), 0)], []byte(",")) + 1
 }
 
+// text reads a string in quotes.
 func (d *jsonReader) text() (s string, err error) {
 	if err := d.skip('"'); err != nil {
 		return "", err
@@ -172,16 +175,16 @@ func (d *jsonReader) word() (any, error) {
 	if n, err := strconv.ParseInt(w, 10, 64); err == nil && w != "-0" {
 		return n, nil
 	}
-	x, err := strconv.ParseFloat(w, 32) // infinite if it is too large
+	x, err := strconv.ParseFloat(w, 32) // infinite, with ErrRange, if it is too large
 	if strings.Trim(w, "0123456789+-.eE") != "" || err != nil && !errors.Is(err, strconv.ErrRange) {
 		return nil, fmt.Errorf("%q is no number", clip(w))
 	}
 	return x, nil
 }
 
-// room is how many values a document may still have besides numbers in lists: these others
-// take far more memory than bytes of the file. A model has few of them for
-// each of its trees, and of its features.
+// room is how many more values a document may have that are not numbers in lists. Such
+// values take far more memory than bytes of the file. A model has a few of them for each of
+// its trees and features.
 type room int
 
 func roomOf(src []byte) room { return room(2*maxFeatures + len(src)/16) }
@@ -193,14 +196,15 @@ func (r *room) take() error {
 	return nil
 }
 
-// list is an array: of numbers, or of others.
+// list is an array of numbers, or of other values. One of the three slices is in use.
 type list struct {
 	ints   []int64
 	floats []float64
 	others []any
-	most   func() int // how many numbers there may be, when the first is read; nil: not known
+	most   func() int // how many more numbers there may be; nil: not known
 }
 
+// add adds a value: an int64 or a bool as an integer, a float64 as a number, nil as NaN.
 func (l *list) add(v any, r *room) error {
 	switch v := v.(type) {
 	case int64:
@@ -221,6 +225,7 @@ func (l *list) add(v any, r *room) error {
 
 var errMixed = errors.New("a list of numbers and of others")
 
+// number adds a number: n if it is whole and the list has had whole numbers only, else x.
 func (l *list) number(n int64, x float64, whole bool) error {
 	switch {
 	case l.others != nil:
@@ -232,7 +237,7 @@ func (l *list) number(n int64, x float64, whole bool) error {
 		l.ints = append(l.ints, n)
 		return nil
 	}
-	if l.floats == nil { // the first that is not whole makes floats of all
+	if l.floats == nil { // the first number that is not whole turns all before it into floats
 		l.floats = make([]float64, 0, len(l.ints)+l.capacity())
 	}
 	for _, n := range l.ints {
@@ -242,8 +247,8 @@ func (l *list) number(n int64, x float64, whole bool) error {
 	return nil
 }
 
-// capacity is for how many numbers memory is allocated at first: where append has to grow a
-// slice, there is the old one and the new for a while.
+// capacity returns for how many numbers memory is allocated at first. While append grows a
+// slice, both the old and the new one take memory, which this avoids.
 func (l *list) capacity() int {
 	if l.most == nil {
 		return 0
@@ -258,7 +263,7 @@ func bit(b bool) int64 {
 	return 0
 }
 
-// values returns []int64, []float64 or []any.
+// values returns the list as []int64, []float64 or []any. An empty list is a nil []int64.
 func (l *list) values() any {
 	switch {
 	case l.others != nil:

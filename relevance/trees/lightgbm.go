@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// zeroThreshold is how near to zero a value is "zero" where zeros are missing:
-// the float 1e-35.
+// zeroThreshold is how near to zero a value must be for LightGBM to take it for zero: the
+// float32 1e-35.
 const zeroThreshold = float64(float32(1e-35))
 
 // LightGBM reads a text model, as Booster.save_model writes it (format
@@ -23,13 +23,13 @@ func LightGBM(src []byte) (*Model, error) {
 	return r.m, nil
 }
 
-// lightgbm is a reader. What it reads are parts of one string, which the forest
-// does not keep.
+// lightgbm is a file while it is read. The texts that it reads are parts of one string, so
+// the model must keep copies of them.
 type lightgbm struct {
-	rest string
-	line int
+	rest string // what is not read yet
+	line int    // the number of the last line that was read
 	m    *Model
-	head map[string]string
+	head map[string]string // the fields before the first tree
 }
 
 func (r *lightgbm) next() (line string, ok bool) {
@@ -75,8 +75,8 @@ func clip(s string) string {
 	return s
 }
 
-// fields reads key=value lines up to the next tree, and reports whether there
-// is one.
+// fields reads lines of key=value up to the beginning of the next tree, and reports whether
+// there is one.
 func (r *lightgbm) fields() (fields map[string]string, tree bool, err error) {
 	fields = map[string]string{}
 	for {
@@ -88,7 +88,7 @@ func (r *lightgbm) fields() (fields map[string]string, tree bool, err error) {
 		case line == "":
 		case strings.HasPrefix(line, "Tree="):
 			return fields, true, nil
-		case line == "end of trees", line == "feature importances:": // v2 may lack the first
+		case line == "end of trees", line == "feature importances:": // files of v2 may lack "end of trees"
 			return fields, false, nil
 		default:
 			key, value, _ := strings.Cut(line, "=")
@@ -198,19 +198,19 @@ const (
 	missingNaN
 )
 
-// lgbTree is a tree as the file has it: splits and leaves apart.
+// lgbTree is a tree as the file has it, with lists of splits and lists of leaves.
 type lgbTree struct {
 	fields      map[string]string
-	leaves      int
-	sets        int // index of its first in the forest's
-	cats        int
+	leaves      int // how many
+	sets        int // the index in Model.sets of the first set of this tree
+	cats        int // how many sets this tree has
 	isLinear    bool
-	splitOf     []int32
-	left, right []int32
-	threshold   []float64
-	decision    []int32
-	value       []float64
-	internal    []float64
+	splitOf     []int32   // by split: the column that it reads
+	left, right []int32   // by split: a child; below 0: leaf ^child
+	threshold   []float64 // by split
+	decision    []int32   // by split: its decision_type
+	value       []float64 // by leaf
+	internal    []float64 // by split: what the tree would give if it ended here
 }
 
 func (r *lightgbm) tree(fields map[string]string, n int) error {
@@ -252,7 +252,7 @@ func (t *lgbTree) read() error {
 	var errs []error
 	note := func(err error) { errs = append(errs, err) }
 	if t.value = floats(t.fields, "leaf_value", t.leaves, true, note); len(errs) > 0 {
-		return errs[0] // num_leaves may be any number
+		return errs[0] // before num_leaves, which may be wrong, decides how much memory is allocated
 	}
 	t.splitOf = ints(t.fields, "split_feature", splits, true, note)
 	t.threshold = floats(t.fields, "threshold", splits, true, note)
@@ -264,8 +264,8 @@ func (t *lgbTree) read() error {
 	return errors.Join(errs...)
 }
 
-// split makes a node of a split. Children below 0 are leaves, which stand
-// behind the splits.
+// split returns the node of the i-th split. In the file, a child below 0 is a leaf; in
+// nodes, the leaves follow the splits.
 func (r *lightgbm) split(t *lgbTree, i int) (node, error) {
 	n := node{threshold: t.threshold[i], feature: t.splitOf[i], missing: 1, value: t.internal[i], leaf: -1}
 	if n.feature < 0 || int(n.feature) >= r.m.Inputs {
@@ -273,7 +273,7 @@ func (r *lightgbm) split(t *lgbTree, i int) (node, error) {
 	}
 	for side, c := range []int32{t.left[i], t.right[i]} {
 		if c < 0 {
-			if ^c > int32(t.leaves-1) { // also what would overflow
+			if ^c > int32(t.leaves-1) { // checked here, since the sum below might overflow
 				return n, fmt.Errorf("a child is leaf %d of %d", ^c, t.leaves)
 			}
 			c = int32(t.leaves-1) + ^c
@@ -291,15 +291,15 @@ func (r *lightgbm) split(t *lgbTree, i int) (node, error) {
 	return n, nil
 }
 
-// numericSplit moves a threshold off zero, as LightGBM reads zero, and sets where what is
-// missing goes; missing is the missing type of the file, left its default_left.
+// numericSplit corrects a threshold near zero (see besideZero), and sets to which side
+// missing values go. missing is the missing type of the file, and left its default_left.
 func (n *node) numericSplit(missing int32, left bool) {
 	n.threshold = besideZero(n.threshold)
 	if left {
 		n.missing = 0
 	}
 	switch missing {
-	case missingNone: // NaN is 0
+	case missingNone: // LightGBM takes NaN for 0
 		n.missing = 0
 		if 0 > n.threshold {
 			n.missing = 1
@@ -309,9 +309,9 @@ func (n *node) numericSplit(missing int32, left bool) {
 	}
 }
 
-// besideZero returns a threshold that sends every number where LightGBM sends
-// it, which reads what is as near to zero as zeroThreshold as zero. Its own
-// thresholds below zero are often -zeroThreshold.
+// besideZero returns a threshold that sends every number to the side to which LightGBM
+// sends it with the threshold t. LightGBM takes numbers within zeroThreshold of zero for
+// zero. Its own thresholds below zero are often -zeroThreshold.
 func besideZero(t float64) float64 {
 	switch {
 	case t >= 0 && t < zeroThreshold:
@@ -322,7 +322,8 @@ func besideZero(t float64) float64 {
 	return t
 }
 
-// categoricalSplit: a missing category goes right, whatever the missing type.
+// categoricalSplit makes n a categorical split, whose threshold is the number of its set. A
+// missing category goes right, whatever the missing type.
 func (r *lightgbm) categoricalSplit(t *lgbTree, n *node) error {
 	if !(n.threshold >= 0 && n.threshold < float64(t.cats)) {
 		return fmt.Errorf("set %v of %d", n.threshold, t.cats)
@@ -332,7 +333,7 @@ func (r *lightgbm) categoricalSplit(t *lgbTree, n *node) error {
 	return nil
 }
 
-// categories reads the sets of a tree's categorical splits.
+// categories reads the sets of a tree's categorical splits into the model.
 func (r *lightgbm) categories(t *lgbTree) error {
 	s := t.fields["num_cat"]
 	if s == "" || s == "0" {
@@ -354,7 +355,7 @@ func (r *lightgbm) categories(t *lgbTree) error {
 		if from < 0 || to < from || int(to) > len(words) {
 			return fmt.Errorf("cat_boundaries %d to %d of %d", from, to, len(words))
 		}
-		s := set{bits: make([]uint32, 0, to-from), end: float64(32 * (to - from))} // as long as in the file
+		s := set{bits: make([]uint32, 0, to-from), end: float64(32 * (to - from))} // also if the last words are 0
 		for _, w := range words[from:to] {
 			if w < 0 || w > math.MaxUint32 {
 				return fmt.Errorf("cat_threshold %d", w)
@@ -369,7 +370,7 @@ func (r *lightgbm) categories(t *lgbTree) error {
 	return nil
 }
 
-// linear reads the models of a tree's leaves.
+// linear reads the models of a tree's linear leaves.
 func (r *lightgbm) linear(t *lgbTree, leaves []node) error {
 	var errs []error
 	note := func(err error) { errs = append(errs, err) }
@@ -400,12 +401,13 @@ func (r *lightgbm) linear(t *lgbTree, leaves []node) error {
 	return nil
 }
 
-// floats parses a field of n numbers, or of any number of them with -1.
+// floats parses a field of n numbers; n is -1 for any number of them. If must is false, an
+// empty field is n zeros. It calls note with what is wrong.
 func floats(fields map[string]string, key string, n int, must bool, note func(error)) []float64 {
 	if fields[key] == "" && !must {
 		return make([]float64, max(n, 0))
 	}
-	out := make([]float64, 0, min(max(n, 0), len(fields[key])/2+1)) // as many as there is text for
+	out := make([]float64, 0, min(max(n, 0), len(fields[key])/2+1)) // no more than the text can have
 	for w := range strings.FieldsSeq(fields[key]) {
 		x, err := strconv.ParseFloat(w, 64)
 		if math.IsNaN(x) || math.IsInf(x, 0) && key != "threshold" || err != nil && !errors.Is(err, strconv.ErrRange) {
@@ -421,6 +423,7 @@ func floats(fields map[string]string, key string, n int, must bool, note func(er
 	return out
 }
 
+// ints is floats for n integers of 32 bits.
 func ints(fields map[string]string, key string, n int, must bool, note func(error)) []int32 {
 	if fields[key] == "" && !must {
 		return make([]int32, n)
@@ -441,6 +444,7 @@ func ints(fields map[string]string, key string, n int, must bool, note func(erro
 	return out
 }
 
+// ints64 parses a field of any number of integers. It calls note with what is wrong.
 func ints64(fields map[string]string, key string, note func(error)) []int64 {
 	text := fields[key]
 	out := make([]int64, 0, (len(text)+1)/2)

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// lgbDump is a model as Booster.dump_model gives it. Dumps of LightGBM before
-// 2.2 do not name their objective: they give the sum of the leaves.
+// lgbDump is a model as Booster.dump_model gives it. Dumps of LightGBM before 2.2 do not
+// name their objective: the score of such a model is the sum of the leaves.
 type lgbDump struct {
 	Version  string   `json:"version"`
 	Inputs   int      `json:"max_feature_idx"`
@@ -24,11 +24,12 @@ type lgbDump struct {
 	} `json:"tree_info"`
 }
 
+// lgbDumpNode is a split or a leaf. The first part is of splits, the second of leaves.
 type lgbDumpNode struct {
 	Left        *lgbDumpNode    `json:"left_child"`
 	Right       *lgbDumpNode    `json:"right_child"`
 	Feature     int32           `json:"split_feature"`
-	Threshold   json.RawMessage `json:"threshold"` // a number, or a text of categories
+	Threshold   json.RawMessage `json:"threshold"` // a number; of a categorical split, a text such as "1||3"
 	Decision    string          `json:"decision_type"`
 	DefaultLeft bool            `json:"default_left"`
 	Missing     string          `json:"missing_type"`
@@ -41,7 +42,8 @@ type lgbDumpNode struct {
 	Factors  []float64 `json:"leaf_coeff"`
 }
 
-// isLightGBMDump tells a dump from XGBoost's documents.
+// isLightGBMDump reports whether a JSON document is a dump of LightGBM and not a model of
+// XGBoost.
 func isLightGBMDump(src []byte) bool {
 	return bytes.Contains(src, []byte(`"tree_structure"`)) && !bytes.Contains(src, []byte(`"learner"`))
 }
@@ -93,7 +95,8 @@ func (r *lightgbm) dump(d *lgbDump) error {
 	return r.end()
 }
 
-// dumpTree lays a tree out, level by level.
+// dumpTree returns the nodes of a tree, level by level, and whether its leaves are linear
+// models.
 func (r *lightgbm) dumpTree(root *lgbDumpNode) (nodes []node, linear bool, err error) {
 	if root == nil {
 		return nil, false, errors.New("no tree_structure")
@@ -127,7 +130,7 @@ func (r *lightgbm) dumpTree(root *lgbDumpNode) (nodes []node, linear bool, err e
 	return nodes, linear, checkLinear(queue, linear)
 }
 
-// checkLinear: all leaves of a tree are linear models, or none is.
+// checkLinear refuses a tree of which only some leaves are linear models.
 func checkLinear(nodes []*lgbDumpNode, linear bool) error {
 	for _, d := range nodes {
 		if d.Left == nil && (d.Constant != nil) != linear {
@@ -140,6 +143,7 @@ func checkLinear(nodes []*lgbDumpNode, linear bool) error {
 // missingTypes are the names of the missing types in a dump.
 var missingTypes = map[string]int32{"None": missingNone, "Zero": missingZero, "NaN": missingNaN}
 
+// dumpSplit returns the node of a split, without its children.
 func (r *lightgbm) dumpSplit(d *lgbDumpNode) (node, error) {
 	n := node{feature: d.Feature, missing: 1, value: d.Internal, leaf: -1}
 	missing, ok := missingTypes[d.Missing]
@@ -164,7 +168,7 @@ func (r *lightgbm) dumpSplit(d *lgbDumpNode) (node, error) {
 	return n, nil
 }
 
-// dumpSet reads categories that go left, such as 1||3.
+// dumpSet makes n a categorical split. text has the categories that go left, such as 1||3.
 func (r *lightgbm) dumpSet(n *node, text string) error {
 	var codes []uint32
 	for w := range strings.SplitSeq(text, "||") {
@@ -179,6 +183,7 @@ func (r *lightgbm) dumpSet(n *node, text string) error {
 	return err
 }
 
+// dumpLeaf adds the model of a linear leaf, and returns its index in Model.leaves.
 func (r *lightgbm) dumpLeaf(d *lgbDumpNode) (int32, error) {
 	if len(d.Features) != len(d.Factors) {
 		return 0, fmt.Errorf("%d leaf_features and %d leaf_coeff", len(d.Features), len(d.Factors))

@@ -6,7 +6,7 @@ import (
 	"github.com/millrace/millrace/compute"
 )
 
-// link turns the sum of the leaves into the score.
+// link is the function that turns the sum of the leaves into the score.
 type link uint8
 
 const (
@@ -14,15 +14,16 @@ const (
 	sigmoid       // 1 / (1 + exp(-scale*x))
 	exponent      // exp(x)
 	softmax       // over the classes
-	argmax        // the class with the greatest sum, the first of equals
-	log1pExp      // log(1 + exp(x)), LightGBM's alone
-	square        // sign(x) * x*x, LightGBM's alone
-	step          // 1 above 0, else 0, XGBoost's alone
+	argmax        // the number of the class with the greatest sum, the first of equals
+	log1pExp      // log(1 + exp(x)), only LightGBM's
+	square        // sign(x) * x*x, only LightGBM's
+	step          // 1 above 0, else 0, only XGBoost's
 )
 
 // needsAllClasses reports whether a score needs the sums of all classes.
 func (l link) needsAllClasses() bool { return l == softmax || l == argmax }
 
+// linked applies a link that needs one class.
 func (f *Forest) linked(x float64) float64 {
 	if f.single {
 		return float64(f.linked32(float32(x)))
@@ -40,7 +41,7 @@ func (f *Forest) linked(x float64) float64 {
 	return x
 }
 
-// linked32 computes as XGBoost does, in float32.
+// linked32 is linked in float32, as XGBoost computes it.
 func (f *Forest) linked32(x float32) float32 {
 	switch f.link {
 	case sigmoid:
@@ -59,8 +60,8 @@ func (f *Forest) linked32(x float32) float32 {
 
 func exp32(x float32) float32 { return float32(compute.Exp(float64(x))) }
 
-// linkedAll returns the share of the chosen class, or which class is the
-// greatest.
+// linkedAll applies a link that needs the sums x of all classes: it returns the softmax of
+// f.class, or for argmax the number of the class with the greatest sum.
 func (f *Forest) linkedAll(x []float64) float64 {
 	top, at := x[0], 0
 	for c, v := range x {

@@ -7,8 +7,8 @@ import (
 	"github.com/millrace/millrace/compute"
 )
 
-// Block is how many rows are walked together: a matrix is blocks of Block
-// rows, in each of which the values of a column stand side by side.
+// Block is how many rows are walked together. A matrix is made of blocks of Block rows; in
+// each block the values of a column are next to each other. See [Forest.Matrix].
 const Block = compute.MatrixBlock
 
 // Batch is the most rows that Score takes.
@@ -17,21 +17,21 @@ const Batch = compute.MatrixRows
 // Scores is memory for Score; each goroutine needs its own.
 type Scores struct {
 	sums []float64    // by class, Batch each
-	row  []float64    // of one row, by class
-	keys []uint64     // of the matrix, in blocks like it
-	at   [Block]int32 // where the rows of a block are: a node, or the words of a split
+	row  []float64    // the sums of one row, by class
+	keys []uint64     // of the matrix, by block and column of keys, Block each
+	at   [Block]int32 // where the rows of a block are: the number of a node, or a split in words from the root
 
-	ranks  []uint8        // of what a sweep reads, by column, Batch each
-	inputs [][Block]int32 // ranks of a block, by input
-	leaves [Batch]uint8   // where a sweep takes the rows
+	ranks  []uint8        // by column of ranks, Batch each
+	inputs [][Block]int32 // by input: the ranks of a block
+	leaves [Batch]uint8   // where a sweep has brought the rows: the number of a leaf
 }
 
 // Matrix returns memory for Batch rows: value c of row r is at
 // (r/Block*columns+c)*Block + r%Block.
 func (f *Forest) Matrix() []float64 { return make([]float64, Batch*f.Columns()) }
 
-// Score scores the first n rows of a matrix, at most Batch, into out. It
-// overwrites the matrix.
+// Score scores the first n rows of a matrix, at most [Batch], into out. It may overwrite
+// the matrix.
 func (f *Forest) Score(s *Scores, matrix []float64, n int, out []float64) {
 	if len(s.sums) < f.Classes*Batch {
 		s.sums, s.row = make([]float64, f.Classes*Batch), make([]float64, f.Classes)
@@ -70,7 +70,7 @@ func (f *Forest) Score(s *Scores, matrix []float64, n int, out []float64) {
 // prepare makes the keys that walks read.
 func (f *Forest) prepare(s *Scores, matrix []float64, n int) {
 	if n := Batch * max(len(f.keys), 1); len(s.keys) < n {
-		s.keys = make([]uint64, n) // a tree without a split reads one too
+		s.keys = make([]uint64, n) // the walk of a tree without a split reads a column too
 	}
 	stride := f.Columns() * Block
 	for b := range (n + Block - 1) / Block {
@@ -82,7 +82,7 @@ func (f *Forest) prepare(s *Scores, matrix []float64, n int) {
 	}
 }
 
-// round rounds inputs as the library does.
+// round rounds the inputs to float32 if the library does.
 func (f *Forest) round(matrix []float64) {
 	if !f.single {
 		return
@@ -92,7 +92,7 @@ func (f *Forest) round(matrix []float64) {
 	}
 }
 
-// fill makes the keys of a block's column.
+// fill makes the keys of one column in a block from the numbers of its input.
 func (c keyColumn) fill(to *[Block]uint64, from *[Block]float64) {
 	missing, zero := uint64(highKey), -1.0
 	if c.low {
@@ -103,14 +103,14 @@ func (c keyColumn) fill(to *[Block]uint64, from *[Block]float64) {
 	}
 	for i, x := range from {
 		y := missing
-		if math.Abs(x) > zero { // NaN is not
+		if math.Abs(x) > zero { // false for NaN
 			y = key(x)
 		}
 		to[i] = y
 	}
 }
 
-// tree adds one tree's leaves to sums.
+// tree walks the rows through one tree and adds its leaves to sums.
 func (f *Forest) tree(s *Scores, t *tree, matrix []float64, n int, sums []float64) {
 	stride := f.Columns() * Block
 	for row := 0; row < n; row += Block {
@@ -134,8 +134,8 @@ func (f *Forest) tree(s *Scores, t *tree, matrix []float64, n int, sums []float6
 	}
 }
 
-// leaf returns what the leaf gives that a walk ended at; x is the row, Block
-// apart.
+// leaf returns what a leaf gives. at is where a walk ended, as in Scores.at. x is the row:
+// its values are Block apart.
 func (f *Forest) leaf(t *tree, at int32, x []float64) float64 {
 	switch {
 	case t.linear && t.fast >= 0:
@@ -148,16 +148,16 @@ func (f *Forest) leaf(t *tree, at int32, x []float64) float64 {
 	return f.nodes[t.start+at].threshold
 }
 
-// walk takes eight rows to their leaves, one level a turn and without a branch
-// on what a row holds, until none moves. The eight do not wait for each other.
-// No leaf is nearer to the root than sure levels.
+// walk takes eight rows to their leaves, one level a turn, until none moves. No branch
+// depends on the values of a row, and the steps of the eight rows do not depend on each
+// other, so that the processor can overlap them. No leaf is nearer to the root than sure
+// levels, so for so many levels it need not look whether a row moves.
 //
-// compile has made every place that a split names, so that nothing is checked
-// here: a child lies within splits, a column within a block of keys.
+// Nothing is checked here, since compile made every place of a split: a child is within
+// splits, and a column within a block of keys.
 //
-// Each step stores where its row is before the next one begins: without that
-// the compiler would load for all eight first, into more registers than there
-// are.
+// Each step stores where its row is before the next one begins. Without that, the compiler
+// would load for all eight rows first, into more registers than there are.
 func walk(splits []split, keys []uint64, sure int32, at *[Block]int32) {
 	s, x := unsafe.Pointer(unsafe.SliceData(splits)), unsafe.Pointer(unsafe.SliceData(keys))
 	var a0, a1, a2, a3, a4, a5, a6, a7 uint64
@@ -216,7 +216,8 @@ func walk(splits []split, keys []uint64, sure int32, at *[Block]int32) {
 	}
 }
 
-// next returns the child that row j of a block goes to.
+// next returns the child to which row j of a block goes from the split at. Both are in
+// words from the root.
 func next(splits, keys unsafe.Pointer, at uint64, j uintptr) uint64 {
 	n := (*split)(unsafe.Add(splits, at*8))
 	place := n.place
@@ -228,7 +229,8 @@ func next(splits, keys unsafe.Pointer, at uint64, j uintptr) uint64 {
 	return place>>32 + right*splitWords
 }
 
-// walkPlainly walks a tree that has other splits than comparisons, row by row.
+// walkPlainly walks a tree that has splits other than comparisons with finite thresholds,
+// row by row. It sets at to the numbers of the leaves.
 func (f *Forest) walkPlainly(nodes []node, block []float64, at *[Block]int32) {
 	for j := range Block {
 		i := int32(0)
@@ -240,7 +242,7 @@ func (f *Forest) walkPlainly(nodes []node, block []float64, at *[Block]int32) {
 	}
 }
 
-// side tells which child a value goes to.
+// side returns to which child of a split a value goes: 0 left, 1 right.
 func (f *Forest) side(n *node, x float64) uint8 {
 	if x != x || n.zero && math.Abs(x) <= zeroThreshold {
 		return n.missing
@@ -255,15 +257,15 @@ func (f *Forest) side(n *node, x float64) uint8 {
 	if x <= -1 || x < 0 && n.kind == notInSet || x >= set.end {
 		return n.stray
 	}
-	in := set.has(uint32(x)) // truncated, as C does
+	in := set.has(uint32(x)) // truncated, as in C
 	if n.kind == inSet {
 		return 1 - in
 	}
 	return in
 }
 
-// leafValue computes a linear leaf; x is a row, Block apart. A leaf whose
-// features are not all there gives its plain value.
+// leafValue returns what a linear leaf gives. x is a row: its values are Block apart. If a
+// feature of the leaf is missing, that is the leaf's plain value.
 func (f *Forest) leafValue(n *node, x []float64) float64 {
 	m := &f.leaves[n.model]
 	sum := m.constant
@@ -277,7 +279,7 @@ func (f *Forest) leafValue(n *node, x []float64) float64 {
 	return sum
 }
 
-// linear adds up a linear booster, in float32 as XGBoost does.
+// linear adds what a linear booster gives to sums, in float32 as XGBoost does.
 func (f *Forest) linear(sums, matrix []float64, n int) {
 	stride := f.Columns() * Block
 	for c := range f.Classes {
@@ -294,7 +296,8 @@ func (f *Forest) linear(sums, matrix []float64, n int) {
 	}
 }
 
-// finish divides and links the sums.
+// finish makes the scores of the sums: it adds a base that comes last, divides by average,
+// and applies the link.
 func (f *Forest) finish(s *Scores, n int, out []float64) {
 	sums, row := s.sums, s.row[:f.Classes]
 	for r := range n {
@@ -309,7 +312,7 @@ func (f *Forest) finish(s *Scores, n int, out []float64) {
 	}
 }
 
-// sum finishes a class's sum.
+// sum returns the sum of a class with the base if that comes last, else divided by average.
 func (f *Forest) sum(x float64, class int) float64 {
 	if f.baseLast {
 		return float64(float32(x) + float32(f.base[class]))
@@ -317,7 +320,7 @@ func (f *Forest) sum(x float64, class int) float64 {
 	return x / f.average
 }
 
-// row makes a matrix of one row, rounded.
+// row returns a matrix of one row, rounded as the library does.
 func (f *Forest) row(values []float64) []float64 {
 	block := make([]float64, f.Columns()*Block)
 	for c, x := range values {

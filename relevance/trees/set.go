@@ -5,27 +5,28 @@ import (
 	"slices"
 )
 
-// maxCategory is what a category stays below that a file names as a number, counted from 0:
-// XGBoost's, and those of LightGBM's dump. LightGBM's text form has the bits themselves,
-// which the length of the file bounds.
+// maxCategory bounds the categories that a file names as numbers: they are from 0 to
+// maxCategory-1. XGBoost's models and LightGBM's dumps do that. LightGBM's text models have
+// sets as bits, which the length of the file bounds.
 const maxCategory = 1 << 24
 
-// The memory of sets. Bits are looked up in one step, and take as much room as
-// the largest category says: a file of a few bytes may name one in the millions.
+// The bounds of the memory of sets. A set as bits is searched in one step, but takes memory
+// up to its largest category, and a file of a few bytes may name one in the millions. So
+// newSet uses bits only if they take at most freeWords, and wordsACode for each category.
 const (
-	freeWords   = 128 // of bits that any set of newSet may take: categories below 4096
-	wordsACode  = 8   // more of them that it may take for each category
-	maxSetBytes = 128 << 20
+	freeWords   = 128       // words of 32 bits: enough for categories below 4096
+	wordsACode  = 8         // words of 32 bits
+	maxSetBytes = 128 << 20 // of all sets of a model together
 )
 
-// set is the categories that a split sends to one side.
+// set is the categories that a split sends to one side, as bits or as codes.
 type set struct {
-	bits  []uint32 // by category, unless that would take far more room than codes
-	codes []uint32 // ascending
+	bits  []uint32 // by category; nil if that would take too much memory
+	codes []uint32 // ascending; nil if there are bits
 	end   float64  // a multiple of 32; categories from here on are not looked up: node.stray says where they go
 }
 
-// newSet returns the set of codes, which it sorts and compacts in place.
+// newSet returns the set of the categories codes. It sorts and compacts codes in place.
 func newSet(codes []uint32) set {
 	if len(codes) == 0 {
 		return set{}
@@ -53,7 +54,7 @@ func (s *set) has(c uint32) uint8 {
 	return s.find(c)
 }
 
-// find is has of codes. It is kept out of line, so that has is inlined.
+// find is has for a set of codes. It is not inlined, so that has can be.
 //
 //go:noinline
 func (s *set) find(c uint32) uint8 {
@@ -63,7 +64,7 @@ func (s *set) find(c uint32) uint8 {
 	return 0
 }
 
-// addSet keeps a set, and returns by what number a split names it.
+// addSet adds a set to the model, and returns its index, by which a split names it.
 func (m *Model) addSet(s set) (int, error) {
 	m.setBytes += 4 * (len(s.bits) + len(s.codes))
 	if m.setBytes > maxSetBytes {

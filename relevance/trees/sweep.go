@@ -7,51 +7,51 @@ import (
 	"github.com/millrace/millrace/compute"
 )
 
-// Where the processor compares many bytes at once, a tree is swept: its splits are taken
+// If the processor can compare many bytes at once, a tree is swept: its splits are taken
 // one after the other, each for all rows of a batch. A split costs a few instructions for
-// all rows together, so that all splits of a tree of 64 leaves cost less than walking each
-// row from the root to its leaf.
+// all rows together. So all splits of a tree of 64 leaves cost less than walking each row
+// from the root to its leaf.
 //
-// A row stands at the first leaf of the subtree that it is in. Leaves are counted
-// from the left, so it begins at 0 and ends at the number of its leaf. A split
-// moves the rows that stand at its first leaf and go right: to the first leaf of
-// its right child. Parents go before their children, so that no other rows stand
-// at a split's first leaf when its turn comes.
+// The position of a row is the number of the first leaf of the subtree that the row is in.
+// Leaves are counted from the left. So each row begins at 0 and ends at the number of its
+// leaf. A split moves the rows whose position is its own first leaf, and which go right, to
+// the first leaf of its right child. Parents come before their children, so that no other
+// rows have a split's first leaf as their position when its turn comes.
 //
 // What is compared are bytes: not an input itself, but its rank among the numbers that
 // splits compare it with (its cuts). An input with more cuts than a byte can count has a
 // column of ranks for each maxCuts of them, called a page.
 
 const (
-	maxCuts   = math.MaxUint8     // of a column: so that a rank is a byte
-	maxLeaves = math.MaxUint8 + 1 // of a tree: so that the number of a leaf is a byte
-	// leastSwept is from how many rows on they are swept. A sweep of one row takes as
+	maxCuts   = math.MaxUint8     // of a column, so that a rank is a byte
+	maxLeaves = math.MaxUint8 + 1 // of a tree, so that the number of a leaf is a byte
+	// leastSwept is the least number of rows that are swept. A sweep of one row takes as
 	// long as one of a whole batch.
 	leastSwept = 16
 )
 
-// move is a split as a sweep takes it. Bytes stand in it four times, as the
-// processor's instructions take them.
+// move is a split as a sweep applies it. The last three fields have a byte four times, as
+// the processor's instructions take it.
 type move struct {
-	column   uint32 // where its column begins, in bytes
+	column   uint32 // where its column of ranks begins in Scores.ranks
 	least    uint32 // the least rank that goes right
 	from, to uint32 // the first leaf of the split, and of its right child
 }
 
-// four is a byte four times.
+// four returns a number below 256 as a byte four times.
 func four(x int) uint32 { return uint32(x) * 0x01010101 }
 
-// rankColumn is an input as ranks among maxCuts of its numbers.
+// rankColumn is an input as ranks among maxCuts of its cuts.
 type rankColumn struct {
 	keyColumn
-	page int32 // which of its numbers
+	page int32 // the cuts from page*maxCuts on
 }
 
 // sweeper makes the moves of a forest.
 type sweeper struct {
 	f       *Forest
-	cuts    []int32   // by node: which cut of its input a split is
-	columns [][]int32 // by keyColumn and page: the place of a column from 1 on; 0 where there is none
+	cuts    []int32   // by node: the index of a split's threshold among the cuts of its input
+	columns [][]int32 // by keyColumn.index and page: the index of the column in f.ranks plus 1; 0 if there is none
 }
 
 // canBeSwept reports whether a tree can be swept, once its splits have been laid out by
@@ -74,10 +74,11 @@ func (f *Forest) layMoves() {
 			t.movesEnd = int32(len(f.moves))
 		}
 	}
-	f.gains = append(f.gains, make([]float64, maxLeaves)...) // each tree is read as if it had so many
+	f.gains = append(f.gains, make([]float64, maxLeaves)...) // sweepTree reads maxLeaves gains of each tree
 }
 
-// cut makes the cuts of every input, and returns how many splits use them.
+// cut makes the cuts of every input, and returns how many splits there are in the trees that
+// can be swept.
 func (s *sweeper) cut() (splits int) {
 	f := s.f
 	of := make([][]placed, f.Inputs)
@@ -110,14 +111,15 @@ func (s *sweeper) cut() (splits int) {
 	return splits
 }
 
-// placed is the key of a split's threshold, and the split.
+// placed is a split, with the key of its threshold.
 type placed struct {
 	key  uint64
-	node int32
+	node int32 // the index in Model.nodes
 }
 
-// sorted returns list by its keys, by radix: a large model has a hundred thousand
-// splits of an input. It writes to list and to spare, which is as long.
+// sorted returns list sorted by key. It is a radix sort, since a large model may have a
+// hundred thousand splits of one input. It writes to list and to spare, which must be as
+// long, and returns one of them.
 func sorted(list, spare []placed) []placed {
 	const bits = 11
 	for shift := 0; shift < 64; shift += bits {
@@ -139,9 +141,9 @@ func sorted(list, spare []placed) []placed {
 	return list
 }
 
-// lay appends the moves of a subtree, and what its leaves add to a score. The subtree is
-// that of the i-th node of the tree that begins at start, and its first leaf is the
-// first-th of the tree. It returns how many leaves it has.
+// lay appends the moves of a subtree to f.moves, and what its leaves give to f.gains. start
+// is where the tree begins in Model.nodes, i the number of the subtree's root in the tree,
+// and first the number of its first leaf. It returns how many leaves the subtree has.
 func (s *sweeper) lay(start, i int32, first int) int {
 	f := s.f
 	n := &f.nodes[start+i]
@@ -157,8 +159,8 @@ func (s *sweeper) lay(start, i int32, first int) int {
 	return left + s.lay(start, n.child[1], first+left)
 }
 
-// column returns where the column of a page begins, in bytes. It makes the column
-// if there is none.
+// column returns where the column of a page begins in Scores.ranks, and adds the column if
+// it is not there.
 func (s *sweeper) column(c keyColumn, page int) uint32 {
 	pages := &s.columns[c.index()]
 	if *pages == nil {
@@ -172,8 +174,8 @@ func (s *sweeper) column(c keyColumn, page int) uint32 {
 	return uint32(*at-1) * Batch
 }
 
-// padded adds cuts that no number is above, until there are as many as a binary search
-// without a bounds check takes: 2^n - 1.
+// padded appends infinite cuts, which no number is above, until there are 2^n-1. The binary
+// search of rank needs such a number.
 func padded(cuts []float64) []float64 {
 	n := 0
 	for n < len(cuts) {
@@ -188,7 +190,7 @@ func padded(cuts []float64) []float64 {
 // sweeps reports whether n rows are swept.
 func (f *Forest) sweeps(n int) bool { return canSweep && n >= leastSwept && len(f.moves) > 0 }
 
-// rank computes the ranks of n rows, which a sweep reads.
+// rank computes the ranks of n rows that sweeps read.
 func (f *Forest) rank(s *Scores, matrix []float64, n int) {
 	if n := Batch * len(f.ranks); len(s.ranks) < n {
 		s.ranks = make([]uint8, n)
@@ -208,9 +210,9 @@ func (f *Forest) rank(s *Scores, matrix []float64, n int) {
 	}
 }
 
-// rank counts the cuts below each of eight numbers; below a missing one there are none.
-// The eight searches are written side by side, so that the processor has them under way at
-// once, as in walk.
+// rank sets to to the number of cuts below each of eight numbers; 0 for NaN. The eight
+// binary searches are written side by side, so that the processor can overlap them, as in
+// walk.
 func rank(to *[Block]int32, from *[Block]float64, cuts []float64) {
 	var a0, a1, a2, a3, a4, a5, a6, a7 int
 	for step := (len(cuts) + 1) / 2; step > 0; step /= 2 {
@@ -227,7 +229,7 @@ func rank(to *[Block]int32, from *[Block]float64, cuts []float64) {
 	*to = [Block]int32{int32(a0), int32(a1), int32(a2), int32(a3), int32(a4), int32(a5), int32(a6), int32(a7)}
 }
 
-// fill writes a block of a column from the ranks of its input.
+// fill makes the ranks of one column in a block from the ranks of its input among all cuts.
 func (c rankColumn) fill(to *[Block]uint8, ranks *[Block]int32, from *[Block]float64) {
 	missing, zero := int32(maxCuts), -1.0
 	if c.low {
@@ -239,14 +241,14 @@ func (c rankColumn) fill(to *[Block]uint8, ranks *[Block]int32, from *[Block]flo
 	before := c.page * maxCuts
 	for i, x := range from {
 		y := missing
-		if math.Abs(x) > zero { // NaN is not
+		if math.Abs(x) > zero { // false for NaN
 			y = min(max(ranks[i]-before, 0), maxCuts)
 		}
 		to[i] = uint8(y)
 	}
 }
 
-// sweepTree adds one tree's leaves to sums.
+// sweepTree sweeps n rows through one tree and adds its leaves to sums.
 func (f *Forest) sweepTree(s *Scores, t *tree, n int, sums []float64) {
 	sweep(f.moves[t.moves:t.movesEnd], s.ranks, &s.leaves)
 	gains, leaves, sums := (*[maxLeaves]float64)(f.gains[t.gains:]), s.leaves[:n], sums[:n]
@@ -261,7 +263,8 @@ func (f *Forest) sweepTree(s *Scores, t *tree, n int, sums []float64) {
 	}
 }
 
-// sweepPortably is what sweep does, without the processor's vector instructions.
+// sweepPortably does what sweep does in plain Go: it takes all rows of a batch through the
+// tree with these moves, and sets leaves to the number of the leaf of each.
 func sweepPortably(moves []move, ranks []uint8, leaves *[Batch]uint8) {
 	clear(leaves[:])
 	for _, m := range moves {

@@ -2,7 +2,7 @@
 
 package trees
 
-// canSweep is false: a sweep in plain Go is slower than the walk.
+// canSweep is false, since a sweep in plain Go is slower than the walk.
 const canSweep = false
 
 func sweep(moves []move, ranks []uint8, leaves *[Batch]uint8) { sweepPortably(moves, ranks, leaves) }

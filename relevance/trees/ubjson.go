@@ -12,9 +12,10 @@ const maxDepth = 64
 
 var errTruncated = errors.New("the document ends too early")
 
-// ubjson reads a Universal Binary JSON document (draft 12, as XGBoost writes
-// it) into map[string]any, []any, []float64, []int64, string, float64, int64,
-// bool and nil. Arrays of numbers and booleans come as []float64 or []int64.
+// ubjson reads a Universal Binary JSON document (draft 12, as XGBoost writes it) into
+// map[string]any, []any, []float64, []int64, string, float64, int64, bool and nil. An array
+// of numbers, booleans and nulls becomes []int64, or []float64 if not all are whole; a null
+// is NaN there.
 func ubjson(src []byte) (any, error) {
 	d := ubj{src: src, room: roomOf(src)}
 	mark, err := d.mark()
@@ -34,11 +35,11 @@ func ubjson(src []byte) (any, error) {
 // ubj is a document while it is read.
 type ubj struct {
 	src  []byte
-	at   int  // what is read next
-	room room // for what takes more memory than bytes
+	at   int  // the offset of what is read next
+	room room // see room
 }
 
-// mark reads the marker that says of which type the next value is, skipping no-ops.
+// mark reads the marker that says of which type the next value is. It skips no-ops.
 func (d *ubj) mark() (byte, error) {
 	for d.at < len(d.src) && d.src[d.at] == 'N' {
 		d.at++
@@ -50,6 +51,7 @@ func (d *ubj) mark() (byte, error) {
 	return d.src[d.at-1], nil
 }
 
+// take reads n bytes.
 func (d *ubj) take(n int) ([]byte, error) {
 	if n < 0 || n > len(d.src)-d.at {
 		return nil, errTruncated
@@ -58,7 +60,7 @@ func (d *ubj) take(n int) ([]byte, error) {
 	return d.src[d.at-n : d.at], nil
 }
 
-// sizes are the bytes of a number by its marker.
+// sizes are the numbers of bytes that a number takes, by its marker.
 var sizes = map[byte]int{'i': 1, 'U': 1, 'I': 2, 'l': 4, 'L': 8, 'd': 4, 'D': 8}
 
 func (d *ubj) value(mark byte, depth int) (any, error) {
@@ -143,7 +145,7 @@ func (d *ubj) text() (string, error) {
 }
 
 // container reads what may follow an opening bracket: $ and the type of all items, and # and
-// their count. A count of -1: there is none.
+// their count. kind is 0 if there is no type, and n is -1 if there is no count.
 func (d *ubj) container() (kind byte, n int, err error) {
 	n = -1
 	if d.at < len(d.src) && d.src[d.at] == '$' {
@@ -195,7 +197,7 @@ func (d *ubj) array(depth int) (any, error) {
 	return out.values(), nil
 }
 
-// numbers reads an array of one type.
+// numbers reads an array of n numbers of one type, of size bytes each.
 func (d *ubj) numbers(kind byte, n, size int) (any, error) {
 	if n > (len(d.src)-d.at)/size {
 		return nil, errTruncated

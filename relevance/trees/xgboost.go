@@ -10,9 +10,8 @@ import (
 	"github.com/millrace/millrace/compute"
 )
 
-// XGBoost reads a model as Booster.save_model writes it, in JSON or UBJSON,
-// which it tells apart by the file's second byte. Boosters are gbtree, dart
-// and gblinear.
+// XGBoost reads a model as Booster.save_model writes it, in JSON or UBJSON. The booster may
+// be gbtree, dart or gblinear.
 func XGBoost(src []byte) (*Model, error) {
 	root, err := document(src)
 	if err != nil {
@@ -26,8 +25,8 @@ func XGBoost(src []byte) (*Model, error) {
 	return x.m, nil
 }
 
-// document decodes either format. Behind the brace of an object UBJSON has the type of a
-// length, and JSON a quote or white space.
+// document decodes either format, which it knows by the second byte. After the brace of an
+// object, UBJSON has a marker, and JSON a quote or white space.
 func document(src []byte) (any, error) {
 	if len(src) < 2 || src[0] != '{' {
 		return nil, errors.New("is not an object of JSON or UBJSON")
@@ -38,13 +37,13 @@ func document(src []byte) (any, error) {
 	return decodeJSON(src)
 }
 
-// xgb reads a decoded document. The first fault stays in err, and what is read
-// after it is empty.
+// xgb reads a decoded document into a model. Its methods keep the first fault in err, and go
+// on with empty values.
 type xgb struct {
 	m       *Model
 	err     error
-	version int       // of the library that wrote the file: 1.7 is 107; the newest if it does not say
-	drop    []float64 // of dart: the weight of each tree
+	version int       // of the library that wrote the file: 107 for 1.7; math.MaxInt if the file does not say
+	drop    []float64 // of dart: the weight of each tree; else nil
 }
 
 func (x *xgb) fail(format string, args ...any) {
@@ -81,7 +80,7 @@ func (x *xgb) read(root any) {
 		x.trees(x.object(x.object(booster, "gbtree"), "model"))
 	case "gblinear":
 		for c := range base {
-			base[c] = base[0] // as in the library, which takes only the first
+			base[c] = base[0] // the library takes only the first one
 		}
 		x.linear(x.object(booster, "model"))
 	default:
@@ -106,7 +105,8 @@ func (x *xgb) text(m map[string]any, key string) string {
 	return s
 }
 
-// param reads a number that the format keeps as text, such as "5E-1".
+// param reads a number that the format has as text, such as "5E-1". It returns otherwise if
+// there is none.
 func (x *xgb) param(m map[string]any, key string, otherwise float64) float64 {
 	v, ok := m[key]
 	if !ok {
@@ -140,8 +140,8 @@ func (x *xgb) params(m map[string]any) {
 	x.m.base = x.bases(m)
 }
 
-// bases reads base_score: a number, or from 3.1 on a list of one for each
-// class.
+// bases reads base_score: one number, or since version 3.1 a list of one for each class. It
+// returns one for each class.
 func (x *xgb) bases(m map[string]any) []float64 {
 	s, ok := m["base_score"].(string)
 	if !ok || !strings.HasPrefix(s, "[") {
@@ -185,7 +185,7 @@ func (x *xgb) names(v any) {
 }
 
 // objective sets the link, the function from the sum of the trees (the margin) to the score.
-// It returns the base scores as margins: the file has them as scores.
+// It returns the base scores as margins, since the file has them as scores.
 func (x *xgb) objective() []float64 {
 	m := x.m
 	name := m.Objective
@@ -254,7 +254,7 @@ func (x *xgb) trees(model map[string]any) {
 	}
 }
 
-// numbers reads a list of float32s.
+// numbers reads a list of numbers, which the library reads as float32s.
 func (x *xgb) numbers(m map[string]any, key string) []float64 {
 	switch v := m[key].(type) {
 	case []float64:
@@ -286,6 +286,7 @@ func (x *xgb) ints(m map[string]any, key string) []int32 {
 	return out
 }
 
+// wide reads a list of integers of 64 bits.
 func (x *xgb) wide(m map[string]any, key string) []int64 {
 	switch v := m[key].(type) {
 	case []int64:
@@ -297,8 +298,9 @@ func (x *xgb) wide(m map[string]any, key string) []int64 {
 	return nil
 }
 
-// tree makes the nodes of a tree. A node without a left child is a leaf, and
-// its split condition its value. A number goes left below the condition.
+// tree returns the nodes of the i-th tree. In the file, a node without a left child is a
+// leaf, and its split condition is its value. At a split, a number below the condition goes
+// left.
 func (x *xgb) tree(m map[string]any, i int) []node {
 	if p, ok := m["tree_param"].(map[string]any); ok && x.param(p, "size_leaf_vector", 0) > 1 {
 		x.fail("leaves are vectors; one target is supported")
@@ -334,7 +336,7 @@ func (x *xgb) tree(m map[string]any, i int) []node {
 		case categorical:
 			v.kind, v.threshold = notInSet, float64(set)
 			if x.version < 107 && defaults[k] == 0 {
-				v.stray = 1 // later versions send a value that is no category to the left
+				v.stray = 1 // since 1.7, a value that is no category goes left
 			}
 		default:
 			v.threshold = below(v.threshold)
@@ -347,14 +349,14 @@ func (x *xgb) tree(m map[string]any, i int) []node {
 	return nodes
 }
 
-// below returns the float32 next to t downwards: among float32s, x < t says
-// the same as x <= below(t).
+// below returns the greatest float32 below t. For float32s, x < t is the same as
+// x <= below(t).
 func below(t float64) float64 {
 	return float64(math.Nextafter32(float32(t), float32(math.Inf(-1))))
 }
 
-// categories reads the sets of a tree's categorical splits, by node. XGBoost
-// lists the categories that go right.
+// categories reads the sets of a tree's categorical splits. It returns the index of the set
+// in Model.sets by the number of the node. XGBoost lists the categories that go right.
 func (x *xgb) categories(m map[string]any, n int) map[int]int {
 	if _, ok := m["categories_nodes"]; !ok {
 		return nil
@@ -364,7 +366,7 @@ func (x *xgb) categories(m map[string]any, n int) map[int]int {
 	if x.err == nil && (len(starts) != len(at) || len(counts) != len(at)) {
 		x.fail("%d categories_nodes, %d categories_segments, %d categories_sizes", len(at), len(starts), len(counts))
 	}
-	left := int64(len(all)) // no two splits may share categories: a small file could make very many sets
+	left := int64(len(all)) // splits may not share categories: else a small file could make very many sets
 	if x.err != nil {
 		return nil
 	}
@@ -396,8 +398,8 @@ func (x *xgb) categories(m map[string]any, n int) map[int]int {
 	return sets
 }
 
-// linear reads a linear booster: a weight by feature and class, then the
-// biases.
+// linear reads the weights of a linear booster: one for each class of each feature, then
+// the bias of each class.
 func (x *xgb) linear(model map[string]any) {
 	w := x.numbers(model, "weights")
 	if x.err == nil && len(w) != (x.m.Inputs+1)*x.m.Classes {

@@ -1,6 +1,5 @@
-// Package weights is how weights of a model that a variant sets are written and
-// known. Whoever names the same weights writes the same text, so its checksum
-// stands for them.
+// Package weights writes the weights of a model that a variant of an experiment sets. Equal
+// weights always give the same text, so that the text's checksum identifies them.
 package weights
 
 import (
@@ -16,15 +15,15 @@ import (
 // MaxBytes bounds the text of weights. A hundred of the longest names fit.
 const MaxBytes = 128 << 10
 
-// Form writes weights by name, as JSON without spaces, names ascending; "" for
-// none. They are finite.
+// Form returns weights by name as JSON without spaces, the names ascending; "" for none.
+// All must be finite.
 func Form(set map[string]float64) string {
 	if len(set) == 0 {
 		return ""
 	}
 	b, err := json.Marshal(set)
 	if err != nil {
-		panic(fmt.Sprintf("weights: %v", err)) // who reads definitions refuses it
+		panic(fmt.Sprintf("weights: %v", err)) // weights that are not finite were refused when the definition was read
 	}
 	return string(b)
 }
@@ -38,9 +37,9 @@ func Sum(form string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Read reads a form with its checksum. The error, a [millrace.Error] of the
-// field weights, says why it is none: another text than Form writes would go by
-// another checksum.
+// Read reads what Form writes, and checks that sum is its checksum. The error is a
+// [millrace.Error] of the field weights. It refuses any text that Form would not write:
+// the same weights would have another checksum in that text.
 func Read(form, sum string) (map[string]float64, error) {
 	wrong := func(format string, args ...any) error {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "weights", Detail: fmt.Sprintf(format, args...), WayOut: "send what package weights writes, with its checksum"}

@@ -8,10 +8,10 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// Changes tells what a schema would change if it were admitted: of the fields
-// that the schema admitted last of its name has and of their types, and of those
-// for which another name decides the type. It is empty for a schema that is known. The error is
-// the [*RefusedError] of [Registry.Admit].
+// Changes returns what a schema would change if it were admitted: which fields its name
+// gains, loses or gets with another type, and which of its fields have a type that another
+// name, admitted earlier, has decided otherwise. It is empty for a schema that is known. The
+// error is the [*RefusedError] of [Registry.Admit].
 func (s *Snapshot) Changes(add *schemas.Schema) ([]schemas.Change, error) {
 	next, err := s.after(add)
 	if err != nil || next == s {
@@ -24,8 +24,9 @@ func (s *Snapshot) Changes(add *schemas.Schema) ([]schemas.Change, error) {
 	return changes, nil
 }
 
-// elsewhere returns the fields of a layout to which another name has given
-// another type, or that widen one.
+// elsewhere returns the fields of a layout, of the schemas of name, to which another name
+// gave another type before, or an int where they have a double. Only names of the same sort
+// count: those of features if features is true, else those of content.
 func elsewhere(s *Snapshot, name string, features bool, layout *column.Layout) (changes []schemas.Change) {
 	for _, f := range layout.Fields() {
 		if f.Name == schemas.BodyColumn || f.Name == schemas.SchemaColumn {

@@ -1,7 +1,7 @@
 // Package registry holds the schemas that are known, by fingerprint and by
 // name. It admits a new schema only if it can read what every earlier one of its name
-// wrote, and retires schemas that were a mistake. Package schemas says what a schema, an evolution and
-// a family are.
+// wrote, and retires schemas that were a mistake. Package schemas says what a schema, an
+// evolution and a family are.
 package registry
 
 import (
@@ -51,9 +51,9 @@ type Registry struct {
 	current atomic.Pointer[Snapshot]
 
 	mu struct {
-		sync.Mutex     // held while admitting, and around the map
-		confluent      map[uint32]*schemas.Schema
-		confluentBytes int // of its schemas
+		sync.Mutex                                // held while a schema is admitted or retired, and for each access to confluent
+		confluent      map[uint32]*schemas.Schema // by id, schemas that lookup has found
+		confluentBytes int                        // how many bytes these take
 	}
 }
 
@@ -191,8 +191,8 @@ func (r *Registry) Check(s *schemas.Schema) error {
 	return err
 }
 
-// after returns the snapshot after a schema would be admitted: s itself if it
-// has it already. The error is a [*RefusedError].
+// after returns the snapshot as it would be once a schema is admitted; s itself if it has
+// the schema already. The error is a [*RefusedError].
 func (s *Snapshot) after(add *schemas.Schema) (*Snapshot, error) {
 	err, next := s.fits(add), s
 	if err == nil && s.byFP[add.Fingerprint()] == nil {
@@ -253,7 +253,7 @@ func (r *Registry) Writer(ctx context.Context, f schemas.Framed) (*schemas.Schem
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.mu.confluentBytes += s.Bytes(); r.mu.confluentBytes > MaxBytes { // those that are in use will be looked up again
+	if r.mu.confluentBytes += s.Bytes(); r.mu.confluentBytes > MaxBytes { // forget all; schemas in use are looked up again
 		clear(r.mu.confluent)
 		r.mu.confluentBytes = s.Bytes()
 	}
@@ -266,12 +266,12 @@ func (r *Registry) Snapshot() *Snapshot { return r.current.Load() }
 
 // Snapshot is a registry at one instant. It is immutable.
 type Snapshot struct {
-	all      []*schemas.Schema
+	all      []*schemas.Schema // in the order of admission
 	byFP     map[millrace.Fingerprint]*schemas.Schema
 	retired  map[millrace.Fingerprint]bool
 	families map[string]*schemas.Family
-	names    []string // of families, by the admission of their first schema
-	bytes    int      // of memory that all take, see MaxBytes
+	names    []string // of families, in the order in which their first schemas were admitted
+	bytes    int      // how much memory all schemas and families take, see MaxBytes
 	fields   struct { // see Fields
 		sync.Once
 		names []string
@@ -284,10 +284,10 @@ type Snapshot struct {
 // families. Every process that decodes records needs that much.
 const MaxBytes = 256 << 20
 
-// maxFieldsBytes bounds the names of Fields.
+// maxFieldsBytes bounds the names that [Snapshot.Fields] returns, together.
 const maxFieldsBytes = 8 << 20
 
-// with returns the snapshot after s was admitted.
+// with returns the snapshot as it is once add is admitted.
 func (s *Snapshot) with(add *schemas.Schema) (*Snapshot, error) {
 	next := s.clone()
 	next.all, next.names = slices.Clip(s.all), slices.Clip(s.names)
@@ -295,8 +295,8 @@ func (s *Snapshot) with(add *schemas.Schema) (*Snapshot, error) {
 	return next, next.shape(add.Name())
 }
 
-// add puts a schema behind all others of a snapshot that is being made. Its family
-// is not shaped.
+// add puts a schema behind all others of a snapshot that is being made. The caller must call
+// shape for its family afterwards.
 func (s *Snapshot) add(last *schemas.Schema) {
 	s.all = append(s.all, last)
 	s.byFP[last.Fingerprint()] = last
@@ -306,8 +306,8 @@ func (s *Snapshot) add(last *schemas.Schema) {
 	}
 }
 
-// Without returns the snapshot after a schema was retired. The error is a
-// [*RefusedError].
+// Without returns the snapshot as it would be once a schema is retired. It refuses, with a
+// [*RefusedError], a schema that is not known, and the last of its name.
 func (s *Snapshot) Without(fp millrace.Fingerprint) (*Snapshot, error) {
 	old := s.byFP[fp]
 	if old == nil {
@@ -351,7 +351,7 @@ func (s *Snapshot) shape(name string) error {
 // ByFingerprint returns a schema, or nil.
 func (s *Snapshot) ByFingerprint(fp millrace.Fingerprint) *schemas.Schema { return s.byFP[fp] }
 
-// Retired reports whether a schema shapes nothing any more.
+// Retired reports whether a schema is retired; see [Registry.Retire].
 func (s *Snapshot) Retired(fp millrace.Fingerprint) bool { return s.retired[fp] }
 
 // Family returns the schemas of a full name, or nil.

@@ -1,4 +1,5 @@
-// Kafkaready exits 0 once a Kafka answers, and 1 when it does not in time. scripts/kafka waits with it.
+// Kafkaready exits with 0 once a Kafka answers, and with 1 if it does not in time. Its
+// arguments are addresses of brokers, host:port each. scripts/kafka uses it to wait.
 package main
 
 import (

@@ -1,6 +1,6 @@
-// Command sbom prints what a Go binary is made of, as CycloneDX in JSON: the
-// modules that the linker put into it, with their checksums, the standard
-// library among them. The same binary gives the same text.
+// Command sbom prints the bill of materials of a Go binary, as CycloneDX in JSON: the
+// modules that the linker put into it, with their checksums, and the standard
+// library. The same binary and version give the same text.
 //
 //	go run ./scripts/sbom VERSION BINARY
 package main
@@ -41,7 +41,7 @@ func run(w io.Writer, args []string) error {
 	return e.Encode(b)
 }
 
-// bom is a bill of materials, in the names of CycloneDX.
+// bom is a bill of materials, with the names of CycloneDX 1.6.
 type bom struct {
 	Schema       string       `json:"$schema"`
 	Format       string       `json:"bomFormat"`
@@ -117,11 +117,12 @@ func read(version, file string) (*bom, error) {
 	return b, nil
 }
 
-// module is a module that the linker put in, or what replaced it.
+// module returns the component of a module that the linker put in, or of the one that
+// replaces it.
 func module(m *debug.Module) (component, error) {
 	m = cmp.Or(m.Replace, m)
 	c := componentOf("library", m.Path, m.Version)
-	if m.Sum == "" { // a directory
+	if m.Sum == "" { // the module is a directory
 		return c, nil
 	}
 	sum, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(m.Sum, "h1:"))
@@ -140,7 +141,8 @@ func componentOf(kind, path, version string) component {
 	return component{Type: kind, Ref: purl, Name: path, Version: version, Purl: purl}
 }
 
-// serial is a UUID of the kind that its maker chooses, from the binary's hash.
+// serial returns a UUID made from the binary's hash. It is of version 8, whose bits the
+// maker chooses.
 func serial(sum [sha256.Size]byte) string {
 	u := sum[:16]
 	u[6], u[8] = u[6]&0x0f|0x80, u[8]&0x3f|0x80

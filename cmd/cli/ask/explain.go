@@ -7,8 +7,9 @@ import (
 	"github.com/millrace/millrace/cmd/cli/display"
 )
 
-// printAccount prints how an answer was made: what became of the candidates,
-// what the nodes were asked, and where the time went.
+// printAccount prints how an answer was made: what became of the candidates, what the nodes
+// were asked, and where the time went. A nil e, of a request that did not ask for it, prints
+// nothing.
 func printAccount(w io.Writer, e *feedv1.Explain) {
 	if e == nil {
 		return

@@ -1,5 +1,5 @@
-// Package ask is what a command line asks a broker: for a feed, and why a record is
-// not in one.
+// Package ask has the commands that ask a broker: feed, for a feed, and why, for the reason
+// that a record is not in one.
 package ask
 
 import (
@@ -27,8 +27,8 @@ import (
 	"github.com/millrace/millrace/cmd/cli/reach"
 )
 
-// Command asks a broker for a feed. Definitions are the commands that change which
-// feeds there are.
+// Command returns the command feed, which asks a broker for a feed. The definitions become
+// its subcommands: they change which feeds there are.
 func Command(definitions ...*cobra.Command) *cobra.Command {
 	var flags requestFlags
 	var output display.Form
@@ -70,14 +70,14 @@ func Command(definitions ...*cobra.Command) *cobra.Command {
 	return c
 }
 
-// requestFlags are the flags that make up a request.
+// requestFlags are the values of the flags that make up a request.
 type requestFlags struct {
-	addr       string
-	req        feedv1.GetFeedRequest
+	addr       string                // of the broker
+	req        feedv1.GetFeedRequest // what flags set directly; method request adds the rest
 	viewer     feedv1.Viewer
-	attributes map[string]string
-	file       string
-	asOf       string
+	attributes map[string]string // as [Attributes] reads them
+	file       string            // of entities; "" for none
+	asOf       string            // RFC 3339, as from and to; "" for none
 	from, to   string
 	limit      int64
 }
@@ -99,10 +99,11 @@ func (r *requestFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&r.req.PageToken, "page-token", "", "the page after the one that gave this")
 }
 
-// AttributeUsage is the help on flags that give attributes.
+// AttributeUsage is the help text of flags that give attributes of a viewer.
 const AttributeUsage = `viewer attributes: name=text, or name:=JSON, such as age:=30, vip:=true, topics:='["go"]'`
 
-// Attributes returns attributes as a flag has them.
+// Attributes returns the attributes of a viewer from the values of a flag: name=text is a
+// text, and name:=JSON the value that the JSON says. The error names the flag.
 func Attributes(flag map[string]string) (map[string]*structpb.Value, error) {
 	all := make(map[string]*structpb.Value, len(flag))
 	for name, text := range flag {
@@ -120,7 +121,7 @@ func Attributes(flag map[string]string) (map[string]*structpb.Value, error) {
 	return all, nil
 }
 
-// request is what the flags ask for.
+// request returns the request that the flags make up.
 func (r *requestFlags) request(ctx context.Context, f *pflag.FlagSet) (*feedv1.GetFeedRequest, error) {
 	req := &r.req
 	if r.file != "" {
@@ -154,6 +155,7 @@ func (r *requestFlags) request(ctx context.Context, f *pflag.FlagSet) (*feedv1.G
 	return req, nil
 }
 
+// readLines appends the lines of a file to into; the file - is standard input.
 func readLines(ctx context.Context, file string, into *[]string) error {
 	f := os.Stdin
 	if file != "-" {
@@ -169,7 +171,7 @@ func readLines(ctx context.Context, file string, into *[]string) error {
 	})
 }
 
-// printReasons prints what made each score, the largest contributions first.
+// printReasons prints what made the score of each item, as far as the answer explains it.
 func printReasons(w io.Writer, resp *feedv1.GetFeedResponse) {
 	for i, it := range resp.Items {
 		e := it.Explain
@@ -178,7 +180,7 @@ func printReasons(w io.Writer, resp *feedv1.GetFeedResponse) {
 		}
 		model := scorer(resp.Receipt)
 		display.Printf(w, "\n%d. %s scores %s on %s", i+1, it.Id, scoreText(model, it.Score), e.Node)
-		if model != recency { // whose score is the time, and nothing else
+		if model != recency { // the score of recency is the time of the record, and nothing else
 			printContributions(w, e)
 		}
 		for _, s := range e.Shadow {
@@ -191,11 +193,12 @@ func printReasons(w io.Writer, resp *feedv1.GetFeedResponse) {
 	}
 }
 
+// printContributions prints what features add to a score, the largest contributions first.
 func printContributions(w io.Writer, e *feedv1.ItemExplain) {
 	display.Printf(w, ": %+.4g", e.Base)
 	size := func(f *feedv1.Contribution) float64 {
 		if math.IsNaN(f.Contribution) {
-			return math.Inf(1) // it alone makes the score
+			return math.Inf(1) // it makes the whole score NaN
 		}
 		return math.Abs(f.Contribution)
 	}
@@ -204,7 +207,7 @@ func printContributions(w io.Writer, e *feedv1.ItemExplain) {
 		switch {
 		case math.IsNaN(f.Contribution):
 			display.Printf(w, ", %s NaN", f.Feature)
-		case size(f) >= 5e-5: // what the four digits show
+		case size(f) >= 5e-5: // smaller ones are left out
 			display.Printf(w, ", %s %+.4g", f.Feature, f.Contribution)
 		}
 	}

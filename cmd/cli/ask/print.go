@@ -13,8 +13,9 @@ import (
 	"github.com/millrace/millrace/cmd/cli/display"
 )
 
-// Print prints a feed as a table: what, by whom, when, its score, and what
-// others made of it. An empty one comes with hints.
+// Print prints an answer as a table with a row for each item. Below it are a line on what
+// answered and how, and the hints of the broker. name returns the name that is printed for
+// an entity.
 func Print(w io.Writer, resp *feedv1.GetFeedResponse, name func(millrace.Entity) string) {
 	t := display.NewTable(w)
 	t.Printf("#\tSCORE\tID\tWHO\tWHAT\tWHEN\tWHY\tABOUT\n")
@@ -61,7 +62,7 @@ func Print(w io.Writer, resp *feedv1.GetFeedResponse, name func(millrace.Entity)
 	}
 }
 
-// variantsText names variants by their experiments, each behind a semicolon.
+// variantsText returns the variants, by experiment, as "; EXPERIMENT: VARIANT" for each.
 func variantsText(of map[string]string) (text string) {
 	for _, name := range slices.Sorted(maps.Keys(of)) {
 		text += fmt.Sprintf("; %s: %s", name, of[name])
@@ -73,8 +74,8 @@ func variantsText(of map[string]string) (text string) {
 // milliseconds.
 const recency = "recency"
 
-// scorer is the model of all scores of an answer; of a drafted one there is
-// none.
+// scorer returns the model that gave all scores of an answer. It returns "" for a drafted
+// answer: two models take turns there, and no one model gave all scores.
 func scorer(r *feedv1.Receipt) string {
 	if d := r.GetDraft(); d != nil && d.Fault == "" {
 		return ""
@@ -82,7 +83,8 @@ func scorer(r *feedv1.Receipt) string {
 	return r.GetModel()
 }
 
-// scoreText is a score as people read it.
+// scoreText returns a score as people read it: a time in UTC if model is recency, and
+// otherwise a number of four digits.
 func scoreText(model string, score float64) string {
 	if model == recency {
 		return time.UnixMilli(int64(score)).UTC().Format("2006-01-02T15:04:05.000Z")
@@ -90,8 +92,8 @@ func scoreText(model string, score float64) string {
 	return fmt.Sprintf("%.4g", score)
 }
 
-// reasons says what others made of a record: its counters, and further records
-// about the same object.
+// reasons returns the cell WHY of an item: how many likes, comments and shares the record
+// has, and how many further records are about the same object.
 func reasons(it *feedv1.Item) string {
 	var all []string
 	for _, counter := range []struct{ one, field string }{{"like", "likes"}, {"comment", "comments"}, {"share", "shares"}} {
@@ -107,7 +109,8 @@ func reasons(it *feedv1.Item) string {
 	return strings.Join(all, ", ")
 }
 
-// excerpt is a record's text in a line, or what it is about.
+// excerpt returns the text of a record in one line of 50 characters at most. Without a text
+// it returns the object that the record is about.
 func excerpt(it *feedv1.Item) string {
 	const limit = 50
 	text := strings.Join(strings.Fields(it.Record.GetFields()["text"].GetStringValue()), " ")

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/reach"
 )
 
-// Why tells why a record is not in a feed.
+// Why returns the command why, which tells why a record is not in a feed.
 func Why() *cobra.Command {
 	var flags requestFlags
 	var req feedv1.WhyRequest
@@ -55,7 +55,8 @@ entity has, and the viewer. Ask with the flags of millrace feed.`,
 	return c
 }
 
-// printWhy prints a line for each timeline that has the record, or had it.
+// printWhy prints a line for each timeline that has the record, or had it. Without one it
+// prints what the answer says as a whole.
 func printWhy(w io.Writer, record string, resp *feedv1.WhyResponse) error {
 	if len(resp.Findings) == 0 {
 		display.Printf(w, "%s: %s: %s\n", record, resp.Stage, resp.Detail)

@@ -1,5 +1,9 @@
 // Package backups has the commands that show what backups are in a bucket, check whether
-// they can be restored, and restore them.
+// they can be restored, and restore them. Package internal/backup has the form of a bucket,
+// and package indexnode/backups makes and restores backups.
+//
+// A backup is of one partition. A cut is one moment of the whole cluster: for each
+// partition it names a backup, and holds what leads from there to that moment.
 package backups
 
 import (
@@ -18,7 +22,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
-// backupFlags are the flags that all commands of backups take.
+// backupFlags are the flags that all backup commands take.
 type backupFlags struct {
 	from     string // the bucket's URL
 	insecure bool   // see [backup.Options]
@@ -47,7 +51,8 @@ the bucket, and bring it back. See docs/backup.md.`,
 	return c
 }
 
-// open opens the bucket, and returns whose it is.
+// open opens the bucket, and returns the cluster that it belongs to. A bucket that
+// belongs to none is an error.
 func (f *backupFlags) open(ctx context.Context) (*backup.Bucket, backup.Identity, error) {
 	if f.from == "" {
 		return nil, backup.Identity{}, &millrace.Error{
@@ -72,8 +77,8 @@ func (f *backupFlags) open(ctx context.Context) (*backup.Bucket, backup.Identity
 	return b, whose, nil
 }
 
-// flagged returns err with the name of the flag instead of that of the field in a node's
-// configuration.
+// flagged returns err, with the name of a flag in place of the field of a node's
+// configuration that stands for the same.
 func flagged(err error) error {
 	if told, ok := errors.AsType[*millrace.Error](err); ok {
 		if flag, ok := map[string]string{"backup.to": "from", "backup.keep": "keep"}[told.Field]; ok {
@@ -94,7 +99,8 @@ func (f *backupFlags) use(ctx context.Context, do func(*backup.Bucket) error) er
 	return errors.Join(do(b), b.Close())
 }
 
-// targetOf reads the state to restore: a cut, or a time; neither for the latest.
+// targetOf reads the flag --to, which says what state to restore. It returns the name of a
+// cut, or a time, or neither for "latest". Whether there is such a cut it does not check.
 func targetOf(to string) (cut string, at time.Time, err error) {
 	if to == "latest" {
 		return "", at, nil
@@ -114,8 +120,9 @@ func targetOf(to string) (cut string, at time.Time, err error) {
 	return to, time.Time{}, nil
 }
 
-// scratchFlag refuses a directory whose parent is not there, so that one that is misspelt or
-// not mounted is not made in the wrong place.
+// scratchFlag refuses a directory whose parent does not exist: its name is misspelt, or its
+// disk is not mounted, and it must not be made in the wrong place. Empty is the system's
+// directory for temporary files.
 func scratchFlag(dir string) error {
 	if dir == "" {
 		return nil
@@ -126,7 +133,7 @@ func scratchFlag(dir string) error {
 	return nil
 }
 
-// partitionsFlag reads which partitions are meant; empty is all.
+// partitionsFlag reads a set of partitions, such as 0-3,7; empty means all.
 func partitionsFlag(text string) (topology.Set, error) {
 	if text == "" {
 		return topology.All(), nil

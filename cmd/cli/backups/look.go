@@ -28,21 +28,23 @@ import (
 
 // bucketState is what backup status shows.
 type bucketState struct {
-	OK         bool            `json:"ok"`
+	OK         bool            `json:"ok"` // there are no Faults
 	Faults     []string        `json:"faults"`
 	Cluster    backup.Identity `json:"cluster"`
-	Partitions int             `json:"partitions"` // that have a backup
-	Lacking    string          `json:"lacking,omitempty"`
-	Backups    int             `json:"backups"`
-	Oldest     *newestBackup   `json:"oldest,omitempty"` // of the newest
-	Bytes      int64           `json:"bytes"`            // of the newest backups
-	Kept       backup.Amount   `json:"kept"`             // what the bucket has
-	Cuts       []string        `json:"cuts"`
-	Drill      *backup.Drill   `json:"drill,omitempty"` // the last
-	// Healed is the last damage in nodes that was replaced, the newest first.
+	Partitions int             `json:"partitions"`        // that have a backup
+	Lacking    string          `json:"lacking,omitempty"` // the partitions that have none, such as 0-3,7
+	Backups    int             `json:"backups"`           // of all partitions, old ones too
+	Oldest     *newestBackup   `json:"oldest,omitempty"`  // among the newest backups of all partitions
+	Bytes      int64           `json:"bytes"`             // of the newest backups
+	Kept       backup.Amount   `json:"kept"`              // all files of the bucket
+	Cuts       []string        `json:"cuts"`              // names
+	Drill      *backup.Drill   `json:"drill,omitempty"`   // the last
+	// Healed are the last replacements of partitions that nodes found damaged, the
+	// newest first, at most shownHealings.
 	Healed []*backup.Healing `json:"healed"`
 }
 
+// newestBackup is the newest backup of a partition.
 type newestBackup struct {
 	Partition millrace.Partition `json:"partition"`
 	ID        string             `json:"id"`
@@ -96,15 +98,15 @@ old. With --brokers, one that has all that the log has is of any age.`,
 	return c
 }
 
-// freshness is how old the newest backup of a partition may be that does not
-// have all that the log has.
+// freshness says how old the newest backup of a partition may be. A backup that has all
+// that the log has is never too old.
 type freshness struct {
-	maxAge time.Duration // 0: any age
-	kafka  *reach.KafkaFlags
+	maxAge time.Duration     // 0: any age
+	kafka  *reach.KafkaFlags // the log; without brokers it is not asked
 }
 
-// old returns which partitions' newest backups are too old. With an error, it is
-// which may be.
+// old returns the partitions whose newest backups are too old. With an error, some of them
+// may have all that the log has.
 func (f freshness) old(ctx context.Context, newest map[millrace.Partition]*backup.Manifest) (old topology.Set, err error) {
 	var suspects []kafka.TopicPartition
 	for p, m := range newest {
@@ -140,7 +142,8 @@ func (f freshness) old(ctx context.Context, newest map[millrace.Partition]*backu
 	return old, nil
 }
 
-// logWait is how long the log may take to answer; then what is known is told.
+// logWait is how long the log may take to answer. After it the command shows the ages
+// alone.
 const logWait = 20 * time.Second
 
 func bucketStateOf(ctx context.Context, b *backup.Bucket, fresh freshness) (*bucketState, error) {
@@ -230,7 +233,7 @@ func (s *bucketState) write(w io.Writer) error {
 	return t.Flush()
 }
 
-// shownHealings is how much of the damage that was replaced backup status shows.
+// shownHealings is how many replacements of damaged partitions backup status shows.
 const shownHealings = 5
 
 func healingLine(h *backup.Healing) string {
@@ -298,14 +301,14 @@ func writeIDs(w io.Writer, ids map[millrace.Partition][]string) error {
 	return t.Flush()
 }
 
-// pinned is a backup of a partition that cuts begin with.
+// pinned names a backup of a partition.
 type pinned struct {
 	p  millrace.Partition
 	id string
 }
 
-// cutsBy returns the names of the cuts that begin with each backup of some
-// partitions. Cuts that cannot be read are left out: verify tells of them.
+// cutsBy returns, for each backup of a partition of set with which cuts begin, the names of
+// these cuts. Cuts that cannot be read are left out: backup verify reports them.
 func cutsBy(ctx context.Context, b *backup.Bucket, set topology.Set) (map[pinned][]string, error) {
 	names, err := b.Cuts(ctx)
 	if err != nil {
@@ -364,7 +367,8 @@ func writeEachID(w io.Writer, all []listedBackup) error {
 	return t.Flush()
 }
 
-// manifestOf reads the backup that arguments name: "latest" is the newest.
+// manifestOf reads the manifest of a backup of a partition; the id "latest" stands for the
+// newest.
 func manifestOf(ctx context.Context, b *backup.Bucket, p millrace.Partition, id string) (*backup.Manifest, error) {
 	if id == "latest" {
 		ids, err := b.IDs(ctx, p)

@@ -29,20 +29,24 @@ import (
 	"github.com/millrace/millrace/internal/kafka/groups"
 )
 
-// restoring is what backup restore is told.
+// restoring is one run of backup restore.
 type restoring struct {
+	// The flags. entity and kind name the one timeline that is written to out;
+	// without them the store in data is restored.
 	to, data, partitions string
-	entity, kind         string // the timeline for a look
+	entity, kind         string
 	out, scratch         string
 	log, groups          string
 	kafka                *reach.KafkaFlags
-	progress             *display.Teller
-	cut                  string
-	at                   time.Time
-	bucket               *backup.Bucket
-	stdout, stderr       io.Writer
-	mu                   sync.Mutex
-	older                map[millrace.Partition]string // backups that took the place of damaged ones; guarded by mu
+
+	progress       *display.Teller
+	cut            string    // of the flag to; see targetOf
+	at             time.Time // likewise
+	bucket         *backup.Bucket
+	stdout, stderr io.Writer
+
+	mu    sync.Mutex
+	older map[millrace.Partition]string // ids of the backups that took the place of damaged ones; guarded by mu while it restores
 }
 
 func backupRestore(f *backupFlags) *cobra.Command {
@@ -127,8 +131,8 @@ func (r *restoring) run(ctx context.Context) (err error) {
 	return err
 }
 
-// note writes down what was restored. The bucket may be read-only, so that this
-// fails nothing.
+// note writes into the bucket's list of acts what was restored. If it cannot, because the
+// bucket is read-only for example, it only says so: the restore has succeeded.
 func (r *restoring) note(ctx context.Context, cfg backups.RestoreConfig) {
 	e := audit.Entry{Who: clusters.Who(), Act: "restore", On: r.data, Before: fmt.Sprint(cfg.To), After: fmt.Sprintf("%d partitions, by the %s log", cfg.Partitions.Len(), r.log)}
 	if r.entity != "" {
@@ -139,7 +143,8 @@ func (r *restoring) note(ctx context.Context, cfg backups.RestoreConfig) {
 	}
 }
 
-// fellBack notes that a partition comes from an older backup.
+// fellBack notes that a partition comes from an older backup, instead. It may be called by
+// several goroutines.
 func (r *restoring) fellBack(p millrace.Partition, instead *backup.Manifest, _ error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -149,14 +154,15 @@ func (r *restoring) fellBack(p millrace.Partition, instead *backup.Manifest, _ e
 	r.older[p] = instead.ID
 }
 
-// tellOlder says which partitions come from an older backup.
+// tellOlder prints which partitions come from an older backup. Nothing is being restored
+// any more.
 func (r *restoring) tellOlder() {
 	for _, p := range slices.Sorted(maps.Keys(r.older)) {
 		display.Printf(r.stdout, "partition %d is of the older backup %s: a newer one is damaged (millrace backup verify)\n", p, r.older[p])
 	}
 }
 
-// validate refuses what does not go together.
+// validate refuses flags that do not go together.
 func (r *restoring) validate() error {
 	bad := func(field, detail, wayOut string) error {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: detail, WayOut: wayOut}
@@ -182,7 +188,7 @@ func (r *restoring) validate() error {
 	return nil
 }
 
-// restoreStore makes a node's store.
+// restoreStore restores a node's store, and says what to do next.
 func (r *restoring) restoreStore(ctx context.Context, cfg backups.RestoreConfig) error {
 	began := time.Now()
 	if cfg.NewLog {
@@ -215,10 +221,11 @@ func (r *restoring) restoreStore(ctx context.Context, cfg backups.RestoreConfig)
 	return nil
 }
 
-// groupWait is how long a group may keep members whose processes have ended.
+// groupWait is how long to wait until a consumer group has no members: Kafka keeps those
+// whose processes have ended for a while.
 const groupWait = 2 * time.Minute
 
-// groupOffsets prints or sets what the groups had consumed at the cut.
+// groupOffsets prints, or sets in Kafka, the offsets that consumer groups had at the cut.
 func (r *restoring) groupOffsets(ctx context.Context) error {
 	cut, err := r.bucket.Cut(ctx, r.cut)
 	if err != nil {
@@ -239,7 +246,8 @@ func (r *restoring) groupOffsets(ctx context.Context) error {
 	return nil
 }
 
-// writeTimeline writes a timeline to a file.
+// writeTimeline writes the records of one timeline to a new file, or to standard output.
+// After an error it removes the file.
 func (r *restoring) writeTimeline(ctx context.Context, cfg backups.RestoreConfig) (err error) {
 	if err := scratchFlag(r.scratch); err != nil {
 		return err
@@ -271,8 +279,9 @@ func (r *restoring) writeTimeline(ctx context.Context, cfg backups.RestoreConfig
 	return err
 }
 
-// retentionIn returns what the nodes keep, by one of their newest backups: all
-// have the same.
+// retentionIn returns how long or how much nodes keep of each content type, as any backup
+// that can be read says: all nodes of a cluster have the same configuration. It is nil if
+// none can be read.
 func retentionIn(ctx context.Context, b *backup.Bucket) (map[millrace.ContentType]store.Retention, error) {
 	ids, err := b.AllIDs(ctx)
 	if err != nil {
@@ -285,7 +294,7 @@ func retentionIn(ctx context.Context, b *backup.Bucket) (map[millrace.ContentTyp
 			}
 		}
 	}
-	return nil, nil // what is restored says what is wrong
+	return nil, nil // the restore itself reports what is wrong
 }
 
 func backupVerify(f *backupFlags) *cobra.Command {
@@ -341,7 +350,7 @@ extra in the bucket is told too, and harms nothing.`,
 	return c
 }
 
-// unseen is what each depth has not looked at.
+// unseen says for each depth what backup verify does not look at.
 var unseen = map[string]string{
 	"files":   "cuts, schemas, the bytes of files, and whether a store takes them",
 	"meta":    "the bytes of files, and whether a store takes them",
@@ -349,15 +358,16 @@ var unseen = map[string]string{
 	"restore": "other partitions, and older backups, beyond their bytes",
 }
 
-// verified is what verify found.
+// verified is what backup verify found.
 type verified struct {
 	Depth  string           `json:"depth"`
 	Damage []*backup.Damage `json:"damage"`
-	// Whole is what nothing bad was found of. Restored is what was restored.
+	// Whole has the backups and cuts in which this depth found no damage; nil at the
+	// depth restore. Restored has those that were restored; nil at all other depths.
 	Whole    *backup.Restorable `json:"whole,omitempty"`
 	Restored *backup.Restorable `json:"restored,omitempty"`
 	Unseen   string             `json:"not_looked_at"`
-	bad      int                // damage that a restore meets
+	bad      int                // damage without objects that are extra
 }
 
 func verifyBucket(ctx context.Context, b *backup.Bucket, depth string, cfg backups.VerifyConfig) (v *verified, err error) {
@@ -612,7 +622,7 @@ func expire(c *cobra.Command, a *command.Act, b *backup.Bucket, keep int) error 
 	})
 }
 
-// noteIn writes down in a bucket what is done to it.
+// noteIn returns a function that writes an act into the bucket's list of acts.
 func noteIn(ctx context.Context, b *backup.Bucket) func(audit.Entry) error {
 	return func(e audit.Entry) error { return b.WriteAct(ctx, e) }
 }
@@ -692,7 +702,7 @@ func adoptBucket(c *cobra.Command, a *command.Act, b *backup.Bucket, whose, us b
 	return nil
 }
 
-// shownActs is how many acts backup acts shows: all that expiry leaves.
+// shownActs is how many acts backup acts shows at most, the newest. Expiry keeps no more.
 const shownActs = 1000
 
 func backupActs(f *backupFlags) *cobra.Command {

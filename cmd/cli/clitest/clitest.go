@@ -1,6 +1,6 @@
-// Package clitest is what tests of several packages of the command line use: how
-// they wait, the ports and files that they need, a stage of etcd alone whose nodes
-// say what a test has them say, and exposures.
+// Package clitest has what tests of several packages of the command line use: waiting
+// with a bound, free ports and files, a [Stage] (an etcd without index nodes, where a
+// test says what nodes answer), and exposures, which are records of answers.
 package clitest
 
 import (
@@ -21,12 +21,12 @@ import (
 	"github.com/millrace/millrace/internal/kafka/exposures"
 )
 
-// Patience is how long a test waits for what takes seconds on an idle machine,
-// with other tests beside it, so that one that is broken says what it waits for.
+// Patience is how long a test waits at most. What it waits for takes seconds on an idle
+// machine, but other tests run beside it. A broken test so ends and says what it waits for.
 const Patience = 5 * time.Minute
 
-// WaitFor asks again and again until done, which must not take for ever, but no
-// longer than Patience.
+// WaitFor calls done every 20 ms until it returns true, and ends the test after Patience.
+// what names it for the message. done itself must return soon.
 func WaitFor(ctx context.Context, t *testing.T, what string, done func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeoutCause(ctx, Patience, fmt.Errorf("nothing of it within %v", Patience))
@@ -42,8 +42,8 @@ func WaitFor(ctx context.Context, t *testing.T, what string, done func() bool) {
 	}
 }
 
-// StartsProcesses leaves a test out of a short run: its work is done by other
-// processes, which are slow to start and which the race detector does not see.
+// StartsProcesses skips a test in a short run. Other processes do the work of such a
+// test: they are slow to start, and the race detector does not see them.
 func StartsProcesses(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
@@ -51,8 +51,8 @@ func StartsProcesses(t *testing.T) {
 	}
 }
 
-// Bounded is for a test that hangs: several run side by side, and none takes so
-// long.
+// Bounded returns a context that ends after 15 minutes, so that a test that hangs ends.
+// No test takes so long, even beside others.
 func Bounded(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
@@ -70,7 +70,7 @@ func FreeAddr(t *testing.T) string {
 	return addr
 }
 
-// WriteConfig writes a role's configuration file.
+// WriteConfig writes a role's configuration file, name.yaml, and returns its path.
 func WriteConfig(t *testing.T, name, format string, args ...any) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name+".yaml")
@@ -80,7 +80,8 @@ func WriteConfig(t *testing.T, name, format string, args ...any) string {
 	return path
 }
 
-// Written is a file of a role with a text.
+// Written writes a role's configuration file with this text, and returns its path. Only
+// its owner may read the file.
 func Written(t *testing.T, text string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "role.yaml")
@@ -90,7 +91,7 @@ func Written(t *testing.T, text string) string {
 	return file
 }
 
-// Lines are lines of a file of records.
+// Lines yields the lines as a reader of a file of records does. The errors are nil.
 func Lines(all ...string) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		for _, line := range all {
@@ -101,18 +102,18 @@ func Lines(all ...string) iter.Seq2[[]byte, error] {
 	}
 }
 
-// SaysReady is what /readyz of an admin port says.
+// SaysReady returns the text of /readyz of an admin port, or of the error.
 func SaysReady(admin string) string {
 	resp, err := http.Get("http://" + admin + "/readyz")
 	if err != nil {
 		return err.Error()
 	}
 	defer resp.Body.Close()
-	text, _ := io.ReadAll(resp.Body) // what is missing is asked for again
+	text, _ := io.ReadAll(resp.Body) // callers ask again if the text is incomplete
 	return string(text)
 }
 
-// ShownAt is an answer of a draft, at a time.
+// ShownAt returns the exposure of an answer with the items ids, which two models drafted.
 func ShownAt(id, viewer string, at time.Time, ids ...string) *exposure.Record {
 	r := &exposure.Record{
 		ID: id, Time: millrace.TimeOf(at), Viewer: viewer, Feed: "home", FeedVersion: 3, Broker: "b1", AsOf: millrace.TimeOf(at), ServedBefore: 20,
@@ -131,7 +132,8 @@ func ShownAt(id, viewer string, at time.Time, ids ...string) *exposure.Record {
 	return r
 }
 
-// WriteExposures writes them to the topic exposures, and waits until they are there.
+// WriteExposures writes records to the topic exposures of the Kafka at addr, and waits
+// until the topic has at least as many.
 func WriteExposures(ctx context.Context, t *testing.T, addr string, records ...*exposure.Record) {
 	t.Helper()
 	log, stop, err := exposures.OpenLog(kafka.At(addr), "exposures", nil)
@@ -151,7 +153,7 @@ func WriteExposures(ctx context.Context, t *testing.T, addr string, records ...*
 	})
 }
 
-// Exists reports whether there is such a file.
+// Exists reports whether there is a file or a directory at path.
 func Exists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil

@@ -12,13 +12,14 @@ import (
 var (
 	// freeNames are the objects whose keys are names that users chose, or numbers.
 	freeNames = []string{"definition", "carries", "did", "record", "forced", "contexts", "has", "backups", "groups"}
-	// nullable are the keys whose value is null where there is none.
+	// nullable are the keys whose value may be null.
 	nullable = []string{"plan", "leader", "split_p", "items", "millis", "value", "low", "high", "p", "delta", "tau", "served", "shadow", "shift", "receipt", "coverage", "explain", "record"}
 	snake    = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
 )
 
-// JSON reads the values that a command writes, and checks what all of them must
-// have: keys in snake_case, and lists that are empty and not null.
+// JSON decodes the values in text, which the command path wrote, and returns them. It
+// checks that keys are in snake_case, and that only nullable keys are null, so that a
+// list without elements is [].
 func JSON(t *testing.T, path, text string) (all []any) {
 	t.Helper()
 	var check func(at string, v any, free bool)

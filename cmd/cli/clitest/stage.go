@@ -28,27 +28,28 @@ import (
 	"github.com/millrace/millrace/relevance/modelpack"
 )
 
-// Stage is a cluster of etcd alone, whose nodes answer what a test says.
+// Stage is a cluster that has a real etcd and no processes of nodes: a test says what
+// its nodes answer.
 type Stage struct {
 	*testing.T
 	Name    string // of the cluster
 	Models  *artefacts.Kind
 	Feeds   *artefacts.Kind
-	Failed  *artefacts.Condemned
+	Failed  *artefacts.Condemned // versions of models that must not serve
 	Client  *cluster.Client
-	Etcd    []string // its address
-	Stop    func()   // ends it
+	Etcd    []string // the address of etcd
+	Stop    func()   // ends etcd
 	Members map[millrace.NodeID]*members.Membership
-	Dir     string // of etcd
+	Dir     string // the data directory of etcd
 }
 
-// NewStage is the cluster test, with these nodes.
+// NewStage starts a cluster of the name "test" with these nodes. It ends with the test.
 func NewStage(t *testing.T, nodes ...millrace.NodeID) *Stage {
 	t.Helper()
 	return NewStageOf(t, "test", nodes...)
 }
 
-// NewStageOf is a cluster of another name.
+// NewStageOf is NewStage of a cluster of another name.
 func NewStageOf(t *testing.T, name string, nodes ...millrace.NodeID) *Stage {
 	t.Helper()
 	s := &Stage{T: t, Name: name, Members: map[millrace.NodeID]*members.Membership{}}
@@ -69,7 +70,7 @@ func NewStageOf(t *testing.T, name string, nodes ...millrace.NodeID) *Stage {
 		s.Members[id], err = members.Join(t.Context(), s.Client, topology.Node{ID: id, Addr: "none:1"})
 		s.Check(err)
 	}
-	_, err = s.Client.Watch(t.Context()) // as nodes do, which so remember the assignment
+	_, err = s.Client.Watch(t.Context()) // as nodes do; the client so remembers the assignment
 	s.Check(err)
 	s.Models, err = artefacts.Watch(t.Context(), s.Client, indexnode.ModelsKind)
 	s.Check(err)
@@ -80,7 +81,7 @@ func NewStageOf(t *testing.T, name string, nodes ...millrace.NodeID) *Stage {
 	return s
 }
 
-// Check ends the test by an error.
+// Check ends the test if err is not nil.
 func (s *Stage) Check(err error) {
 	s.Helper()
 	if err != nil {
@@ -88,25 +89,28 @@ func (s *Stage) Check(err error) {
 	}
 }
 
-// Bare takes the bytes of all versions of a name from etcd, which still names them.
+// Bare deletes the bytes of all versions of an artefact from etcd. Its document, which
+// names the versions, stays.
 func (s *Stage) Bare(kind, name string) {
 	s.Helper()
 	etcdtest.Lose(s.T, s.Etcd[0], "/millrace/"+s.Name+"/bodies/"+kind+"/"+name+"/")
 }
 
-// Gone takes the document of a name from etcd, as somebody does past the commands.
+// Gone deletes the document of an artefact from etcd, as somebody may do without the
+// commands.
 func (s *Stage) Gone(kind, name string) {
 	s.Helper()
 	etcdtest.Lose(s.T, s.Etcd[0], "/millrace/"+s.Name+"/docs/"+kind+"/"+name)
 }
 
-// Answer lets a node answer every version as it comes, until the test ends or stop has
-// returned.
+// Answer has a node answer for every version of every model as it comes, until the test
+// ends or stop has returned. refuse returns why the node does not admit the version; "":
+// it admits it.
 func (s *Stage) Answer(id millrace.NodeID, refuse func(v artefacts.Version) string) (stop func()) {
 	return s.AnswerAs(id, func(v artefacts.Version) members.Admission { return members.Admission{Refused: refuse(v)} })
 }
 
-// AnswerAs is [Stage.Answer] with all that a node tells of a version.
+// AnswerAs is [Stage.Answer] where of returns all that a node tells of a version.
 func (s *Stage) AnswerAs(id millrace.NodeID, of func(v artefacts.Version) members.Admission) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -135,8 +139,8 @@ func (s *Stage) AnswerAs(id millrace.NodeID, of func(v artefacts.Version) member
 	return stop
 }
 
-// Broker registers a broker that hears of every change until stop is called. From then on
-// it hears nothing, and stays registered, as one that has lost etcd.
+// Broker registers a broker that hears of every change until stop is called. After that
+// it hears nothing and stays registered, like a broker that has lost etcd.
 func (s *Stage) Broker(name string) (stop func()) {
 	s.Helper()
 	cl, err := cluster.Open(s.Context(), cluster.Config{Endpoints: s.Etcd, Name: s.Name, Log: slog.New(slog.DiscardHandler)})
@@ -164,7 +168,8 @@ func (s *Stage) Broker(name string) (stop func()) {
 // Admits is for [Stage.Answer]: it refuses no version.
 func Admits(artefacts.Version) string { return "" }
 
-// RatePack makes a pack of a version of the model rate, with one feature.
+// RatePack makes a model pack of a version of the model rate, which has one feature, and
+// returns its directory.
 func (s *Stage) RatePack(version, feature string) string {
 	s.Helper()
 	dir := s.TempDir()
@@ -180,8 +185,8 @@ func (s *Stage) RatePack(version, feature string) string {
 	return dir
 }
 
-// NewsAt stores versions of the feed news, the last of which serves, past the
-// commands: nobody needs to be asked about them.
+// NewsAt stores versions of the feed news without the commands, so that no node needs to
+// answer for them. The last one serves.
 func (s *Stage) NewsAt(bodies ...string) {
 	s.Helper()
 	feeds, err := artefacts.Watch(s.Context(), s.Client, feeds.Kind)
@@ -193,7 +198,7 @@ func (s *Stage) NewsAt(bodies ...string) {
 	}
 }
 
-// File is a file with a text.
+// File writes a file with this text, and returns its path.
 func (s *Stage) File(name, text string) string {
 	s.Helper()
 	path := filepath.Join(s.TempDir(), name)
@@ -201,7 +206,7 @@ func (s *Stage) File(name, text string) string {
 	return path
 }
 
-// Fresher is a document with one experiment, which is a draft.
+// Fresher is an experiment document with one experiment, fresher, in state draft.
 const Fresher = `# the ranking team's
 layers:
   - {name: ranking, salt: ranking-2026, unit: viewer}

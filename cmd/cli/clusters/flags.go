@@ -1,5 +1,6 @@
-// Package clusters is the cluster that a command works on: which one its flags name,
-// how it is at one moment, and its nodes, which are asked what operators may.
+// Package clusters gives commands the cluster that they work on: the flags that name it,
+// its state at one moment, calls to its nodes, and what its brokers have heard of a
+// change.
 package clusters
 
 import (
@@ -30,10 +31,10 @@ type Flags struct {
 	Cluster string   // its name in etcd
 }
 
-// Name is the cluster's name in etcd.
+// Name returns the cluster's name in etcd.
 func (f *Flags) Name() string { return cmp.Or(f.Cluster, "millrace") }
 
-// FlagsOf adds the flags that name a cluster.
+// FlagsOf adds the flags that name a cluster to f, and returns their values.
 func FlagsOf(f *pflag.FlagSet) *Flags {
 	var cm Flags
 	f.StringSliceVar(&cm.Etcd, "etcd", []string{"127.0.0.1:2379"}, "etcd, host:port each")
@@ -41,21 +42,23 @@ func FlagsOf(f *pflag.FlagSet) *Flags {
 	return &cm
 }
 
-// etcdWait is how long a command waits for etcd. Roles wait for ever.
+// etcdWait is how long a command waits for etcd. Long-running roles wait for ever.
 const etcdWait = 10 * time.Second
 
-// Open opens the cluster for a command, which fails where a role waits.
+// Open opens the cluster for a command that may write. It fails if etcd does not answer
+// within etcdWait.
 func (f *Flags) Open(ctx context.Context) (*cluster.Client, error) {
 	return f.reach(ctx, cluster.Config{Who: Who()})
 }
 
-// changesAnswers are commands of models, feeds, experiments and keys of pages
-// that change what brokers answer by.
+// changesAnswers are the names of the commands on models, feeds, experiments and page
+// keys that change how brokers answer.
 var changesAnswers = []string{"define", "start", "ramp", "pause", "stop", "drop", "push", "rollback", "release", "page-keys"}
 
-// NotLost refuses a change of a cluster whose etcd has lost state: brokers keep
-// what they had, and take over nothing before it is restored. What others show
-// of it is not what serves, which they are told.
+// NotLost looks whether etcd has lost state. Brokers then keep what they had, and take
+// over no change until the state is restored. So NotLost refuses a command that changes
+// how brokers answer. For any other command it prints a warning that what it shows is not
+// what serves.
 func NotLost(ctx context.Context, c *cobra.Command, cl *cluster.Client) error {
 	maps, err := cl.Watch(ctx)
 	if err != nil {
@@ -74,16 +77,17 @@ func NotLost(ctx context.Context, c *cobra.Command, cl *cluster.Client) error {
 	return nil
 }
 
-// WarnLost says before what a command shows of an etcd that has lost state, if it has,
-// that it is not how the cluster is.
+// WarnLost prints a warning if etcd has lost state: what the command shows next is what
+// etcd has, and not how the cluster is. lost says what is lost; empty: nothing.
 func WarnLost(w io.Writer, lost string) {
 	if lost != "" {
 		fmt.Fprintf(w, "warning: etcd has lost state: %s. Brokers and index nodes go on by what they had; this is only what etcd has. %s\n", lost, cluster.RestoreWayOut)
 	}
 }
 
-// On makes a command that runs on a cluster, which stays open while it runs. It tells
-// which brokers have heard of what it changed.
+// On makes run the action of c, and adds the flags that name a cluster, which it returns.
+// The cluster is open while run runs. After run it prints which brokers have heard of
+// what run changed.
 func On(c *cobra.Command, run func(ctx context.Context, cm *Flags, cl *cluster.Client, args []string) error) *Flags {
 	cm := FlagsOf(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -122,8 +126,8 @@ func (f *Flags) reach(ctx context.Context, cfg cluster.Config) (*cluster.Client,
 	return cl, err
 }
 
-// quiet logs everything at DEBUG: what watchers log for the operator of a role,
-// a command tells by itself.
+// quiet logs everything at DEBUG. Watchers log for the operator of a long-running role; a
+// command prints by itself what matters.
 type quiet struct{ slog.Handler }
 
 func (h quiet) Enabled(ctx context.Context, _ slog.Level) bool {
@@ -139,8 +143,8 @@ func (h quiet) WithAttrs(attrs []slog.Attr) slog.Handler { return quiet{h.Handle
 
 func (h quiet) WithGroup(name string) slog.Handler { return quiet{h.Handler.WithGroup(name)} }
 
-// TellFaults tells, each once, why what a command has from etcd may not be what etcd
-// should hold.
+// TellFaults prints, each once, the faults of what a command has read from etcd: why it may
+// differ from what etcd should hold.
 func TellFaults(c *cobra.Command, watched ...interface{ Fault() error }) {
 	told := map[string]bool{}
 	for _, w := range watched {
@@ -157,7 +161,8 @@ func TellFaults(c *cobra.Command, watched ...interface{ Fault() error }) {
 	}
 }
 
-// Who is how the history names who runs the command.
+// Who returns the name of whoever runs the command, as histories and audit logs have it:
+// user@host.
 func Who() string {
 	name, host := "somebody", "somewhere"
 	if u, err := user.Current(); err == nil {
@@ -169,7 +174,8 @@ func Who() string {
 	return name + "@" + host
 }
 
-// LastGood is where a role keeps what it last knew of its cluster.
+// LastGood returns the directory where a role keeps what it last knew of its cluster,
+// below its data directory; empty if it has none.
 func LastGood(data string) string {
 	if data == "" {
 		return ""

@@ -16,10 +16,11 @@ import (
 	"github.com/millrace/millrace/internal/experiments"
 )
 
-// Heard is which brokers go by what a command has changed.
+// Heard says which brokers go by what a command has changed: which of them have read the
+// change from etcd and taken it over. Brokers tell that in etcd, every few seconds.
 type Heard struct {
 	By []string `json:"heard_by"` // names
-	// Silent are those of By that have told nothing since, and may have ended.
+	// Silent are those of By that have told etcd nothing lately, and may have ended.
 	Silent []string  `json:"silent,omitempty"`
 	Not    []unheard `json:"not_heard_by"`
 	Fault  string    `json:"fault,omitempty"` // why it is not known
@@ -29,12 +30,13 @@ type Heard struct {
 type unheard struct {
 	Broker string    `json:"broker"`
 	Admin  string    `json:"admin,omitempty"`
-	Told   time.Time `json:"told"` // its last word, by its clock
-	says   string
+	Told   time.Time `json:"told"` // when it last told etcd something, by its clock
+	says   string    // the line that is printed of it
 }
 
-// HeardOf waits until all brokers that are registered go by what a client has changed,
-// some seconds at most; nil if it has changed nothing that brokers go by.
+// HeardOf waits until all registered brokers go by what a client has changed, for some
+// seconds at most, and returns which do. It returns nil if the client has changed nothing
+// that brokers go by.
 func HeardOf(ctx context.Context, cl *cluster.Client) *Heard {
 	of := cl.Written()
 	if len(of) == 0 {
@@ -43,7 +45,8 @@ func HeardOf(ctx context.Context, cl *cluster.Client) *Heard {
 	return heardBy(brokers.Heard(ctx, cl, of))
 }
 
-// heardBy says of brokers which go by changes.
+// heardBy sorts brokers by whether they go by the changes. err is why all may be
+// incomplete.
 func heardBy(all []brokers.Hearer, err error) *Heard {
 	h := &Heard{By: []string{}, Not: []unheard{}}
 	if err != nil {
@@ -62,7 +65,8 @@ func heardBy(all []brokers.Hearer, err error) *Heard {
 	return h
 }
 
-// notHeard says of a broker that it does not go by what was changed.
+// notHeard returns the line that says of a broker that it does not go by what was
+// changed, and where to look.
 func notHeard(b *brokers.Hearer, now time.Time) string {
 	look := "its log says why"
 	if b.Admin != "" {
@@ -85,10 +89,11 @@ func notHeard(b *brokers.Hearer, now time.Time) string {
 	return fmt.Sprintf("NOT HEARD by %s yet: it goes on with what it took over before; %s", b.Name, look)
 }
 
-// maxUnheard is how many brokers are told of that have not heard.
+// maxUnheard is how many brokers that have not heard get a line of their own.
 const maxUnheard = 10
 
-// Write tells of it, in a line, and one of each broker that has not heard.
+// Write prints how many brokers have heard in one line, and then a line for each that has
+// not.
 func (h *Heard) Write(w io.Writer) error {
 	var lines []string
 	of := len(h.By) + len(h.Not)
@@ -122,8 +127,8 @@ func countOf(brokers int) string {
 	return fmt.Sprintf("%d brokers", brokers)
 }
 
-// TellHeard tells which brokers go by what a client has changed, if it has changed
-// anything that they go by. It is no failure that one does not.
+// TellHeard prints which brokers go by what a client has changed, if it has changed
+// anything that they go by. That a broker does not is no error.
 func TellHeard(ctx context.Context, w io.Writer, cl *cluster.Client) error {
 	if h := HeardOf(ctx, cl); h != nil {
 		return h.Write(w)
@@ -131,12 +136,13 @@ func TellHeard(ctx context.Context, w io.Writer, cl *cluster.Client) error {
 	return nil
 }
 
-// TellAllHeard is [TellHeard] of all that etcd has, for a command that brought it back.
+// TellAllHeard prints which brokers go by all that etcd has, for a command that restored
+// the state in etcd.
 func TellAllHeard(ctx context.Context, w io.Writer, cl *cluster.Client) error {
 	return heardBy(brokers.All(ctx, cl)).Write(w)
 }
 
-// wordsOf are what people call something that brokers go by.
+// wordsOf returns the usual words for something that brokers go by, such as "feed news".
 func wordsOf(w cluster.Written) string {
 	words, ok := map[string][2]string{
 		feeds.Kind: {"feeds", "feed "}, experiments.Kind: {"experiments", "document "}, indexnode.ModelsKind: {"models", "model "},
@@ -157,20 +163,20 @@ type Broker struct {
 	Addr    string    `json:"addr"`
 	Admin   string    `json:"admin,omitempty"`
 	Version string    `json:"version"`
-	Told    time.Time `json:"told"`             // its last word, by its clock
-	Silent  float64   `json:"silent_seconds"`   // 0: it is not
+	Told    time.Time `json:"told"`             // when it last told etcd something, by its clock
+	Silent  float64   `json:"silent_seconds"`   // since then, if that is long; 0: it is not silent
 	Behind  []behind  `json:"behind,omitempty"` // none: it goes by all that etcd has
 }
 
-// behind is what a broker does not go by.
+// behind is one thing in etcd that a broker does not go by as etcd has it.
 type behind struct {
 	Of        string `json:"of"`              // feeds, models, experiments, ..
-	Revisions int64  `json:"revisions"`       // of etcd; 0: it has heard of it, and could not take all over
-	Ahead     bool   `json:"ahead,omitempty"` // of etcd, which has lost what it goes by
+	Revisions int64  `json:"revisions"`       // how many revisions of etcd it is behind; 0: it has read the newest, and could not take all of it over
+	Ahead     bool   `json:"ahead,omitempty"` // it goes by something newer, which etcd has lost
 }
 
-// Brokers returns the brokers that are registered. Those of a version that registers
-// nowhere are none of them.
+// Brokers returns the registered brokers, by name, and whether they go by all that etcd
+// has. Brokers of versions too old to register are missing.
 func (f *Flags) Brokers(ctx context.Context) ([]Broker, error) {
 	cl, err := f.OpenReadOnly(ctx)
 	if err != nil {
@@ -193,7 +199,7 @@ func (f *Flags) Brokers(ctx context.Context) ([]Broker, error) {
 	return shown, err
 }
 
-// State says whether a broker goes by all that etcd has.
+// State says in words whether a broker goes by all that etcd has, and if not, why not.
 func (b *Broker) State() string {
 	var lost, not, ahead []string
 	most := int64(0)
@@ -227,17 +233,17 @@ func (b *Broker) State() string {
 	return strings.Join(says, "; ")
 }
 
-// Well reports whether a broker goes by all that etcd has, and says so.
+// Well reports whether a broker goes by all that etcd has, and is not silent.
 func (b *Broker) Well() bool { return b.Silent == 0 && len(b.Behind) == 0 }
 
-// Faulty reports whether a broker does not go by what etcd has, though it could have heard
-// of it for long: see [brokers.All]. What it is ahead in is etcd's fault, and
-// one that is only silent may have ended.
+// Faulty reports whether a broker is behind etcd although it has had time enough to hear
+// of all (see [brokers.All]). One that is ahead is not at fault: etcd has lost state. Nor
+// is one that is only silent: it may have ended.
 func (b *Broker) Faulty() bool {
 	return slices.ContainsFunc(b.Behind, func(x behind) bool { return !x.Ahead })
 }
 
-// BrokerFaults says which brokers are at fault.
+// BrokerFaults returns a line for each broker that is at fault.
 func BrokerFaults(all []Broker) (faults []string) {
 	for _, b := range all {
 		if b.Faulty() {

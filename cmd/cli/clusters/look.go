@@ -16,18 +16,18 @@ import (
 	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
-// Look is a cluster as it is at one moment.
+// Look is a cluster at one moment.
 type Look struct {
 	Map          *topology.Map
 	Health       topology.Health
-	Fault        error    // why the map may not be what etcd should hold
-	Unresponsive []string // addresses of etcd that do not answer
-	Slow         bool     // these are all of them: it answered only just before, or after
+	Fault        error    // why the map may not be what etcd should hold; nil: nothing is known against it
+	Unresponsive []string // addresses of etcd that did not answer
+	Slow         bool     // Unresponsive are all addresses: etcd answers, but not every call in time
 	Prefix       string   // of the map's keys in etcd
-	Still        string   // why nothing moves or is repaired, though a coordinator leads; "" if it is
+	Still        string   // why replicas are neither moved nor repaired, such as a paused plan; "" if they are
 }
 
-// Look looks at a cluster once, and writes nothing to it.
+// Look reads the state of a cluster once. It writes nothing to etcd.
 func (f *Flags) Look(ctx context.Context) (Look, error) {
 	cl, err := f.OpenReadOnly(ctx)
 	if err != nil {
@@ -43,7 +43,7 @@ func (f *Flags) Look(ctx context.Context) (Look, error) {
 		return Look{}, err
 	}
 	full := make(chan error, 1)
-	go func() { full <- cl.Full(ctx) }() // at the same time: either may wait for an unresponsive one
+	go func() { full <- cl.Full(ctx) }() // at the same time, since both may wait for an etcd that does not answer
 	unresponsive := cl.Unresponsive(ctx)
 	m := w.Current()
 	h := m.Health(seen)
@@ -51,10 +51,13 @@ func (f *Flags) Look(ctx context.Context) (Look, error) {
 	return Look{m, h, errors.Join(w.Fault(), unread, <-full), unresponsive, len(unresponsive) == len(cl.Etcd().Endpoints()), cl.Prefix() + cluster.MapPrefix, still}, nil
 }
 
-// steered returns why nothing moves or is repaired, and takes those partitions for no
-// surplus that a plan moves. What is read of the plan is newer than h: one that has ended
-// since left nothing behind. One that is none is a fault, since nothing is repaired, and one
-// that cannot be read where there is a surplus that it may explain.
+// steered reads the coordinator's plan, and returns why replicas are neither moved nor
+// repaired; "" if they are. It corrects h: a partition that the plan moves is neither in
+// surplus nor below the number of replicas, but moving. The plan is read after h was
+// made. If it has ended in between, it has left no surplus.
+//
+// A malformed plan is an error, since nothing is repaired then. That the plan cannot be
+// read is an error only if there is a surplus that it might explain.
 func steered(ctx context.Context, cl *cluster.Client, h *topology.Health) (still string, err error) {
 	surplus := h.Surplus.Len() > 0 && !h.Lost
 	s, _, err := coordinator.Look(ctx, cl)
@@ -63,7 +66,7 @@ func steered(ctx context.Context, cl *cluster.Client, h *topology.Health) (still
 	case err != nil && (surplus || errors.As(err, &none) && none.Reason == millrace.ReasonInvalid):
 		return "", err
 	case err != nil:
-		return "", nil // the map's fault is told
+		return "", nil // Look.Fault says that etcd cannot be read
 	case surplus:
 		still := h.Surplus.And(s.Surplus())
 		h.Surplus, h.Moving = still, h.Surplus.Minus(still)
@@ -73,7 +76,8 @@ func steered(ctx context.Context, cl *cluster.Client, h *topology.Health) (still
 	return s.Plan.Standstill(), nil
 }
 
-// UnresponsiveEtcd says which addresses of etcd do not answer; "" if all do.
+// UnresponsiveEtcd says which addresses of etcd did not answer, and what to do; "" if all
+// did.
 func (l Look) UnresponsiveEtcd() string {
 	if len(l.Unresponsive) == 0 {
 		return ""
@@ -84,7 +88,7 @@ func (l Look) UnresponsiveEtcd() string {
 	return fmt.Sprintf("etcd does not answer at %s, and does elsewhere: start that member, or correct the address", strings.Join(l.Unresponsive, ", "))
 }
 
-// Warnings is everything that is not wrong yet.
+// Warnings returns what is not a fault yet, but may become one.
 func (l Look) Warnings() []string {
 	var all []string
 	for _, what := range []string{l.UnresponsiveEtcd(), l.Still} {
@@ -95,38 +99,38 @@ func (l Look) Warnings() []string {
 	return append(all, l.Health.Warnings()...)
 }
 
-// Read reports whether nodes have hosted partitions, and so have read the log.
+// Read reports whether any node has ever hosted partitions, and so has read the log.
 func (l Look) Read() bool {
 	return l.Health.Lost || l.Health.Epoch > 0 && slices.ContainsFunc(l.Health.Nodes, func(n topology.NodeHealth) bool { return n.State != topology.NodeNever })
 }
 
-// TakenOut reports whether operators have quarantined replicas.
+// TakenOut reports whether an operator has quarantined any replica.
 func (l Look) TakenOut() bool {
 	return slices.ContainsFunc(l.Health.Nodes, func(n topology.NodeHealth) bool {
 		return slices.ContainsFunc(n.Reports, func(r topology.Report) bool { return r.Reason == topology.ByOperatorReason })
 	})
 }
 
-// The ways out of a cluster without an assignment, and of one whose assignment has a
-// fault; of one that etcd has lost see [cluster.RestoreWayOut].
+// What to do about a cluster without an assignment, and about an assignment with a fault.
+// For an assignment that etcd has lost see [cluster.RestoreWayOut].
 const (
 	AssignWayOut = "millrace cluster assign --nodes .. --replicas 2, once the nodes run"
 	mendWayOut   = "mend it, or go back with millrace cluster assign --from .."
 )
 
-// Faults is everything that is wrong with the cluster.
+// Faults returns everything that is wrong with the cluster, a line each.
 func (l Look) Faults() []string {
 	faults := l.Health.Faults()
 	switch {
 	case errors.Is(l.Fault, keyspace.ErrNothing) && !l.Health.Lost:
-		return []string{l.Fault.Error()} // so it has no assignment either
+		return []string{l.Fault.Error()} // that there is no assignment follows from it
 	case l.Fault != nil:
 		faults = append(strings.Split(l.Fault.Error(), "\n"), faults...)
 	}
 	return faults
 }
 
-// WayOut is what to do about faults of the whole cluster; "" if there are none.
+// WayOut says what to do about a fault of the whole cluster; "" if there is none.
 func (l Look) WayOut() string {
 	switch {
 	case errors.Is(l.Fault, dial.ErrFull):
@@ -135,7 +139,7 @@ func (l Look) WayOut() string {
 		return cluster.RestoreWayOut
 	case errors.Is(l.Fault, keyspace.ErrNothing):
 		return "of a new cluster start the nodes, then millrace cluster assign --nodes ..; if it was at work, etcd has lost all of it: millrace cluster restore --data .."
-	case l.Fault != nil: // an assignment that is none is one all the same, and nodes serve the one before
+	case l.Fault != nil: // also a malformed assignment: it is to be mended, and until then nodes serve by the one before
 		return l.MendWayOut()
 	case l.Health.Epoch == 0:
 		return AssignWayOut
@@ -143,8 +147,8 @@ func (l Look) WayOut() string {
 	return ""
 }
 
-// MendWayOut is what to do about what is malformed in etcd: a key that says something of a
-// node is removed, and an assignment is mended.
+// MendWayOut says what to do about a malformed value in etcd: a key about a node is to be
+// removed, and an assignment to be mended.
 func (l Look) MendWayOut() string {
 	if f, ok := errors.AsType[*topology.KeyFault](l.Fault); ok {
 		return fmt.Sprintf("remove the key, and all others that are told so: etcdctl del %q; what a node that runs has said it says anew", l.Prefix+f.Key)

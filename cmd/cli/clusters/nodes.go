@@ -26,29 +26,30 @@ import (
 	"github.com/millrace/millrace/internal/rpcerr"
 )
 
-// Conns are connections to nodes, one to each address.
+// Conns are connections to nodes, one for each address.
 type Conns struct {
-	how grpc.DialOption
+	how grpc.DialOption // with which credentials they are dialled
 	mu  sync.Mutex
-	all map[string]*grpc.ClientConn
+	all map[string]*grpc.ClientConn // by address; guarded by mu
 }
 
-// ConnsBy are those that are dialled so.
+// ConnsBy returns no connections yet; they will be dialled with how.
 func ConnsBy(how grpc.DialOption) *Conns { return &Conns{how: how} }
 
-// ConnsOf are those of a command.
+// ConnsOf returns no connections yet; they will be dialled with the credentials of the
+// command that ctx belongs to.
 func ConnsOf(ctx context.Context) (*Conns, error) {
 	how, err := reach.Of(ctx).Dial()
 	return ConnsBy(how), err
 }
 
-// Dial returns a node as brokers and other nodes call it.
+// Dial returns a client for the service of a node that brokers and other nodes call.
 func (c *Conns) Dial(n topology.Node) (nodev1.NodeServiceClient, error) {
 	conn, err := c.dial(n)
 	return nodev1.NewNodeServiceClient(conn), err
 }
 
-// Admin is dial for what operators ask.
+// Admin returns a client for the service of a node that operators call.
 func (c *Conns) Admin(n topology.Node) (nodev1.AdminServiceClient, error) {
 	conn, err := c.dial(n)
 	return nodev1.NewAdminServiceClient(conn), err
@@ -71,20 +72,21 @@ func (c *Conns) dial(n topology.Node) (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-// Close closes all of them.
+// Close closes all connections. Nothing may dial meanwhile.
 func (c *Conns) Close() {
 	for _, conn := range c.all {
 		conn.Close()
 	}
 }
 
-// Operating is a cluster whose nodes are asked for what operators may.
+// Operating is a cluster at one moment, with connections to its nodes for what operators
+// ask.
 type Operating struct {
 	Look
 	Conns *Conns
 }
 
-// Operate looks at the cluster of a command. Call close in the end.
+// Operate looks at the cluster of a command. The caller must call [Operating.Close].
 func (f *Flags) Operate(ctx context.Context) (*Operating, error) {
 	l, err := f.Look(ctx)
 	if err != nil {
@@ -97,10 +99,10 @@ func (f *Flags) Operate(ctx context.Context) (*Operating, error) {
 	return &Operating{l, conns}, nil
 }
 
-// Close closes the ways to the nodes.
+// Close closes the connections to the nodes.
 func (o *Operating) Close() { o.Conns.Close() }
 
-// Node returns the node of a name, which must be there.
+// Node returns the node with an id. A node that is unknown or not alive is an error.
 func (o *Operating) Node(id string) (topology.Node, error) {
 	n, ok := o.Map.Node(millrace.NodeID(id))
 	if !ok || !o.Map.Alive(n.ID) {
@@ -109,8 +111,8 @@ func (o *Operating) Node(id string) (topology.Node, error) {
 	return n, nil
 }
 
-// Replica returns the node to ask for a partition: the one named, or the first
-// that has it ready.
+// Replica returns the node to ask for a partition: the one that is named, or else the first
+// that is alive and has the partition ready. A named one must be alive, and no more.
 func (o *Operating) Replica(p millrace.Partition, named string) (topology.Node, error) {
 	if named != "" {
 		return o.Node(named)
@@ -127,9 +129,10 @@ func (o *Operating) Replica(p millrace.Partition, named string) (topology.Node, 
 	}
 }
 
-// Alone returns what a node hosts and nobody else serves who can be relied on, but for some:
-// who has it ready and is neither behind nor about to be, as one is whose ingest is paused or
-// whose disk is full.
+// Alone returns the partitions that a node hosts and that no other node can be relied on
+// to serve; the nodes in but do not count as others. A node can be relied on if it is
+// alive, hosts the partition, has it ready, is not behind the log, and takes in what is
+// new: its ingest is not paused, and its disk not full.
 func Alone(m *topology.Map, id millrace.NodeID, but ...millrace.NodeID) topology.Set {
 	alone := m.Hosted(id)
 	for _, n := range m.Nodes() {
@@ -142,8 +145,9 @@ func Alone(m *topology.Map, id millrace.NodeID, but ...millrace.NodeID) topology
 	return alone
 }
 
-// Others says of each other node that hosts any of those partitions why it does not serve
-// them, or not for long: " (node-4 takes in nothing new: paused)"; "" if there is none.
+// Others says why each other node that hosts partitions of alone cannot be relied on to
+// serve them (see the function Alone), such as " (node-4 takes in nothing new: paused)";
+// "" if no other node hosts any of them.
 func Others(m *topology.Map, id millrace.NodeID, alone topology.Set) string {
 	var why []string
 	a := m.Assignment()
@@ -169,13 +173,16 @@ func Others(m *topology.Map, id millrace.NodeID, alone topology.Set) string {
 	return " (" + strings.Join(why, "; ") + ")"
 }
 
-// silentAfter is how long a node may take to say that it is there.
+// silentAfter is how long the look-up of a node's name may take, and then its answer.
 const silentAfter = 2 * time.Second
 
-// Silent asks nodes, all at the same time, whether they are there, and returns those that
-// say nothing: a frozen one stands as alive until its lease is over, and one that is cut off
-// from all but etcd for as long as that lasts. What cannot be asked from here, for want of a
-// certificate, is not among them, nor is one whose name is not known here, unless another's is.
+// Silent asks nodes, all at the same time, whether they answer, and returns those that do
+// not. The map alone does not say: a frozen node counts as alive until its lease ends,
+// and a node that can reach only etcd for as long as that lasts.
+//
+// A node that refuses this caller's certificate, or that cannot be asked without one,
+// counts as answering. So does a node whose host name cannot be resolved, if no node's
+// name can be: names are then not known on this machine at all.
 func (c *Conns) Silent(ctx context.Context, nodes []topology.Node) []millrace.NodeID {
 	says := make([]answer, len(nodes))
 	var asked sync.WaitGroup
@@ -193,13 +200,13 @@ func (c *Conns) Silent(ctx context.Context, nodes []topology.Node) []millrace.No
 	return ids
 }
 
-// answer is what comes of asking a node whether it is there.
+// answer is the outcome of asking a node whether it answers.
 type answer int
 
 const (
-	answers  answer = iota // or it cannot be asked from here
-	silent                 // nothing comes of it
-	nameless               // nobody here knows the name
+	answers  answer = iota // it answered, or it cannot be asked from here
+	silent                 // it did not answer, or could not be reached
+	nameless               // its host name cannot be resolved here
 )
 
 func (c *Conns) askIfThere(ctx context.Context, n topology.Node) answer {
@@ -222,7 +229,7 @@ func (c *Conns) askIfThere(ctx context.Context, n topology.Node) answer {
 	switch s := status.Convert(err); s.Code() {
 	case codes.DeadlineExceeded:
 		return silent
-	case codes.Unavailable: // also by who stands before it, and closes what it cannot pass on
+	case codes.Unavailable: // a proxy before the node answers so too, when it closes what it cannot pass on
 		closed := strings.Contains(s.Message(), io.EOF.Error()) || strings.Contains(s.Message(), syscall.ECONNRESET.Error())
 		refused := strings.Contains(s.Message(), "authentication handshake failed") || strings.Contains(s.Message(), "tls: ") // for want of a certificate
 		if closed || !refused {
@@ -232,13 +239,15 @@ func (c *Conns) askIfThere(ctx context.Context, n topology.Node) answer {
 	return answers
 }
 
-// Ask calls a node, and gives its refusals their fields and ways out.
+// Ask calls a node. A refusal comes back as a [*millrace.Error], with its field and way
+// out.
 func Ask[Req, Resp any](ctx context.Context, call func(context.Context, Req, ...grpc.CallOption) (Resp, error), req Req) (Resp, error) {
 	resp, err := call(ctx, req)
 	return resp, refusal(err)
 }
 
-// refusal is what a node's error says to whoever operates it: of one that is late, that it is.
+// refusal returns the error of a call to a node as an operator should read it. Nil stays
+// nil.
 func refusal(err error) error {
 	if status.Code(err) == codes.DeadlineExceeded {
 		return &millrace.Error{Reason: millrace.ReasonDeadline, Detail: "the node gave no answer in time", WayOut: "millrace doctor says what does not answer"}
@@ -246,21 +255,23 @@ func refusal(err error) error {
 	return rpcerr.FromStatus(err)
 }
 
-// ActsWithin is how long a node may take to do what does not wait for Kafka.
+// ActsWithin is how long a node may take for an act that does not wait for Kafka.
 const ActsWithin = time.Minute
 
-// answersWithin is how much longer a node may take to say that it could not do something in time.
+// answersWithin is how much longer than that a node may take to answer that it could not
+// act in time.
 const answersWithin = 2 * time.Second
 
-// Act is Ask for what a node does with apply, and shows without. It ends soon after wait. Of
-// a node that gives no answer it says that what it was told may be done or not.
+// Act calls a node for an act: with Apply in the request the node does it, without it
+// only shows what it would do. Act ends soon after wait. If the node gives no answer to a
+// request with Apply, the error says that it is not known whether the act was done.
 func Act[Req interface{ GetApply() bool }, Resp any](ctx context.Context, wait time.Duration, call func(context.Context, Req, ...grpc.CallOption) (Resp, error), req Req) (Resp, error) {
 	bounded, cancel := context.WithTimeout(ctx, wait+answersWithin)
 	defer cancel()
 	resp, err := call(bounded, req)
 	s := status.Convert(err)
 	late := s.Code() == codes.DeadlineExceeded
-	if !late && (s.Code() != codes.Unavailable || len(s.Details()) > 0) { // its own refusals have details
+	if !late && (s.Code() != codes.Unavailable || len(s.Details()) > 0) { // a refusal of the node itself has details
 		return resp, rpcerr.FromStatus(err)
 	}
 	says := &millrace.Error{Reason: millrace.ReasonUnavailable, Field: "node", Detail: "the node gave no answer: " + s.Message()}
@@ -277,12 +288,14 @@ func Act[Req interface{ GetApply() bool }, Resp any](ctx context.Context, wait t
 	return resp, says
 }
 
-// toldWithin is how long a node may take to say what it was told to do. Whoever acts
-// next looks at the cluster then.
+// toldWithin is how long [Flags.Alone] waits until the cluster shows what was done, so that
+// the next one to act sees it.
 const toldWithin = 10 * time.Second
 
-// Alone does what takes replicas out while nobody else does, if still finds that it
-// may be done to the cluster as it is then, and returns once the cluster shows it.
+// Alone calls do, which takes replicas out of service, while no other process does such a
+// thing. Before it calls still with the cluster as it is then; an error of still ends it.
+// Afterwards it waits until shows reports that the cluster shows what was done, but no
+// longer than toldWithin. act names the act, for whoever is refused meanwhile.
 func (f *Flags) Alone(ctx context.Context, act string, still func(*topology.Map) error, do func() error, shows func(*topology.Map) bool) error {
 	cl, err := f.Open(ctx)
 	if err != nil {
@@ -312,7 +325,8 @@ func (f *Flags) Alone(ctx context.Context, act string, still func(*topology.Map)
 	})
 }
 
-// Receive hands over what a node streams.
+// Receive calls take with each message that a node streams, until the stream ends or take
+// fails. err is the error of the call that opened the stream.
 func Receive[M any](stream interface{ Recv() (M, error) }, err error, take func(M) error) error {
 	for err == nil {
 		var m M
@@ -326,7 +340,8 @@ func Receive[M any](stream interface{ Recv() (M, error) }, err error, take func(
 	return refusal(err)
 }
 
-// Concerned returns the nodes that are there, the one named or those that fit.
+// Concerned returns the nodes that a command concerns: the one that is named, or else all
+// that are alive and for which fits is true. If there is none, that is an error.
 func (o *Operating) Concerned(named string, fits func(*Operating, topology.Node) bool) (nodes []topology.Node, err error) {
 	if named != "" {
 		n, err := o.Node(named)
@@ -343,8 +358,8 @@ func (o *Operating) Concerned(named string, fits func(*Operating, topology.Node)
 	return nodes, nil
 }
 
-// Await waits until the map has no fault any more, and returns the last one
-// when ctx ends.
+// Await waits until fault returns nil for the cluster's map. If ctx ends before, it
+// returns the last error of fault.
 func Await(ctx context.Context, w *cluster.Watcher, fault func(*topology.Map) error) error {
 	for {
 		changed := w.Changed()

@@ -15,19 +15,19 @@ import (
 	"github.com/millrace/millrace/internal/audit"
 )
 
-// Act is what a command has that changes something of a cluster: it shows what it
-// would do, and does it with --apply, after a question that --yes answers. A test
-// (guards) names the commands that act at once, and why.
+// Act has the flags of a command that changes something of a cluster. Such a command
+// shows what it would do. With --apply it does it, after a question that --yes answers.
+// A test (guards) names the commands that act at once, and why.
 type Act struct {
-	Cluster  *clusters.Flags // the cluster; nil for what is of a log or a bucket alone
+	Cluster  *clusters.Flags // the cluster; nil for a command on a log or a bucket alone
 	Apply    bool
 	Yes      bool
-	Override string
+	Override string // the cluster's name, as --override gives it; "": not given
 	Output   display.Form
-	How      string // does it, in place of --apply
+	How      string // the command that does what was shown; "": this one, with --apply
 }
 
-// Flags adds --apply and --yes. The second says nothing without the first.
+// Flags adds --apply and --yes to c. --yes without --apply is refused.
 func (a *Act) Flags(c *cobra.Command) {
 	c.Flags().BoolVar(&a.Apply, "apply", false, "do it; without, it only shows what it would do")
 	c.Flags().BoolVar(&a.Yes, "yes", false, "do not ask; for scripts")
@@ -39,19 +39,20 @@ func (a *Act) Flags(c *cobra.Command) {
 	}
 }
 
-// OverrideFlag adds --override, which does what hurts.
+// OverrideFlag adds --override NAME, which allows what would hurt the cluster. what
+// completes its help.
 func (a *Act) OverrideFlag(c *cobra.Command, what string) {
 	c.Flags().StringVar(&a.Override, "override", "", "the cluster's name, "+what)
 }
 
-// OverrideWay says what does what hurts, to who was refused it: the name of the cluster
-// that they would hurt is told, so that they see whether it is the one they mean.
+// OverrideWay returns the way out of a refusal that --override lifts. It names the
+// cluster that would be hurt, so that people see whether it is the one they mean.
 func (a *Act) OverrideWay() string {
 	return fmt.Sprintf("say --override %s, the name of this cluster", a.Cluster.Name())
 }
 
-// Overrides reports whether --override is said. Another name than the cluster's
-// is refused.
+// Overrides reports whether --override is given. A name that is not the cluster's is an
+// error.
 func (a *Act) Overrides() (bool, error) {
 	if a.Override != "" && a.Override != a.Cluster.Name() {
 		return false, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "override", Detail: fmt.Sprintf("%q is not the name of this cluster", a.Override), WayOut: a.OverrideWay() + ", if you mean it"}
@@ -59,8 +60,8 @@ func (a *Act) Overrides() (bool, error) {
 	return a.Override != "", nil
 }
 
-// Meant reports whether what was shown is to be done. Call it when every check
-// that can refuse it has been made.
+// Meant reports whether what was shown is to be done: whether --apply is given, and
+// --yes, or somebody at a terminal says yes. Call it after every check that can refuse it.
 func (a *Act) Meant(c *cobra.Command) (bool, error) {
 	switch {
 	case !a.Apply && a.How != "":
@@ -83,7 +84,7 @@ func (a *Act) Meant(c *cobra.Command) (bool, error) {
 	if err := c.Context().Err(); err != nil {
 		return false, err
 	}
-	if err != nil && line == "" { // as of /dev/null
+	if err != nil && line == "" { // as when /dev/null is read, which looks like a terminal
 		return false, nobody
 	}
 	if answer := strings.ToLower(strings.TrimSpace(line)); answer != "y" && answer != "yes" {
@@ -94,9 +95,10 @@ func (a *Act) Meant(c *cobra.Command) (bool, error) {
 	return true, nil
 }
 
-// underWay is the annotation of a command that does what was meant.
+// underWay is the key of the annotation that begin gives a command.
 const underWay = "under way"
 
+// begin marks a command as one that has begun to do what was meant, see perhapsDone.
 func begin(c *cobra.Command) {
 	if c.Annotations == nil {
 		c.Annotations = map[string]string{}
@@ -104,17 +106,18 @@ func begin(c *cobra.Command) {
 	c.Annotations[underWay] = "yes"
 }
 
-// Meant is [Act.Meant] for those who do not see the command.
+// Meant is [Act.Meant] for functions that do not have the cobra command.
 type Meant func() (bool, error)
 
-// Of binds it to a command.
+// Of binds [Act.Meant] to a command.
 func (a *Act) Of(c *cobra.Command) Meant { return func() (bool, error) { return a.Meant(c) } }
 
-// ErrDry ends what was only shown, where nothing but an error ends it.
+// ErrDry is returned by a callback to end an operation of which it has only shown what it
+// would do. The command does not report it.
 var ErrDry = errors.New("nothing was done")
 
-// Noted does what is written down first: what cannot be is not done. A failure is
-// written down, too.
+// Noted writes e to the audit trail by note, with who acts, and then calls do. If e
+// cannot be written, it does not call do. If do fails, it writes e again, with the fault.
 func Noted(note func(audit.Entry) error, e audit.Entry, do func() error) error {
 	e.Who = clusters.Who()
 	if err := note(e); err != nil {

@@ -12,11 +12,12 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
-// skew is how far clocks may differ: whose is behind may be told a time that has come
-// elsewhere.
+// skew is how far clocks may differ. A clock that is behind may get a time that is past
+// on another machine, and in the future by its own.
 const skew = time.Minute
 
-// Since reads a flag that says from when on something is meant: how long ago, or when.
+// Since reads the text of a flag that says from when on something is meant: a duration,
+// which is how long ago, or a time as of RFC 3339. A time more than skew ahead is refused.
 func Since(flag, text string, now time.Time) (millrace.Time, error) {
 	t, err := Until(flag, text, now)
 	if err == nil && t > millrace.TimeOf(now.Add(skew)) {
@@ -25,7 +26,7 @@ func Since(flag, text string, now time.Time) (millrace.Time, error) {
 	return t, err
 }
 
-// Until is Since of a flag that says up to when, which may be to come.
+// Until is Since for a flag that says up to when, which may be in the future.
 func Until(flag, text string, now time.Time) (millrace.Time, error) {
 	if ago, err := time.ParseDuration(text); err == nil {
 		if ago < 0 {
@@ -44,9 +45,10 @@ func notThen(flag, detail string) error {
 	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: flag, Detail: detail, WayOut: "say how long ago, such as 90m, or when by RFC 3339, such as 2026-03-01T12:00:00Z"}
 }
 
-// UnknownAmong is the refusal of a name that none of the answers has that were
-// read, with the names that they have. Then says of which time these are, such as
-// " since 90m"; empty: of all.
+// UnknownAmong returns the refusal of a name that is in none of the answers that were
+// read. field says what kind of name it is, and has holds the names that they have. what
+// begins the message, and then says of which time the answers are, such as " since 90m";
+// empty: of any time.
 func UnknownAmong(field, name, what, then string, has map[string]bool) error {
 	e := &millrace.Error{Reason: millrace.ReasonNotFound, Field: field, Detail: fmt.Sprintf("%s of %s %s%s", what, field, name, then), WayOut: "it has answers of no " + field}
 	if len(has) > 0 {

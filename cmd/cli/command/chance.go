@@ -6,14 +6,15 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// The bounds of a chance of being wrong. Below, what is computed by it is no number; above,
-// an interval is more often wrong than right.
+// The bounds of a chance of being wrong. With a smaller one, intervals come out as no
+// numbers. With a larger one, an interval is more often wrong than right.
 const (
 	minChance = 1e-12
 	maxChance = 0.5
 )
 
-// CheckChance refuses what a flag says of the chance of being wrong where that is none.
+// CheckChance refuses the value of a flag that is out of the bounds of a chance of being
+// wrong.
 func CheckChance(flag string, alpha float64) error {
 	if alpha >= minChance && alpha <= maxChance {
 		return nil

@@ -9,8 +9,8 @@ import (
 	"io"
 )
 
-// Input returns what reads in until the context ends, also where it waits for somebody
-// to type or for another program. It may read more of in than is read of it.
+// Input returns a reader of in that fails once the context ends, even while in waits for
+// somebody to type or for another program. It may take more from in than its caller reads.
 func Input(ctx context.Context, in io.Reader) io.Reader {
 	r, w := io.Pipe()
 	context.AfterFunc(ctx, func() { w.CloseWithError(ctx.Err()) })
@@ -21,9 +21,10 @@ func Input(ctx context.Context, in io.Reader) io.Reader {
 	return r
 }
 
-// EachLine calls use for each line of in, with its number, but for empty ones, until
-// the context ends. The line is good until use returns. most is how many bytes a line
-// may have. An error of a line names it, and that of the context is as it is.
+// EachLine calls use for each line of in that is not empty, with its number from 1 and
+// without spaces at its ends, until the context ends. The line is valid until use
+// returns. A line may have up to most bytes. Errors name the file and the line; the
+// error of the context is returned as it is.
 func EachLine(ctx context.Context, in io.Reader, name string, most int, use func(n int, line []byte) error) error {
 	lines := bufio.NewScanner(Input(ctx, in))
 	lines.Buffer(nil, most)

@@ -1,6 +1,6 @@
-// Package command is what commands have in common: how a line is run and refused,
-// with a way out; how one that changes something shows it first and asks; and what
-// its arguments mean.
+// Package command has what the commands of the command line have in common: how a
+// command line is run, or refused with a way out (what to do instead); how a command
+// that changes something shows it first and asks; and what arguments mean.
 package command
 
 import (
@@ -27,8 +27,8 @@ type begun struct{ error }
 
 func (b begun) Unwrap() error { return b.error }
 
-// Run runs a command line. One that its command cannot take is refused
-// together with how the command is used.
+// Run runs a command line. If the arguments are wrong, the error also says how the
+// command is used. root must have been given to [Prepare].
 func Run(ctx context.Context, root *cobra.Command) error {
 	c, err := root.ExecuteContextC(ctx)
 	if b := (begun{}); err == nil || errors.As(err, &b) {
@@ -37,12 +37,12 @@ func Run(ctx context.Context, root *cobra.Command) error {
 	return fmt.Errorf("%w\nusage: %s", err, c.UseLine())
 }
 
-// errInterrupted ends a command that is told to stop before its end.
+// errInterrupted is the error of a command that was told to stop before its end.
 var errInterrupted = errors.New("interrupted")
 
-// Prepare completes c and the commands below it: an error of a command that has
-// begun is told from one of its line, in the command line's words, and a name
-// that no command has is an error.
+// Prepare completes c and the commands below it. It marks the errors of a command that
+// has begun, so that [Run] tells them from errors of its arguments, and puts them into
+// the command line's words. It makes a name that no command has an error.
 func Prepare(c *cobra.Command) {
 	if run := c.RunE; run != nil {
 		c.RunE = func(c *cobra.Command, args []string) error {
@@ -62,7 +62,8 @@ func Prepare(c *cobra.Command) {
 	}
 }
 
-// Told adds to an error of a connection the key of its configuration, and a way out.
+// Told gives an error of a connection, to etcd, Kafka or by TLS, the configuration key
+// that it is about and a way out. It returns any other error as it is.
 func Told(err error) error {
 	if _, ok := errors.AsType[*config.Invalid](err); ok {
 		return err
@@ -83,8 +84,8 @@ func Told(err error) error {
 	return refused
 }
 
-// perhapsDone adds to the failure of what was under way that nobody knows how far it came,
-// where it ended because etcd gave no answer or somebody stopped it.
+// perhapsDone completes the error of a command that had begun to change something, and
+// ended because etcd gave no answer or somebody stopped it: nobody knows how far it came.
 func perhapsDone(c *cobra.Command, err error) error {
 	unheard := errors.Is(err, cluster.ErrAway) || errors.Is(err, errInterrupted)
 	if c.Annotations[underWay] == "" || !unheard || strings.Contains(err.Error(), "not known") {
@@ -105,7 +106,7 @@ func onlyGroups(c *cobra.Command, args []string) error {
 	return fmt.Errorf("%s has no command %.40q; %s", c.CommandPath(), args[0], hint.Nearest(args[0], names))
 }
 
-// Begun makes the error of a command that has begun; nil stays nil.
+// Begun marks err as the error of a command whose arguments were valid; nil stays nil.
 func Begun(err error) error {
 	if err == nil {
 		return nil
@@ -113,8 +114,8 @@ func Begun(err error) error {
 	return begun{err}
 }
 
-// Way is the way out that the command line has of a refusal, by a flag or a command.
-// Packages that refuse know no flags: they name the fields of documents.
+// Way is the way out that the command line knows for the error Of, by a flag or a
+// command. The packages that make the errors know no flags: they name fields of documents.
 type Way struct {
 	Of     error
 	WayOut string
@@ -126,7 +127,8 @@ var clusterWays = []Way{
 	{topology.ErrUnknownOwner, "start them first, or say --force if that is meant"},
 }
 
-// refused is a refusal in the words that the command line has.
+// refused has the text of says, which is in the command line's words, and still is the
+// error is.
 type refused struct {
 	says *millrace.Error
 	is   error
@@ -135,7 +137,8 @@ type refused struct {
 func (r refused) Error() string   { return r.says.Error() }
 func (r refused) Unwrap() []error { return []error{r.says, r.is} }
 
-// WithWay gives a refusal the first way out of its kind.
+// WithWay gives an error the first of the ways that is for it. It returns any other error
+// as it is.
 func WithWay(err error, ways []Way) error {
 	for _, w := range ways {
 		if !errors.Is(err, w.Of) {
@@ -151,11 +154,13 @@ func WithWay(err error, ways []Way) error {
 	return err
 }
 
-// Refused is a refusal in other words than an error has, which it still is.
+// Refused returns an error with the text of says. [errors.Is] and [errors.As] find both
+// says and is in it.
 func Refused(says *millrace.Error, is error) error { return refused{says, is} }
 
-// ToldToStop is the end of what runs until it is told to stop, for which that is
-// no fault. For every other command it is: it has not done what it was to do.
+// ToldToStop returns nil for the error of a canceled context, and any other error as it
+// is. It is for a command that runs until it is told to stop. For every other command a
+// cancellation is an error: it has not done what it was to do.
 func ToldToStop(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return nil
@@ -165,15 +170,16 @@ func ToldToStop(err error) error {
 
 type levelsKey struct{}
 
-// WithLevels has a process log by levels.
+// WithLevels returns a context that carries the log levels of the process.
 func WithLevels(ctx context.Context, l *logs.Levels) context.Context {
 	return context.WithValue(ctx, levelsKey{}, l)
 }
 
-// LevelsOf is what the process logs.
+// LevelsOf returns the log levels that WithLevels put into ctx, or else new ones that no
+// log goes by. It never returns nil.
 func LevelsOf(ctx context.Context) *logs.Levels {
 	if l, ok := ctx.Value(levelsKey{}).(*logs.Levels); ok {
 		return l
 	}
-	return logs.NewLevels(logs.Setting{}) // of nobody
+	return logs.NewLevels(logs.Setting{})
 }

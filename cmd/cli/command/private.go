@@ -5,8 +5,8 @@ import (
 	"os"
 )
 
-// WriteFile writes a file of records that only its owner can read, also where it was
-// there before and others could. What is no regular file, such as a device or a pipe,
+// WriteFile writes a file of records that only its owner can read, even if there was a
+// file that others could read. What is not a regular file, such as a device or a pipe,
 // keeps its mode.
 func WriteFile(name string, body []byte) (err error) {
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE, 0o600)
@@ -19,7 +19,7 @@ func WriteFile(name string, body []byte) (err error) {
 		return err
 	}
 	if is.Mode().IsRegular() {
-		// The mode comes first: what is to be kept from others is not written before.
+		// The mode is set before anything is written, so that nobody else reads the body.
 		if err := errors.Join(f.Chmod(0o600), f.Truncate(0)); err != nil {
 			return err
 		}

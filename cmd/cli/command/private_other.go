@@ -2,5 +2,5 @@
 
 package command
 
-// Private does nothing where files have no modes.
+// Private does nothing here: files have no modes as on Unix.
 func Private() {}

@@ -4,6 +4,6 @@ package command
 
 import "syscall"
 
-// Private has nobody else read what the process writes from now on: records,
-// documents and keys, also by the code of others.
+// Private sets the umask so that only the owner can read the files that the process
+// creates from now on: records, documents and keys, and those that libraries create.
 func Private() { syscall.Umask(0o077) }

@@ -13,7 +13,8 @@ import (
 	"github.com/millrace/millrace/internal/secure"
 )
 
-// Command checks files and prints their reference.
+// Command returns the command config, which checks configuration files and prints the
+// reference of their keys.
 func Command(files Files) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "config",
@@ -26,7 +27,7 @@ check, which is the one that a role makes when it starts.`,
 	return c
 }
 
-// configCheck is a check of a file.
+// configCheck is the command config check: its flags, and the kinds of files there are.
 type configCheck struct {
 	files     Files
 	role      string
@@ -108,13 +109,14 @@ func (check *configCheck) run(c *cobra.Command, file string) error {
 		}
 		return summary(w, file, said.Role, said.Given)
 	})
-	if shown == nil && ok && check.output.JSON() { // which has told them
+	if shown == nil && ok && check.output.JSON() { // the JSON has told the faults
 		return fmt.Errorf("%s: %s", file, display.Faults(len(wrong.faults)))
 	}
 	return errors.Join(err, shown)
 }
 
-// read reads the file, as what it is of.
+// read reads the file as the role of --role, or as the one that the file itself names. It
+// sets *role to that, and *gave to the values that are given.
 func (check *configCheck) read(c *cobra.Command, file string, role *string, gave *[]Given) (cfg Configuration, err error) {
 	if *role = check.role; *role == "" {
 		if *role, err = saysItself(file); err != nil {
@@ -134,15 +136,18 @@ func (check *configCheck) read(c *cobra.Command, file string, role *string, gave
 	return cfg, placed(file, calls.Reach())
 }
 
-// reaching is a configuration of what others call, which its own reader judges only
-// as far as it calls it.
+// reaching is a configuration of several clusters that can be called: the file of
+// contexts. A command reads it and judges only the one that it calls; the check judges
+// all.
 type reaching interface {
+	// ReadFrom says which file the configuration is read from.
 	ReadFrom(file string)
-	// Reach reports what is wrong with each.
+	// Reach reports what is wrong with each context.
 	Reach() error
 }
 
-// placed gives faults their places in a file.
+// placed returns the faults in err with their lines in the file, as an [Invalid]; nil for
+// nil.
 func placed(file string, err error) error {
 	if err == nil {
 		return nil
@@ -152,12 +157,13 @@ func placed(file string, err error) error {
 		return unread
 	}
 	var r reading
-	r.document, _ = document.Parse(text) // it has been parsed before
+	r.document, _ = document.Parse(text) // the caller has the error of this, if there is one
 	r.add(err)
 	return &Invalid{file, r.faults}
 }
 
-// saysItself returns what a file says that it is of.
+// saysItself returns the role that a file names by its key role, or "contexts" if it has
+// a key contexts. It fails if the file has neither.
 func saysItself(file string) (string, error) {
 	text, err := document.ReadFile(file)
 	if err != nil {

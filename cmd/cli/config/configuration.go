@@ -19,25 +19,25 @@ import (
 	"github.com/millrace/millrace/internal/hint"
 )
 
-// Configuration is a file that the program reads: of a role, or of contexts. Its
-// keys are the fields of a struct. What there is to say of a key stands in tags
-// of the field, which the reference and the check read: a table beside it would
-// be a second list of the same keys.
+// Configuration is a file that the program reads: of a role, or of contexts. It is a
+// pointer to a struct, whose fields are the keys. Tags of a field say what there is to
+// say of its key. The reference and the check read them, so that there is no second list
+// of the same keys. The tags are:
 //
 //	yaml      the key
 //	doc       what it is for; every field has it. "-": a key of an earlier release, which is refused
-//	default   what is used where it is left out, in words: only where Complete gives no value
-//	range     of a number or a time: LEAST..MOST, each of which may be left out
-//	choices   the texts that it may be, or that may be in its list
+//	default   what is used if it is left out, in words; only if Complete gives no value
+//	range     LEAST..MOST of a number or a time; either may be left out
+//	choices   the texts that it may be, or that may be in its list, with ", " between them
 //	form      how a text is written: host:port is checked, others only stand in the reference
 //	unit      of a number
-//	name      stands for the keys of a mapping
-//	secret    file: it names a file that nobody else may read
+//	name      what the reference writes for the keys of a mapping
+//	secret    file: its value names a file that nobody else may read
 type Configuration interface {
-	// Settings are the keys that flags and the environment may give, too.
+	// Settings returns the keys that flags and the environment may give, too.
 	Settings() []Setting
-	// Validate reports every fault that no field shows by itself. It reads files, and
-	// connects to nothing.
+	// Validate reports every fault that cannot be seen from the tags of one field, as
+	// joined errors. It reads files, and connects to nothing.
 	Validate() error
 	// Complete gives fields that were left out the values that are used instead.
 	Complete()
@@ -46,7 +46,7 @@ type Configuration interface {
 // Files are all kinds of configuration files.
 type Files struct {
 	All       []File
-	EveryRole any // a struct, whose keys every role has
+	EveryRole any // a pointer to a struct, whose keys every role has
 }
 
 // File is one kind of configuration file.
@@ -81,7 +81,7 @@ func (files Files) Named(name string) (Configuration, error) {
 type Fault struct {
 	Line   int    `json:"line,omitempty"`
 	Column int    `json:"column,omitempty"`
-	From   string `json:"from,omitempty"` // the flag or variable that gives the value
+	From   string `json:"from,omitempty"` // the flag or variable that gives the value; "": the file does, at Line
 	Field  string `json:"field,omitempty"`
 	Detail string `json:"detail"`
 	WayOut string `json:"way_out,omitempty"`
@@ -100,13 +100,13 @@ func (f Fault) err() *millrace.Error {
 	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: f.Field, Detail: f.Detail, WayOut: f.WayOut}
 }
 
-// Invalid is a configuration that cannot be used, with every fault of it.
+// Invalid is the error of a configuration that cannot be used, with all its faults.
 type Invalid struct {
 	file   string
 	faults []Fault
 }
 
-// Error renders a fault a line.
+// Error renders the faults, one a line.
 func (e *Invalid) Error() string {
 	lines := []string{e.file + ": " + display.Faults(len(e.faults))}
 	for _, f := range e.faults {
@@ -115,7 +115,7 @@ func (e *Invalid) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Unwrap gives the faults as refusals of fields.
+// Unwrap returns the faults, each as a [millrace.Error].
 func (e *Invalid) Unwrap() (errs []error) {
 	for _, f := range e.faults {
 		errs = append(errs, f.err())
@@ -133,14 +133,15 @@ type Given struct {
 // reading is a configuration while it is read.
 type reading struct {
 	document *document.Node
-	from     map[string]string // the flag or variable that gives a value, by its path
+	from     map[string]string // the flag or variable that gives a value, by the path of its key
 	faults   []Fault
 }
 
-// Read reads a configuration, for the role that it is of as for config check. It takes
-// what the file says, lets the environment and flags (nil: none) override that, checks it
-// and reports every fault at once, and fills in what was left out. It returns what was
-// given.
+// Read reads the file into cfg. Roles and config check both use it. It decodes the file,
+// lets the environment and flags override it, checks it, and gives what was left out its
+// defaults. With nil flags neither flags nor the environment count. It returns the values
+// that were given. If the configuration is wrong, the error is an [Invalid] with every
+// fault.
 func Read(file string, cfg Configuration, flags *pflag.FlagSet) ([]Given, error) {
 	text, err := document.ReadFile(file)
 	if err != nil {
@@ -176,8 +177,9 @@ func Read(file string, cfg Configuration, flags *pflag.FlagSet) ([]Given, error)
 	return gave, nil
 }
 
-// addNew adds faults of fields that have none yet. Where an address is malformed, the
-// check of a whole connection says so once more, and is left out.
+// addNew adds the faults of fields that have none yet. If an address is malformed, the
+// check of the whole connection reports it once more, under another field; addNew leaves
+// that out.
 func (r *reading) addNew(err error) {
 	told := map[string]bool{}
 	addresses := false
@@ -194,7 +196,7 @@ func (r *reading) addNew(err error) {
 	}
 }
 
-// add adds faults with their places, each once.
+// add adds the faults in err with their places, each once; nil adds none.
 func (r *reading) add(err error) {
 	for _, err := range Flat(err) {
 		var of []Fault
@@ -222,7 +224,7 @@ func (r *reading) add(err error) {
 	}
 }
 
-// Flat takes joined errors apart.
+// Flat returns the errors that are joined in err, at any depth; none for nil.
 func Flat(err error) (all []error) {
 	joined, ok := err.(interface{ Unwrap() []error })
 	switch {

@@ -7,7 +7,8 @@ import (
 	"github.com/millrace/millrace/internal/secure"
 )
 
-// Exposed is a secret that every user of the machine can read.
+// Exposed is a secret that every user of the machine can read: Field is its key, and File
+// the file in which it stands.
 type Exposed struct {
 	Field string `json:"field"`
 	File  string `json:"file"`
@@ -21,9 +22,9 @@ func (e Exposed) String() string {
 // WayOut is the command that closes the file.
 func (e Exposed) WayOut() string { return "chmod o= " + e.File }
 
-// ExposedOf returns the secrets of a configuration, a pointer to a struct, that
-// stand in files that all can read: those that it names, and the file itself as
-// far as it gave some. An empty file gave none.
+// ExposedOf returns the secrets of a configuration, a pointer to a struct, that stand in
+// files that all can read. Such a file is one that a key names, or the configuration file
+// itself, if gave says that a secret stands in it.
 func ExposedOf(file string, cfg any, gave []Given) (all []Exposed) {
 	here := map[string]bool{}
 	for _, g := range gave {

@@ -16,15 +16,17 @@ import (
 	"github.com/millrace/millrace/internal/secure"
 )
 
-// Leaf is a key that has a value, and no keys below it.
+// Leaf is a key that has a value, and no keys below it. Path is the key with those above
+// it, with dots between them.
 type Leaf struct {
 	Path  string
 	Field reflect.StructField
 	Value reflect.Value
 }
 
-// LeavesOf returns the leaves of a struct in order. With names, each mapping has
-// one entry, whose key is the name of the tag.
+// LeavesOf returns the leaves of a struct in order, with paths that begin with path. With
+// names, for a reference, each mapping counts as one empty entry, whose key is the tag
+// name of the field. Else it has the entries that it has.
 func LeavesOf(v reflect.Value, path string, names bool) (all []Leaf) {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
@@ -55,10 +57,10 @@ func leavesAt(l Leaf, names bool) (all []Leaf) {
 	return all
 }
 
-// IsSecret reports whether the value itself must not be seen.
+// IsSecret reports whether the value is a secret, and not the name of a file with one.
 func (l Leaf) IsSecret() bool { return l.Value.Type() == reflect.TypeFor[secure.Secret]() }
 
-// set returns which of the settings gives the leaf; nil: none.
+// set returns the setting whose pointer is to the leaf's value; nil: none.
 func (l Leaf) set(by []Setting) *Setting {
 	if !l.Value.CanAddr() {
 		return nil
@@ -72,7 +74,7 @@ func (l Leaf) set(by []Setting) *Setting {
 	return nil
 }
 
-// Text is the value in a line, where it is no secret.
+// Text returns the value in one line. A secret shows itself as hidden.
 func (l Leaf) Text() string {
 	v := reflect.Indirect(l.Value)
 	if !v.IsValid() {
@@ -88,7 +90,8 @@ func (l Leaf) Text() string {
 	return fmt.Sprint(v.Interface()) // secrets hide themselves
 }
 
-// items are the texts of a leaf that is one, or a list of them, by their paths.
+// items returns the texts of a leaf that is a text or a list of texts, by their paths;
+// nil for any other.
 func (l Leaf) items() map[string]string {
 	switch l.Value.Kind() {
 	case reflect.String:
@@ -103,7 +106,7 @@ func (l Leaf) items() map[string]string {
 	return nil
 }
 
-// Choices are the texts that the leaf may be; none: any.
+// Choices returns the texts that the leaf may be; nil: any.
 func (l Leaf) Choices() []string {
 	all := l.Field.Tag.Get("choices")
 	if all == "" {
@@ -112,8 +115,8 @@ func (l Leaf) Choices() []string {
 	return strings.Split(all, ", ")
 }
 
-// Validate reports what is wrong with the value by itself, by its tags. What was
-// left out is not.
+// Validate reports what is wrong with the value by the tags of its field. A zero value
+// counts as left out, and is not wrong.
 func (l Leaf) Validate() (errs []error) {
 	if l.Value.IsZero() {
 		return nil
@@ -144,6 +147,7 @@ func (l Leaf) Validate() (errs []error) {
 
 const hostPort = "host:port"
 
+// noHostPort says that an address is no host:port; "" if it is one.
 func noHostPort(addr string) string {
 	_, port, err := net.SplitHostPort(addr)
 	if err == nil {
@@ -155,7 +159,7 @@ func noHostPort(addr string) string {
 	return ""
 }
 
-// bound reads an end of a range: a number, or a time.
+// bound reads an end of a range: a number, or a duration, which becomes nanoseconds.
 func bound(text string) float64 {
 	if d, err := time.ParseDuration(text); err == nil {
 		return float64(d)

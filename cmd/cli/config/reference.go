@@ -16,7 +16,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/display"
 )
 
-// Key is what there is to say of a key.
+// Key is a row of the reference: what there is to say of a key.
 type Key struct {
 	Key      string   `json:"key"`
 	Type     string   `json:"type"`
@@ -31,9 +31,10 @@ type Key struct {
 	Doc      string   `json:"doc"`
 }
 
-// ReferenceOf returns the keys of a configuration in order, those that every
-// role has last. What is required and what is a default is not said anywhere: an
-// empty configuration is refused for the first, and completed with the second.
+// ReferenceOf returns the keys of a configuration in order, with those that every role
+// has at the end. of must be empty, and is completed. No tag says which keys are
+// required: they are those that Validate misses in an empty configuration. Most defaults
+// are the values that Complete gives it.
 func (files Files) ReferenceOf(of Configuration) (keys []Key) {
 	required := map[string]bool{}
 	for _, err := range Flat(of.Validate()) {
@@ -79,7 +80,7 @@ func (files Files) ReferenceOf(of Configuration) (keys []Key) {
 	return keys
 }
 
-// OfEveryRole are the keys that every role has.
+// OfEveryRole returns the set of the keys that every role has.
 func (files Files) OfEveryRole() map[string]bool {
 	all := map[string]bool{}
 	for _, l := range LeavesOf(reflect.ValueOf(files.EveryRole).Elem(), "", true) {
@@ -90,7 +91,7 @@ func (files Files) OfEveryRole() map[string]bool {
 
 const trueOrFalse = "true or false"
 
-// kind is what a value is, in words.
+// kind says in words of what type a value is.
 func (l Leaf) kind() string {
 	t := l.Value.Type()
 	if t.Kind() == reflect.Pointer {
@@ -164,7 +165,8 @@ Each role reads one file in YAML (` + "`--config FILE`" + `), and the command li
 - A key that is not known, stands twice or is of another type is refused, and so are anchors, aliases and a second document.
 `
 
-// referencePage writes keys in Markdown. What every role has stands once.
+// referencePage returns the keys of the named kinds of files in Markdown. The keys that
+// every role has stand once, in a table of their own.
 func (files Files) referencePage(names []string, all map[string][]Key) string {
 	var b strings.Builder
 	b.WriteString(referenceTop)

@@ -1,6 +1,7 @@
-// Package dev has the commands that run a whole cluster in one process, to try Millrace
-// out, and those for a team's own module: init writes it, generate writes its Go, and dev
-// loads what it has.
+// Package dev has the commands demo and dev, which run a whole cluster in one process, to
+// try Millrace out. It also has those for a module, the Go module of a team with its
+// schemas, models and feeds: init writes a module, generate writes its Go code, and dev
+// --module loads what it has into a cluster.
 package dev
 
 import (
@@ -40,7 +41,7 @@ import (
 // of people to follow.
 const demoMember millrace.Entity = "member:9"
 
-// Demo returns the command that runs a cluster with the sample network in it.
+// Demo returns the command demo, which runs a cluster with the sample network in it.
 func Demo() *cobra.Command {
 	var once bool
 	c := &cobra.Command{
@@ -134,6 +135,8 @@ commands that it prints: the records of sample/, the models and the feeds.`,
 	return c
 }
 
+// miniFlags adds the flags of a cluster in one process to c. It returns the configuration
+// that they set. dir is the default of --data.
 func miniFlags(c *cobra.Command, dir string) *minicluster.Config {
 	var cfg minicluster.Config
 	f := c.Flags()
@@ -150,7 +153,7 @@ func miniFlags(c *cobra.Command, dir string) *minicluster.Config {
 	return &cfg
 }
 
-// runCluster starts a cluster, calls use once it serves, and closes it.
+// runCluster starts a cluster, calls use once it serves, and closes it when use returns.
 func runCluster(ctx context.Context, cfg minicluster.Config, use func(*minicluster.Cluster) error) (err error) {
 	defer func() { err = command.ToldToStop(err) }()
 	for _, addr := range []string{cfg.HTTPAddr, cfg.GRPCAddr, cfg.KafkaAddr, cfg.EtcdAddr, cfg.AdminAddr} {
@@ -186,6 +189,7 @@ func runCluster(ctx context.Context, cfg minicluster.Config, use func(*miniclust
 	return use(mc)
 }
 
+// none yields no records: with it, Produce writes nothing but the schema.
 func none(func([]byte, error) bool) {}
 
 // stayUp waits for Ctrl-C, or for a part of the cluster to fail.
@@ -194,12 +198,13 @@ func stayUp(ctx context.Context, mc *minicluster.Cluster) error {
 	case <-ctx.Done():
 		return nil
 	case <-mc.Failed():
-		return nil // Close tells why
+		return nil // Close returns the error
 	}
 }
 
-// loadSample brings the bundled network into the cluster, unless it is there.
-// A load that was cut short is done again: the same record is indexed once.
+// loadSample writes the bundled network into the cluster, unless all of it is there. A load
+// that was cut short is done again as a whole, which does no harm: a record that is written
+// twice is indexed once.
 func loadSample(ctx context.Context, mc *minicluster.Cluster) error {
 	have, err := mc.Produced(ctx, mc.ContentTopic())
 	if err != nil {

@@ -20,7 +20,8 @@ import (
 	"github.com/millrace/millrace/schemas/registry"
 )
 
-// Generate writes Go of models, feeds and schemas.
+// Generate returns the command generate, which writes the Go code of models, feeds and
+// schemas.
 func Generate() *cobra.Command {
 	var g generation
 	var check bool
@@ -86,13 +87,15 @@ binary built with it decodes them some three times as fast.`,
 	return c
 }
 
-// generation is what the command was asked for.
+// generation is what the command generate is asked to write.
 type generation struct {
-	out, pkg              string
-	avsc, feeds, decoders []string
-	module                bool // all that a module has, which may be nothing
+	out, pkg              string   // directory and package of the Go files
+	avsc, feeds, decoders []string // files, as the flags --schema, --feed and --decoder name them
+	module                bool     // it is for a whole module, which may have nothing to generate
 }
 
+// files returns the generated code of specs, which are files or directories of packs, and of
+// the feeds and decoders.
 func (g *generation) files(specs []string) ([]codegen.File, error) {
 	if len(specs)+len(g.feeds)+len(g.decoders) == 0 && !g.module {
 		return nil, errors.New("nothing to generate; name specs or packs, a feed's definition by --feed, or a schema by --decoder")
@@ -134,6 +137,7 @@ func (g *generation) files(specs []string) ([]codegen.File, error) {
 	return files, nil
 }
 
+// specSources returns where the specs are that names name: files, or directories of packs.
 func specSources(names []string) ([]codegen.Spec, error) {
 	sources := make([]codegen.Spec, len(names))
 	for i, name := range names {
@@ -173,7 +177,8 @@ func (g *generation) feed(name string, known *registry.Snapshot, layouts relevan
 	return codegen.GenerateFeed(g.pkg, layouts, f)
 }
 
-// namedModels finds models by name, among specs and those built in.
+// namedModels returns the models of these names, from sources if they have it, and otherwise
+// built-in ones.
 func namedModels(names []string, layouts relevance.Schemas, sources []codegen.Spec) ([]*relevance.Model, error) {
 	own := map[string]*relevance.Model{}
 	for _, s := range sources {
@@ -197,7 +202,7 @@ func namedModels(names []string, layouts relevance.Schemas, sources []codegen.Sp
 	return models, nil
 }
 
-// checkGenerated compares a file with what would be written.
+// checkGenerated returns an error if the file in dir is not as f would be written now.
 func checkGenerated(dir string, f codegen.File) error {
 	path := filepath.Join(dir, f.Name)
 	if have, err := os.ReadFile(path); err != nil || !bytes.Equal(have, f.Text) {
@@ -206,6 +211,8 @@ func checkGenerated(dir string, f codegen.File) error {
 	return nil
 }
 
+// writeGenerated writes f into dir and prints its path. It refuses to overwrite a file that
+// millrace generate did not write.
 func writeGenerated(w io.Writer, dir string, f codegen.File) error {
 	path := filepath.Join(dir, f.Name)
 	if have, err := os.ReadFile(path); err == nil && !isGenerated(have) {

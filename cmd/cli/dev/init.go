@@ -22,19 +22,22 @@ import (
 	"github.com/millrace/millrace/cmd/cli/version"
 )
 
-// templates are the files of a module, as init writes them. Their names end in
-// .tmpl: one that is called go.mod would make a module of the directory.
+// templates are the files of a module, as init writes them. Their names end in .tmpl,
+// since a file named go.mod would make template/ a Go module of its own, which go:embed
+// leaves out.
 //
 //go:embed template
 var templates embed.FS
 
-// goVersion is the Go that this module's go.mod asks for.
+// goVersion is the version of Go that Millrace's go.mod requires. A new module requires the
+// same.
 const goVersion = "1.26.0"
 
-// moved are the files that stand elsewhere than in the templates.
+// moved are the files that have another path in a module than among the templates: the
+// path in the module, by that among the templates.
 var moved = map[string]string{"gitignore": ".gitignore", "workflows/check.yaml": ".github/workflows/check.yaml"}
 
-// Init writes a module of a team's own.
+// Init returns the command init, which writes a module for a team.
 func Init() *cobra.Command {
 	var s scaffold
 	c := &cobra.Command{
@@ -58,8 +61,13 @@ checkout is by --replace. In a workspace (go.work) run "go work use DIR" first.`
 	return c
 }
 
-// scaffold is what the templates say.
+// scaffold is what init fills into the templates: the path of the module (Module) and its
+// last element (Name), the checkout of Millrace that go.mod is to replace the release with
+// (Replace, "" for none), the version of Millrace and of Go that go.mod requires, and the
+// path of Millrace's own module (Millrace).
 type scaffold struct{ Module, Replace, Name, Version, Go, Millrace string }
+
+// write writes the module to dir, which must be new or empty, and generates its code.
 
 func (s scaffold) write(w io.Writer, dir string) error {
 	if have, err := os.ReadDir(dir); err == nil && len(have) > 0 {
@@ -78,7 +86,7 @@ func (s scaffold) write(w io.Writer, dir string) error {
 	}); err != nil {
 		return err
 	}
-	if s.Replace != "" { // whose checksums are those of all that the module needs
+	if s.Replace != "" { // the checkout's go.sum has the checksums of all that the module needs
 		sums, err := os.ReadFile(filepath.Join(s.Replace, "go.sum"))
 		if err == nil {
 			err = os.WriteFile(filepath.Join(dir, "go.sum"), sums, 0o644)
@@ -110,7 +118,8 @@ var (
 	releaseTag = regexp.MustCompile(`^v\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?$`)
 )
 
-// complete works out what is not said, and checks what is.
+// complete fills in the fields that the command line does not give, and checks those that
+// it gives.
 func (s *scaffold) complete(dir string) error {
 	at, err := filepath.Abs(dir)
 	if err != nil {
@@ -133,7 +142,7 @@ func (s *scaffold) complete(dir string) error {
 		return nil
 	}
 	if !released {
-		s.Version = "v0.0.0" // of what is replaced
+		s.Version = "v0.0.0" // go.mod needs some version to replace
 	}
 	if s.Replace, err = filepath.Abs(s.Replace); err != nil {
 		return err
@@ -145,7 +154,7 @@ func (s *scaffold) complete(dir string) error {
 	return nil
 }
 
-// file writes the file of a template.
+// file fills in one template and writes its file below dir.
 func (s *scaffold) file(dir, name string) error {
 	text, err := templates.ReadFile(name)
 	if err != nil {

@@ -1,5 +1,5 @@
 // Package display writes what commands show, as text or JSON: tables, progress, and texts
-// of others without what a terminal would obey.
+// that others have written, without characters that would steer a terminal.
 package display
 
 import (
@@ -18,16 +18,16 @@ import (
 	"github.com/millrace/millrace/internal/document"
 )
 
-// Form is the form in which a command writes what it shows. It is the value of
-// -o, so that another word is refused before the command begins. The zero value
-// is text.
+// Form is the form in which a command writes what it shows. It is the value of the flag
+// -o, so that a word that is no form is refused before the command begins. The zero
+// value is text.
 type Form struct {
 	Word  string
-	words []string // that there are
+	words []string // those that the flag takes
 }
 
-// Flag adds -o. The words are text and json unless others are named; the
-// first is the default.
+// Flag adds -o to a command, with into as its value. It takes words, or text and json if
+// there are none; the first is the default.
 func Flag(c *cobra.Command, into *Form, words ...string) {
 	if len(words) == 0 {
 		words = []string{"text", "json"}
@@ -36,7 +36,7 @@ func Flag(c *cobra.Command, into *Form, words ...string) {
 	c.Flags().VarP(into, "output", "o", into.Choices())
 }
 
-// Choices are the forms that there are, in words.
+// Choices returns the words that -o takes, such as "text or json".
 func (f *Form) Choices() string { return strings.Join(f.words, " or ") }
 
 // String implements pflag.Value.
@@ -54,7 +54,7 @@ func (f *Form) Set(word string) error {
 	return nil
 }
 
-// Looking makes c a command that shows something in the form of -o, as run does.
+// Looking makes c a command that runs run, with the form that -o gives.
 func Looking(c *cobra.Command, run func(c *cobra.Command, output *Form, args []string) error) *cobra.Command {
 	var output Form
 	Flag(c, &output)
@@ -62,10 +62,10 @@ func Looking(c *cobra.Command, run func(c *cobra.Command, output *Form, args []s
 	return c
 }
 
-// JSON reports whether it is JSON.
+// JSON reports whether the form is JSON.
 func (f *Form) JSON() bool { return f.Word == "json" }
 
-// Write writes a value as a line of JSON, or as text does.
+// Write writes v as a line of JSON if the form is JSON, and else calls text.
 func (f *Form) Write(w io.Writer, v any, text func(io.Writer) error) error {
 	if f.JSON() {
 		return WriteJSON(w, v)
@@ -73,14 +73,14 @@ func (f *Form) Write(w io.Writer, v any, text func(io.Writer) error) error {
 	return text(w)
 }
 
-// WriteJSON writes a value as a line.
+// WriteJSON writes v as a line of JSON.
 func WriteJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false) // filters have < and >
 	return e.Encode(v)
 }
 
-// List returns all, or an empty slice for nil, which JSON has as [] and not as null.
+// List returns all, or an empty slice for nil, so that JSON has [] and not null.
 func List[T any](all []T) []T {
 	if all == nil {
 		return []T{}
@@ -88,7 +88,8 @@ func List[T any](all []T) []T {
 	return all
 }
 
-// Known returns x, or nil for NaN and the infinities, which JSON has as null.
+// Known returns a pointer to x, or nil for NaN and the infinities, which JSON cannot
+// write: it has null instead.
 func Known(x float64) *float64 {
 	if math.IsNaN(x) || math.IsInf(x, 0) {
 		return nil
@@ -96,7 +97,8 @@ func Known(x float64) *float64 {
 	return &x
 }
 
-// Message is an answer of a role as JSON, by the names that its protocol has.
+// Message is a protobuf message that encodes to JSON with the field names of its .proto,
+// zeros included.
 type Message struct{ proto.Message }
 
 // MarshalJSON implements json.Marshaler.
@@ -104,7 +106,8 @@ func (m Message) MarshalJSON() ([]byte, error) {
 	return protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}.Marshal(m.Message)
 }
 
-// Object returns a document in YAML as a value for JSON; of what is no YAML its text.
+// Object returns a document in YAML as a value that encodes to JSON. If it is no YAML, it
+// returns the text.
 func Object(text []byte) any {
 	n, err := document.Parse(text)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/millrace/millrace/internal/backup"
 )
 
-// Teller tells how far a command is, on standard error: on a terminal a line
-// that is redrawn, elsewhere a line now and then.
+// Teller tells how far a command is: on a terminal by a line that is redrawn, elsewhere by
+// a line now and then. Its [backup.Progress] counts bytes.
 type Teller struct {
 	*backup.Progress
 	step atomic.Pointer[string]
@@ -20,13 +20,15 @@ type Teller struct {
 }
 
 const (
-	redraw    = 500 * time.Millisecond
-	tellFirst = time.Second
-	tellWait  = 5 * time.Second
+	redraw    = 500 * time.Millisecond // between two lines on a terminal
+	tellFirst = time.Second            // until the first line elsewhere
+	tellWait  = 5 * time.Second        // between two lines elsewhere
 )
 
-// StartTeller begins to tell after a second. Close it in the end: a pipe whose last
-// line is no longer true gets one more, unless it told of bytes, which a result follows.
+// StartTeller returns a Teller that writes to w: on a terminal every half second,
+// elsewhere after a second and then every five. Close it at the end. If w is no terminal
+// and the step has changed since the last line, Close writes one more, unless the lines
+// count bytes: the command then tells its result.
 func StartTeller(ctx context.Context, w io.Writer) *Teller {
 	ctx, stop := context.WithCancel(ctx)
 	t := &Teller{Progress: backup.NewProgress(0), stop: stop, done: make(chan struct{})}
@@ -38,20 +40,21 @@ func StartTeller(ctx context.Context, w io.Writer) *Teller {
 	return t
 }
 
-// Say names what is being done, and what of others it is done to, such as an object of a
-// bucket: the line is drawn past what keeps a screen harmless.
+// Say names the step that is being done. The step may have a name that others chose, such
+// as that of an object in a bucket: Say makes it printable, because the line does not
+// pass [Screen.Write], which would.
 func (t *Teller) Say(step string) {
 	step = Printable(step)
 	t.step.Store(&step)
 }
 
-// Close ends the telling.
+// Close ends the telling, and waits until the last line is written.
 func (t *Teller) Close() {
 	t.stop()
 	<-t.done
 }
 
-// said is how far a step had come.
+// said is how far a step had come when a line was written.
 type said struct {
 	step        string
 	done, total int64
@@ -62,7 +65,7 @@ func (t *Teller) now() said {
 	return said{*t.step.Load(), s.Done, s.Total}
 }
 
-// line is what is told at one moment.
+// line returns what there is to tell now; "" if nothing.
 func (t *Teller) line() string {
 	line := *t.step.Load()
 	if s := t.Now(); s.Done > 0 || s.Total > 0 {

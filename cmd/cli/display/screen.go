@@ -7,9 +7,9 @@ import (
 	"github.com/millrace/millrace/internal/line"
 )
 
-// Screen is a terminal that what others have written (ids, texts, names, reasons)
-// cannot steer: characters that move the cursor, name the window or turn the
-// direction of text are shown by their number.
+// Screen is a terminal that ids, texts, names and reasons of others cannot steer. It
+// shows the number of a character that moves the cursor, names the window or turns the
+// direction of text.
 type Screen struct{ *os.File }
 
 // OnScreen returns a file as it is, or as a screen if it is a terminal.
@@ -28,11 +28,12 @@ func (s Screen) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// harmless replaces characters that steer a terminal, but for the end of a line and
-// the tabulator.
+// harmless replaces characters that steer a terminal by their numbers. Ends of lines and
+// tabulators stay.
 func harmless(text string) string { return line.Keep(text, "\n\t") }
 
-// IsTerminal reports whether somebody reads along.
+// IsTerminal reports whether w is a character device, so that somebody may read along.
+// /dev/null is one, too.
 func IsTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	if s, is := w.(Screen); is {

@@ -8,27 +8,28 @@ import (
 	"github.com/millrace/millrace/internal/line"
 )
 
-// Table is lines of cells that stand below each other. It is no io.Writer: all that
-// is written to it passes [Printf], so that no name, id or reason that somebody else
-// has chosen begins a line or a cell of its own, or steers a terminal.
+// Table is a table of text, whose cells are aligned. It is no io.Writer: everything that
+// is written to it passes [Printf], so that no name, id or reason that somebody else has
+// chosen begins a line or a cell of its own, or steers a terminal.
 type Table struct{ w *tabwriter.Writer }
 
-// NewTable begins a table, which Flush writes.
+// NewTable returns an empty table, which Flush writes to w.
 func NewTable(w io.Writer) *Table { return &Table{tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)} }
 
-// Printf writes lines of which the format has the tabulators and the ends.
+// Printf adds cells. Only the format can end a cell, by a tabulator, or a line.
 func (t *Table) Printf(format string, args ...any) { Printf(t.w, format, args...) }
 
-// Flush writes what there is.
+// Flush writes the lines that have been added since the last Flush.
 func (t *Table) Flush() error { return t.w.Flush() }
 
-// Cells are several, with the tabulators between them, whose texts have been shown
-// to be harmless, such as numbers.
+// Cells are several cells with tabulators between them. Their texts must be harmless, as
+// numbers are: [Printf] writes them as they are.
 type Cells string
 
-// Printf is fmt.Fprintf that shows of what arguments say, but for [Cells], the characters
-// by their number that end a line or cell or steer a terminal. Where it is written to
-// says by its own what fails.
+// Printf is [fmt.Fprintf], but in the text of an argument it shows the number of each
+// character that ends a line or a cell or steers a terminal. Arguments that are [Cells]
+// stay as they are. It returns no error: w is a writer that keeps it, such as a Table, or
+// one whose errors do not matter.
 func Printf(w io.Writer, format string, args ...any) {
 	safe := make([]any, len(args))
 	for i, x := range args {

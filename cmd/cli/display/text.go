@@ -10,7 +10,8 @@ import (
 	"github.com/millrace/millrace/internal/line"
 )
 
-// Printable is the beginning of a text, within its line.
+// Printable returns a text within one line: its first 512 bytes, and "..." if there are
+// more. Characters that end a line or steer a terminal become numbers.
 func Printable(s string) string {
 	const most = 512
 	if len(s) > most {
@@ -19,10 +20,11 @@ func Printable(s string) string {
 	return line.Of(s)
 }
 
-// ShortTime is a time to the second, in UTC.
+// ShortTime returns a time to the second, in UTC, by RFC 3339.
 func ShortTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// Ago says how long ago something was.
+// Ago says when something was, and how long ago. A time more than a minute ahead is said
+// to be in the future; clocks may differ by less.
 func Ago(at time.Time) string {
 	if time.Until(at) > time.Minute {
 		return at.UTC().Format(time.DateTime) + "Z, in the future"
@@ -30,7 +32,7 @@ func Ago(at time.Time) string {
 	return at.UTC().Format(time.DateTime) + "Z, " + time.Since(at).Round(time.Second).String() + " ago"
 }
 
-// Numbers are the partitions of a set, as JSON has them.
+// Numbers returns the partitions of a set as numbers, never nil.
 func Numbers(s topology.Set) []int {
 	out := []int{}
 	for p := range s.All() {
@@ -39,7 +41,7 @@ func Numbers(s topology.Set) []int {
 	return out
 }
 
-// Faults is how many there are, in words.
+// Faults says how many faults there are, such as "2 faults".
 func Faults(n int) string {
 	if n == 1 {
 		return "1 fault"
@@ -47,7 +49,7 @@ func Faults(n int) string {
 	return fmt.Sprintf("%d faults", n)
 }
 
-// Joined is two sentences as one, of which each may be empty.
+// Joined returns two sentences as one, with a semicolon between them. Either may be empty.
 func Joined(a, b string) string {
 	if a == "" || b == "" {
 		return a + b
@@ -55,7 +57,7 @@ func Joined(a, b string) string {
 	return a + "; " + b
 }
 
-// FaultText is what an error says; "" for none.
+// FaultText returns the text of an error; "" for nil.
 func FaultText(err error) string {
 	if err == nil {
 		return ""
@@ -63,7 +65,7 @@ func FaultText(err error) string {
 	return err.Error()
 }
 
-// WriteActs prints what was done, an act a line.
+// WriteActs prints entries of the audit trail as a table, one a line.
 func WriteActs(w io.Writer, all []audit.Entry) error {
 	t := NewTable(w)
 	t.Printf("WHEN\tWHO\tACT\tON\tBEFORE\tAFTER\n")

@@ -41,8 +41,9 @@ func (d *doctor) etcdAnswers(ctx context.Context) (string, error) {
 	return "cluster " + d.Name(), nil
 }
 
-// advise gives what is wrong with the state in etcd its way out: to restore it
-// where there was one, to assign only where there never was.
+// advise returns what, a fault of the state in etcd, as an error with its way out. Where
+// the cluster ever had an assignment the way out is to restore it. It is a new assignment
+// only where there never was one.
 func (d *doctor) advise(ctx context.Context, l clusters.Look, what string) error {
 	if l.Health.Lost {
 		return finding(cluster.RestoreWayOut, "%s; nodes remember what it has lost", what)
@@ -102,8 +103,8 @@ func (d *doctor) nodesReady(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%d of %d partitions by %d replicas each", partition.Count, partition.Count, l.Health.Replicas), nil
 }
 
-// modelsGood tells of versions that serve and no node has, and warns of those that
-// some lack, that are condemned, or that cannot be read.
+// modelsGood fails for versions of models that serve and that no node has. It warns of
+// versions that some nodes lack, that are condemned, or that cannot be read.
 func (d *doctor) modelsGood(ctx context.Context) (string, error) {
 	cl, err := d.OpenReadOnly(ctx)
 	if err != nil {
@@ -123,8 +124,8 @@ func (d *doctor) modelsGood(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%d serve", serve), nil
 }
 
-// feedsWhole tells of feeds that everybody is refused, since their model does not serve,
-// and warns of definitions that brokers cannot take over.
+// feedsWhole fails for feeds whose every request is refused, since their model does not
+// serve. It warns of definitions that brokers cannot take over.
 func (d *doctor) feedsWhole(ctx context.Context) (string, error) {
 	cl, err := d.OpenReadOnly(ctx)
 	if err != nil {
@@ -190,8 +191,8 @@ func (d *doctor) experimentsWhole(ctx context.Context) (string, error) {
 	return says, nil
 }
 
-// brokersHear tells of brokers that do not go by what etcd has, and warns of those that
-// are silent, and may have ended.
+// brokersHear fails for brokers that do not go by what etcd has. It warns of brokers that
+// are silent: they may have ended.
 func (d *doctor) brokersHear(ctx context.Context) (string, error) {
 	all, err := d.Brokers(ctx)
 	if err != nil {
@@ -231,7 +232,7 @@ func (d *doctor) brokerAnswers(ctx context.Context) (string, error) {
 	switch e := (*millrace.Error)(nil); {
 	case !errors.As(err, &e):
 	case e.Reason == millrace.ReasonUnavailable:
-		return "", errors.New(e.Detail) // to try again is no way out
+		return "", errors.New(e.Detail) // without its way out, which is to try again
 	case e.Detail == feeds.BuiltInRefused(d.feed).Detail:
 		return took + "; index nodes were not asked: " + e.Detail + "; --feed names one that is", nil
 	}

@@ -20,22 +20,22 @@ import (
 	"github.com/millrace/millrace/internal/line"
 )
 
-// doctor is what the checks look at.
-
+// doctor is what the checks look at, and what they found.
 type doctor struct {
 	clusters.Flags
 	brokers     []string // of Kafka
 	topicPrefix string
 	grpc        string
 	feed        string        // that the broker is asked for
-	ports       []string      // of admin
-	exposed     []string      // secrets of its own
-	patience    time.Duration // with roles that may only just hear of a restoration
+	ports       []string      // admin ports of roles, host:port each
+	exposed     []string      // what is wrong with files of secrets that doctor itself uses
+	patience    time.Duration // how long roles may take to hear that etcd was restored
 
-	kafkaAway, logMissing, logGone, etcdAway, etcdFull, etcdDoubted, unassigned, lost bool // as the checks found
+	// What a check found, for the checks after it.
+	kafkaAway, logMissing, logGone, etcdAway, etcdFull, etcdDoubted, unassigned, lost bool
 }
 
-// Command checks a cluster from end to end.
+// Command returns the command doctor, which checks a cluster from end to end.
 func Command() *cobra.Command {
 	d := doctor{patience: cluster.LookTime}
 	c := display.Looking(&cobra.Command{
@@ -56,19 +56,20 @@ func Command() *cobra.Command {
 	return c
 }
 
-// checkTimeout bounds each check.
+// checkTimeout bounds each check, beside its patience.
 const checkTimeout = 5 * time.Second
 
 // check is one thing that doctor looks at.
 type check struct {
-	name   string
+	name string
+	// do returns a note on what is well. A [warning] as its error does not fail the check.
 	do     func(context.Context) (string, error)
-	wayOut string // unless the error has one
-	// rests reports whether what the check rests on was found well, or nothing
-	// that it says is of its own; nil: on nothing. Advice on what only follows
-	// from something else leads astray.
+	wayOut string // how to mend what is wrong; an error's own goes before it
+	// rests reports whether the earlier checks that this one depends on found no
+	// fault. Where they did, this check is not made and its result is unknown: its
+	// advice would not be about the cause. nil: it depends on no other check.
 	rests    func() bool
-	patience time.Duration // beyond the time of a check
+	patience time.Duration // time for this check beyond checkTimeout
 }
 
 func (d *doctor) checks() []check {
@@ -76,7 +77,7 @@ func (d *doctor) checks() []check {
 	etcdUp := func() bool { return !d.etcdAway }
 	believed := func() bool { return !d.etcdAway && !d.etcdDoubted }
 	assigned := func() bool { return !d.etcdAway && !d.unassigned }
-	served := func() bool { return d.etcdAway || d.lost || !d.unassigned } // brokers go by what they remember
+	served := func() bool { return d.etcdAway || d.lost || !d.unassigned } // without etcd, or after it lost state, brokers use what they remember
 	checks := []check{
 		{"Kafka answers", d.kafkaAnswers, "start Kafka, or name it with --brokers", nil, 0},
 		{"its topics fit", d.topicsFit, "start any role once: it creates them; a topic with another partition count must be deleted or another --topic-prefix used", kafkaUp, 0},
@@ -102,12 +103,13 @@ func (d *doctor) checks() []check {
 	return checks
 }
 
-// warning is what is not wrong, and will be if nobody looks after it.
+// warning is an error that does not fail a check: nothing is wrong yet, and something will
+// be if nobody acts.
 type warning struct{ text string }
 
 func (w warning) Error() string { return w.text }
 
-// checkShown is what a check found.
+// checkShown is what a check found, as JSON shows it.
 type checkShown struct {
 	Check  string `json:"check"`
 	Result string `json:"result"` // ok, warn, fail or unknown
@@ -150,7 +152,8 @@ func (c checkShown) write(w io.Writer) {
 	}
 }
 
-// run makes the checks. As text, each is told when it is made: some take seconds.
+// run makes the checks, and fails if one does. As text, each result is written as soon as
+// it is known, since some checks take seconds.
 func (d *doctor) run(ctx context.Context, w io.Writer, output *display.Form) error {
 	d.exposed = reach.Exposed(ctx)
 	all, failed := []checkShown{}, 0
@@ -174,12 +177,14 @@ func (d *doctor) run(ctx context.Context, w io.Writer, output *display.Form) err
 	return nil
 }
 
-// secretsPrivate warns of files by which doctor itself reaches the cluster.
+// secretsPrivate warns of files of secrets that others may read. They are those by which
+// doctor itself reaches the cluster.
 func (d *doctor) secretsPrivate(context.Context) (string, error) {
 	return "", warning{strings.Join(d.exposed, "\n")}
 }
 
-// finding is what is wrong, with a way out of its own.
+// finding returns what is wrong as an error with a way out of its own. what is a format of
+// args.
 func finding(wayOut, what string, args ...any) error {
 	return &millrace.Error{Reason: millrace.ReasonUnavailable, Detail: fmt.Sprintf(what, args...), WayOut: wayOut}
 }

@@ -21,8 +21,8 @@ func (d *doctor) kafkaAnswers(ctx context.Context) (string, error) {
 	return fmt.Sprint(d.brokers), err
 }
 
-// logWhole warns of topics that no longer have their beginning: the records that are
-// gone are only in the replicas of today.
+// logWhole warns of topics that no longer have their beginning: only today's replicas
+// hold the records that are gone.
 func (d *doctor) logWhole(ctx context.Context) (string, error) {
 	look, err := kafka.NewInspector(reach.Kafka(ctx, d.brokers))
 	if err != nil {
@@ -82,11 +82,13 @@ func (d *doctor) topicsFit(ctx context.Context) (string, error) {
 		return "", warning{what + "\nwhat it no longer has cannot be replayed: set cleanup.policy=delete, retention.ms=-1 and retention.bytes=-1 on it, or replay in time what is to come in after all"}
 	}
 	dead, err := d.records(ctx, topics.DeadLetters)
-	return fmt.Sprintf("%d partitions; at most %d dead letters", partition.Count, dead), err // offsets: transactions have some, too
+	return fmt.Sprintf("%d partitions; at most %d dead letters", partition.Count, dead), err // at most, since transactions use offsets, too
 }
 
-// missing says that a topic is not there. A log that nodes have read is not to be
-// made anew by whoever starts first: what the nodes hold would be of another log.
+// missing returns the error for a topic that does not exist. It sets d.logGone if the topic
+// is one of the log of record and nodes have read it, or if etcd does not answer. The role
+// that starts first must not create such a topic anew: what the nodes hold would be of
+// another log.
 func (d *doctor) missing(ctx context.Context, topic string, isLog bool) error {
 	if !isLog {
 		return fmt.Errorf("topic %s does not exist", topic)
@@ -102,7 +104,7 @@ func (d *doctor) missing(ctx context.Context, topic string, isLog bool) error {
 	return finding(nothing+`: every partition would be quarantined (other_log). Nodes that run answer from what they hold: see "The log is gone" in docs/backup.md`, "topic %s is gone, which index nodes have read", topic)
 }
 
-// records returns how many offsets of a topic have been used.
+// records returns how many offsets of a topic have been used: its records, at most.
 func (d *doctor) records(ctx context.Context, topic string) (sum int64, err error) {
 	look, err := kafka.NewInspector(reach.Kafka(ctx, d.brokers))
 	if err != nil {
@@ -146,7 +148,8 @@ func (d *doctor) partitionersKeepUp(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%d groups", len(groups)), behind(faults)
 }
 
-// behind is the faults of groups, with a way out where nothing but a topic lacks.
+// behind returns the faults of groups as an error, or nil if there are none. It has a way
+// out where each fault is that a topic does not exist.
 func behind(faults []string) error {
 	says := strings.Join(faults, "\n")
 	switch {
@@ -158,9 +161,10 @@ func behind(faults []string) error {
 	return finding("create it with Kafka's tools, with as many partitions as you want, or take it out of content and features in the partitioner's configuration", "%s", says)
 }
 
+// noTopic ends the fault that a topic does not exist, by which behind knows it.
 const noTopic = " does not exist"
 
-// groupFaults says what is wrong with a group of partitioners.
+// groupFaults returns what is wrong with a group of partitioners; nil if nothing is.
 func groupFaults(g progress.Progress, now time.Time) (faults []string) {
 	if silent := topics.Silence(g, now); silent != "" {
 		return []string{silent}

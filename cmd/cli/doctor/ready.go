@@ -13,8 +13,8 @@ import (
 	"github.com/millrace/millrace/internal/wait"
 )
 
-// Ready is for images without a shell, whose health the container's
-// engine asks by a command.
+// Ready returns the command ready. A container engine runs it as the health check of
+// images that have no shell.
 func Ready() *cobra.Command {
 	var ports []string
 	var patience time.Duration
@@ -26,7 +26,7 @@ func Ready() *cobra.Command {
 		all, fault := awaitRoles(c.Context(), ports, patience)
 		return errors.Join(fault, output.Write(c.OutOrStdout(), all, func(w io.Writer) error {
 			if fault != nil {
-				return nil // which says it
+				return nil // fault is returned, and says it
 			}
 			var says []string
 			for _, r := range all {
@@ -44,7 +44,8 @@ func Ready() *cobra.Command {
 	return c
 }
 
-// awaitRoles asks roles until all are ready, and for some time at most.
+// awaitRoles asks roles until all are ready, for patience at most but once at least. fault
+// says which are not ready; it is nil if all are.
 func awaitRoles(ctx context.Context, ports []string, patience time.Duration) (all []roleShown, fault error) {
 	for end := time.Now().Add(patience); ; {
 		limited, cancel := context.WithTimeout(ctx, checkTimeout)
@@ -56,5 +57,5 @@ func awaitRoles(ctx context.Context, ports []string, patience time.Duration) (al
 	}
 }
 
-// askEvery is how long roles are left alone that are not ready.
+// askEvery is the pause before roles that are not ready are asked again.
 const askEvery = 500 * time.Millisecond

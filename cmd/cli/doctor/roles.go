@@ -25,16 +25,17 @@ import (
 	"github.com/millrace/millrace/internal/secure"
 )
 
-// roleShown is whether the role of an admin port is ready.
+// roleShown says whether the role of an admin port is ready.
 type roleShown struct {
-	Admin string `json:"admin"`
+	Admin string `json:"admin"` // host:port
 	Ready bool   `json:"ready"`
-	Why   string `json:"why,omitempty"` // it is not, or what is to be known of one that is
+	Why   string `json:"why,omitempty"` // why it is not ready, or a note of a role that is
 
 	unresponsive bool // nobody answers there
 }
 
-// unwell is what a role says by which it is not ready.
+// unwell is the error of an admin port that answered, but not with status 200: what it
+// said.
 type unwell struct{ says string }
 
 func (u unwell) Error() string { return u.says }
@@ -49,7 +50,7 @@ func askRoles(ctx context.Context, ports []string) []roleShown {
 			note, err := readyAt(ctx, addr)
 			_, answers := errors.AsType[unwell](err)
 			if err != nil && !answers {
-				err = command.Told(err) // of this connection
+				err = command.Told(err) // what went wrong with the connection to it
 			}
 			all[i] = roleShown{addr, err == nil, cmp.Or(note, display.FaultText(err)), err != nil && !answers}
 		})
@@ -58,6 +59,7 @@ func askRoles(ctx context.Context, ports []string) []roleShown {
 	return all
 }
 
+// unready returns which roles are not ready, and why, or nil.
 func unready(all []roleShown) error {
 	var faults []string
 	for _, r := range all {
@@ -71,14 +73,15 @@ func unready(all []roleShown) error {
 	return nil
 }
 
-// others is what is wrong with several roles, each by its own words: what one says of its
-// certificates or its etcd is nothing of the connections of who asks.
+// others is what is wrong with several roles, in their own words. The type keeps such an
+// error from [command.Told]: a role that names its certificates or its etcd says nothing
+// about the connections of doctor.
 type others struct{ text string }
 
 func (o others) Error() string { return o.text }
 
-// rolesReady waits for roles that are not ready just after etcd was restored, as all
-// that have to take that over.
+// rolesReady fails for roles that are not ready. Just after etcd was restored it waits for
+// them, since they first have to take over the restored state.
 func (d *doctor) rolesReady(ctx context.Context) (string, error) {
 	for {
 		says, all := d.readyNow(ctx)
@@ -105,7 +108,8 @@ func (d *doctor) rolesReady(ctx context.Context) (string, error) {
 	}
 }
 
-// sinceRestored is how long ago somebody restored what etcd had lost, if that is known.
+// sinceRestored returns how long ago somebody restored what etcd had lost. known is false
+// if nobody did, or etcd cannot be read.
 func (d *doctor) sinceRestored(ctx context.Context) (ago time.Duration, known bool) {
 	cl, err := d.OpenReadOnly(ctx)
 	if err != nil {
@@ -116,8 +120,8 @@ func (d *doctor) sinceRestored(ctx context.Context) (ago time.Duration, known bo
 	return time.Since(at), err == nil && !at.IsZero()
 }
 
-// readyNow asks the roles once, and leaves out those that are well though they host
-// nothing.
+// readyNow asks the roles once. It leaves out nodes that host nothing because they were
+// drained, and takes other nodes that host nothing for not ready.
 func (d *doctor) readyNow(ctx context.Context) (string, []roleShown) {
 	all := askRoles(ctx, d.ports)
 	says := strings.Join(d.ports, ", ")
@@ -127,18 +131,18 @@ func (d *doctor) readyNow(ctx context.Context) (string, []roleShown) {
 			all = excused(all, len(drained))
 			says += fmt.Sprintf("; drained, and well though they host nothing: %q", drained)
 		}
-		for i := range all { // they are ready for whoever runs them, and of no use to the cluster
+		for i := range all { // such a node says that it is ready, and is of no use to the cluster
 			all[i].Ready = all[i].Ready && !unassigned(all[i])
 		}
 	}
 	return says, all
 }
 
-// unassigned reports whether a node says that it hosts nothing; one of an earlier version
-// is not ready then.
+// unassigned reports whether a node says that it hosts nothing. A node of this version is
+// ready then; one of an earlier version is not.
 func unassigned(r roleShown) bool { return r.Why == indexnode.ErrUnassigned.Error() }
 
-// hostWayOut is how a node comes to host something.
+// hostWayOut returns the way out for nodes that host nothing.
 func (d *doctor) hostWayOut() string {
 	if d.unassigned {
 		return "see to the assignment first, above"
@@ -146,7 +150,8 @@ func (d *doctor) hostWayOut() string {
 	return "have it host its share by millrace node add NODE --apply (docs/resizing.md), or stop it"
 }
 
-// excused leaves out as many roles that host nothing as nodes were drained.
+// excused returns all without the first roles that host nothing, one for each of the
+// drained nodes: an admin port does not say which node it is of. It reuses all's memory.
 func excused(all []roleShown, drained int) []roleShown {
 	return slices.DeleteFunc(all, func(r roleShown) bool {
 		if !unassigned(r) || drained == 0 {
@@ -157,7 +162,7 @@ func excused(all []roleShown, drained int) []roleShown {
 	})
 }
 
-// drained returns the nodes that are there, were drained, and host nothing any more.
+// drained returns the nodes that are alive, were drained, and host nothing any more, sorted.
 func (d *doctor) drained(ctx context.Context) (ids []millrace.NodeID, err error) {
 	cl, err := d.OpenReadOnly(ctx)
 	if err != nil {
@@ -178,8 +183,8 @@ func (d *doctor) drained(ctx context.Context) (ids []millrace.NodeID, err error)
 	return ids, nil
 }
 
-// rolesHear tells of roles that go by what they last heard of etcd, and warns of those
-// that could not keep on disk what they go by.
+// rolesHear fails for roles that go by what they last heard of etcd, if that lasts for
+// d.patience. It warns of roles that could not keep on disk what they go by.
 func (d *doctor) rolesHear(ctx context.Context) (string, error) {
 	for began := time.Now(); ; {
 		faults, warned := d.heardBy(ctx)
@@ -200,7 +205,8 @@ func (d *doctor) rolesHear(ctx context.Context) (string, error) {
 	}
 }
 
-// heardBy asks the roles, all at once.
+// heardBy asks all roles at once for their metrics. It returns a line for each role that has
+// a fault, and one for each that has a warning.
 func (d *doctor) heardBy(ctx context.Context) (faulty, warned string) {
 	faults, warnings := make([]string, len(d.ports)), make([]string, len(d.ports))
 	var asked sync.WaitGroup
@@ -221,12 +227,13 @@ func (d *doctor) heardBy(ctx context.Context) (faulty, warned string) {
 	return said(faults), said(warnings)
 }
 
+// unknown is the warning for a role whose metrics cannot be read.
 func unknown(addr string, err error) string {
 	return fmt.Sprintf("%s: its metrics cannot be read, and what it goes by is not known: %s", addr, display.FaultText(err))
 }
 
-// hears says by a role's metrics what it has not heard of etcd, and what it could not
-// keep.
+// hears reads a role's metrics. fault says what the role has not heard of etcd, and warning
+// what it could not keep on disk; each is empty if there is nothing to say.
 func hears(addr, metrics string, now time.Time) (fault, warning string) {
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(strings.NewReader(metrics))
@@ -264,8 +271,8 @@ func hears(addr, metrics string, now time.Time) (fault, warning string) {
 	return fault, warning
 }
 
-// readyAt returns why the role of an admin port is not ready, or what is to be known of
-// one that is.
+// readyAt returns as err why the role of an admin port is not ready. note is what a role
+// that is ready says beside "ok".
 func readyAt(ctx context.Context, addr string) (note string, err error) {
 	said, err := askAdmin(ctx, addr, "/readyz", 64<<10)
 	if note = strings.TrimSpace(said); err != nil || note == "ok" {
@@ -274,8 +281,9 @@ func readyAt(ctx context.Context, addr string) (note string, err error) {
 	return note, err
 }
 
-// askAdmin returns what an admin port says at a path, or as an error why it does not. It
-// follows no redirection: whoever is meant answers for itself.
+// askAdmin returns the first bytes, up to most, of what an admin port says at a path.
+// An answer with another status than 200 is an error of type unwell, beside the text. It
+// follows no redirection: the role at addr has to answer itself.
 func askAdmin(ctx context.Context, addr, path string, most int64) (string, error) {
 	s, scheme := reach.Of(ctx), "http"
 	t := &http.Transport{DialContext: s.Plain().Dial}

@@ -22,7 +22,7 @@ import (
 	"github.com/millrace/millrace/relevance/experiment"
 )
 
-// documentName lets people name the document that a file stands for.
+// documentName adds --name to c, which names the document that a file holds.
 func documentName(c *cobra.Command, document *string) *cobra.Command {
 	c.Flags().StringVar(document, "name", "", "of the document (default: the file's, without .yaml)")
 	return c
@@ -114,8 +114,9 @@ func (t *opened) diff(ctx context.Context, output *display.Form, file, name stri
 	return output.Write(t.out, shown, func(io.Writer) error { t.tell(c); return nil })
 }
 
-// ofFile does something with the document of a file, whose name is the file's
-// unless it is said. What show has written above it is no part of it.
+// ofFile calls do with the document in a file, and returns the document's name: name, or
+// the file's if that is empty. The lines that experiment show writes above a document are
+// no part of it.
 func ofFile(ctx context.Context, file, name string, do func(context.Context, string, []byte) (experiments.Changed, error)) (string, experiments.Changed, error) {
 	src, err := document.ReadFile(file)
 	if err != nil {
@@ -142,13 +143,13 @@ func (t *opened) tell(c experiments.Changed) {
 	}
 }
 
-// asItIs is a share that stays.
+// asItIs is the value of --share if it is not given: the share stays as it is.
 const asItIs = -1
 
-// withShare lets people say how many of an experiment's slots are in use.
+// withShare adds --share to c: how many of an experiment's slots are in use, in percent.
 func withShare(c *cobra.Command, share *float64) *cobra.Command {
 	c.Flags().Float64Var(share, "share", asItIs, "of its slots that are in use, in percent, such as 5 (default: as it is)")
-	c.Flags().Lookup("share").DefValue = "0" // which is not shown
+	c.Flags().Lookup("share").DefValue = "0" // the help shows no default that is 0
 	return c
 }
 
@@ -174,8 +175,8 @@ func experimentRamp() *cobra.Command {
 	return ramp
 }
 
-// steer changes an experiment's state, "" for the one that it has, and its
-// share in percent.
+// steer changes an experiment's state and its share, in percent of its slots. An empty
+// state and the share asItIs stay as they are.
 func (t *opened) steer(ctx context.Context, name string, state experiment.State, percent float64) error {
 	share := -1
 	if percent != asItIs {
@@ -209,7 +210,8 @@ func (t *opened) steer(ctx context.Context, name string, state experiment.State,
 	return leans.TellFaults(ctx, t.out, t.Cluster, t.Store)
 }
 
-// shownAbove is what show writes above a document, once or more often.
+// shownAbove matches the lines that experiment show writes above a document. They may be
+// there several times.
 var shownAbove = regexp.MustCompile(`^(# document [^\n]*, version [^\n]*\n(# [^\n]*\n)*?# [^\n]*: checksum [0-9a-f]+; [0-9]+ of [0-9]+ slots assign\n)+`)
 
 func experimentDrop() *cobra.Command {
@@ -250,7 +252,7 @@ func (t *opened) drop(ctx context.Context, name string, meant command.Meant) err
 		return err
 	}
 	fmt.Fprintf(t.out, "document %s is dropped\n", name)
-	noted := t.trails.Noted() // before the experiments are read: what is begun since is not theirs
+	noted := t.trails.Noted() // read before the experiments: a trail that is begun later may be of a newer experiment
 	st, err := t.Read(ctx)
 	if err != nil {
 		return err
@@ -261,7 +263,7 @@ func (t *opened) drop(ctx context.Context, name string, meant command.Meant) err
 	}
 	for document := range st.Faults {
 		if _, is := st.LeftOut(document); is {
-			return nil // whose experiments are not all known
+			return nil // not all experiments of that document are known, so all trails are kept
 		}
 	}
 	return t.trails.Keep(ctx, names, noted)

@@ -10,9 +10,10 @@ import (
 	"github.com/millrace/millrace/internal/cluster"
 )
 
-// Faults returns how many experiments there are, in how many documents, and
-// which of them give nobody a variant though they may, or whose answers count for
-// none, or cannot be taken over.
+// Faults is the check of experiments by millrace doctor. says is one line: how many
+// experiments there are, in how many documents, how old their outcomes are, and which are
+// paused. lines name what is wrong, one fault each: documents with faults, experiments
+// that are not applied or not watched, and what cannot be read.
 func Faults(ctx context.Context, cl *cluster.Client) (says string, lines []string, err error) {
 	t, err := open(ctx, cl, io.Discard)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package experiments is the commands that define, change and judge experiments.
+// Package experiments has the commands that define, change and judge experiments.
 package experiments
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/relevance/experiment"
 )
 
-// Command is the command of experiments.
+// Command returns the command experiment, with the commands below it.
 func Command() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "experiment",
@@ -72,7 +72,7 @@ type opened struct {
 	notes  io.Writer // for people, whatever the form of the output
 }
 
-// experimentWays are the ways out of refusals.
+// experimentWays are the ways out of refusals, what to do instead, of these commands.
 var experimentWays = []command.Way{
 	{Of: artefacts.ErrNoVersion, WayOut: "millrace experiment list names what there is"},
 }
@@ -91,7 +91,8 @@ func experimentOn(c *cobra.Command, run func(context.Context, *opened, []string)
 	return c
 }
 
-// experimentEnd is experimentOn of one that takes its variants from viewers.
+// experimentEnd is experimentOn of a command that takes an experiment's variants from
+// viewers: pause and stop.
 func experimentEnd(c *cobra.Command, run func(context.Context, *opened, []string) error) *cobra.Command {
 	experimentOn(c, run)
 	ends := c.RunE
@@ -99,7 +100,8 @@ func experimentEnd(c *cobra.Command, run func(context.Context, *opened, []string
 	return c
 }
 
-// goesOn says what is left to who cannot end an experiment since etcd takes no change.
+// goesOn completes the error of a command that could not end an experiment because etcd
+// takes no change: it says what callers can still do. It returns any other error as it is.
 func goesOn(err error) error {
 	e := (*millrace.Error)(nil)
 	if of := errors.As(err, &e) && e.Field == "etcd"; !of && !errors.Is(err, cluster.ErrAway) && !errors.Is(err, cluster.ErrLost) {
@@ -113,7 +115,7 @@ func goesOn(err error) error {
 	return command.Refused(&says, err)
 }
 
-// experimentLook is experimentOn of one that shows something.
+// experimentLook is experimentOn of a command that shows something, in the form of -o.
 func experimentLook(c *cobra.Command, run func(context.Context, *opened, *display.Form, []string) error) *cobra.Command {
 	var output display.Form
 	display.Flag(c, &output)

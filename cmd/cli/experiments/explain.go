@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/relevance/experiment"
 )
 
-// asked is whom explain is asked about.
+// asked is the viewer or the entity that explain is asked about, and the feed.
 type asked struct {
 	feed, viewer, entity string
 	attributes           map[string]string
@@ -27,12 +27,12 @@ type asked struct {
 type explained struct {
 	Experiment string           `json:"experiment"`
 	Layer      string           `json:"layer"`
-	Variant    string           `json:"variant,omitempty"` // empty: not in
+	Variant    string           `json:"variant,omitempty"` // empty: the viewer or entity is not in the experiment
 	Cause      experiment.Cause `json:"cause"`
 	Slot       *int             `json:"slot,omitempty"`
-	Clause     string           `json:"clause,omitempty"` // of the targeting, the one that was not true
-	Why        string           `json:"why"`              // all of it, as a sentence
-	Unapplied  string           `json:"unapplied,omitempty"`
+	Clause     string           `json:"clause,omitempty"`    // the clause of the targeting that was not true
+	Why        string           `json:"why"`                 // all of this, as a sentence
+	Unapplied  string           `json:"unapplied,omitempty"` // why the variant is not applied now
 }
 
 func experimentExplain() *cobra.Command {
@@ -95,7 +95,7 @@ func (t *opened) explain(ctx context.Context, output *display.Form, whom asked) 
 		dealing, drafts := shown[:0:0], 0
 		for _, x := range shown {
 			if d, err := st.Find(x.Experiment); x.Cause == experiment.CauseState && err == nil && d.Experiment.State == experiment.Draft {
-				drafts++ // which does not name whom was asked about
+				drafts++ // a draft that does not force a variant on this viewer or entity
 				continue
 			}
 			dealing = append(dealing, x)

@@ -78,8 +78,9 @@ func (t *opened) find(ctx context.Context, name string) (experiment.Defined, err
 	return st.Find(name)
 }
 
-// said is what people, or a restoration of etcd, said to the ramps of experiments, and
-// that evidence of them is gone, as the history of their document tells it. A trail that cannot be read tells nothing.
+// said returns the decisions about experiments that no change of their document tells of,
+// as events of its history: that people, or a restoration of etcd, held or resumed a ramp,
+// or that evidence is gone. Of an experiment whose trail cannot be read it returns none.
 func (t *opened) said(of []experiment.Experiment) (all []ledger.Event) {
 	for i := range of {
 		trail, err := t.trails.Of(of[i].Name)
@@ -100,13 +101,15 @@ func (t *opened) said(of []experiment.Experiment) (all []ledger.Event) {
 	return all
 }
 
-// watch is an experiment's trail, and whether somebody watches it.
+// watch is an experiment's trail (what coordinators noted of it), and whether a
+// coordinator watches it.
 type watch struct {
 	experiments.Trail
-	runs      time.Time // since then, or before any look that was due; zero: it does not run with guards, or it is not known
-	unwatched string    // why nobody knows whether it hurts, if it runs and has guards
+	runs      time.Time // since when it runs, or a time before every look that was due; zero: it does not run with guards, or this is not known
+	unwatched string    // why nobody knows whether the experiment hurts; "": it is watched, or it does not run with guards
 }
 
+// watching returns an experiment's trail, and whether a coordinator watches it.
 func (t *opened) watching(ctx context.Context, of *experiment.Defined) (w watch, err error) {
 	var unread error
 	w.Trail, unread = t.trails.Of(of.Experiment.Name)
@@ -124,9 +127,9 @@ func (t *opened) watching(ctx context.Context, of *experiment.Defined) (w watch,
 	return w, err
 }
 
-// unwatchedLines says of each experiment that runs with guards why nobody watches
-// it, if nobody does; and how old the newest outcomes are by which guards judge, which
-// of an experiment that is not watched is not known.
+// unwatchedLines returns a line for each experiment that runs with guards and that no
+// coordinator watches, with the reason. outcomes says of each one that is watched how old
+// the newest outcomes are that its guards judge by.
 func (t *opened) unwatchedLines(ctx context.Context, st *experiments.State) (lines []string, outcomes string, err error) {
 	for _, d := range st.Set.Experiments() {
 		w, err := t.watching(ctx, &d)
@@ -191,9 +194,9 @@ func printDecisions(w io.Writer, trail experiments.Trail) {
 	}
 }
 
-// printEvidence says how old what a coordinator goes by is.
+// printEvidence prints how old the answers and outcomes are that a coordinator goes by.
 func printEvidence(w io.Writer, l *experiments.Look, now time.Time) {
-	if l.Whole.IsZero() { // a coordinator of before
+	if l.Whole.IsZero() { // the coordinator is of a release that does not tell it
 		return
 	}
 	if l.Anew != "" {
@@ -213,8 +216,8 @@ func printEvidence(w io.Writer, l *experiments.Look, now time.Time) {
 	}
 }
 
-// newestOutcome says how old the newest outcome is that belongs to what was shown, and what
-// became of all.
+// newestOutcome says how old the newest outcome is that belongs to an answer, and how many
+// of all outcomes did.
 func newestOutcome(o *experiments.OutcomesLook, now time.Time) string {
 	says := "none that belongs to what was shown has come"
 	if !o.Newest.IsZero() {
@@ -226,7 +229,8 @@ func newestOutcome(o *experiments.OutcomesLook, now time.Time) string {
 	return says
 }
 
-// ageOf says how old something is, by this clock; who wrote it may have another.
+// ageOf says how old something is by this machine's clock. The clock of the machine that
+// wrote it may be ahead.
 func ageOf(at, now time.Time) string {
 	if ahead := at.Sub(now).Round(time.Second); ahead > 0 {
 		return fmt.Sprintf("%s ahead of this clock", ahead)

@@ -33,11 +33,11 @@ type experimentShown struct {
 	Checksum   string            `json:"checksum"`
 	Assigning  int               `json:"slots_assigning"` // of all slots
 	Slots      int               `json:"slots"`
-	Fault      string            `json:"fault,omitempty"`      // so that brokers give nobody a variant
+	Fault      string            `json:"fault,omitempty"`      // why brokers give nobody a variant
 	Unapplied  string            `json:"unapplied,omitempty"`  // why answers count for no variant
 	Unreadable []string          `json:"unreadable,omitempty"` // of its feeds and models, sentences
-	Paused     *leans.EventShown `json:"paused,omitempty"`     // by whom, and why
-	Held       *experiments.Hold `json:"held,omitempty"`       // by whom, and why, so that its ramp waits; of list alone
+	Paused     *leans.EventShown `json:"paused,omitempty"`     // who paused it, and why; nil: it is not paused, or nobody knows
+	Held       *experiments.Hold `json:"held,omitempty"`       // who holds its ramp, and why; only list sets it
 	Definition any               `json:"definition,omitempty"`
 }
 
@@ -72,8 +72,8 @@ func (t *opened) shown(ctx context.Context, st *experiments.State, d *experiment
 	return x, err
 }
 
-// pausedBy returns who paused an experiment, and why, if it is paused and its history
-// tells it, or what is kept of its guards.
+// pausedBy returns who paused an experiment, and why. ok is false if it is not paused, or
+// neither its history nor its trail tells.
 func (t *opened) pausedBy(ctx context.Context, of *experiment.Defined) (by ledger.Event, ok bool, err error) {
 	if of.Experiment.State != experiment.Paused {
 		return by, false, nil
@@ -100,7 +100,7 @@ func (t *opened) list(ctx context.Context, output *display.Form) error {
 	shown := struct {
 		Experiments []experimentShown `json:"experiments"`
 		LeftOut     []leans.LeftOut   `json:"left_out"`
-		NotWatched  []string          `json:"not_watched"` // who runs with guards, and why
+		NotWatched  []string          `json:"not_watched"` // a line for each experiment with guards that no coordinator watches
 	}{[]experimentShown{}, leans.LeftOuts(st), display.List(unwatched)}
 	for _, d := range st.Set.Experiments() {
 		x, err := t.shown(ctx, st, &d)
@@ -189,8 +189,8 @@ then.`},
 		})
 }
 
-// history tells of a document by its own name, or by that of an experiment that is or
-// was in it, also once it is dropped.
+// history shows the history of a document, which may be dropped. name is the document's,
+// or that of an experiment that is or was in it.
 func (t *opened) history(ctx context.Context, output *display.Form, name string) error {
 	st, err := t.Read(ctx)
 	if err != nil {

@@ -31,7 +31,7 @@ import (
 	"github.com/millrace/millrace/relevance/shadow"
 )
 
-// statusQuery is what `experiment status` is asked.
+// statusQuery has the flags of `experiment status`.
 type statusQuery struct {
 	brokers      []string
 	prefix       string
@@ -82,7 +82,8 @@ NOT ALL says that an open transaction in the topic hides answers from it.`,
 	return c
 }
 
-// placed is when an experiment's document was last changed.
+// placed returns when an experiment's document was last changed; zero: its history does
+// not tell.
 func (t *opened) placed(ctx context.Context, of *experiment.Defined) (at time.Time, err error) {
 	events, err := t.Documents.History(ctx, of.Document)
 	for _, e := range events {
@@ -98,7 +99,8 @@ func (t *opened) status(ctx context.Context, output *display.Form, name string, 
 	if err := s.find(ctx, name); err != nil {
 		return err
 	}
-	// What coordinators know is told whether Kafka answers or not, and before it is asked.
+	// What coordinators know is in etcd: it is told before Kafka is asked, which may not
+	// answer.
 	if !output.JSON() {
 		s.printKnown(t.out)
 	}
@@ -127,27 +129,27 @@ func (t *opened) status(ctx context.Context, output *display.Form, name string, 
 	return nil
 }
 
-// status is how an experiment does, while it is read. Its methods are called in their order
-// here.
+// status is one run of `experiment status`. Its methods are called in the order in which
+// they stand here.
 type status struct {
 	*opened
 	q *statusQuery
 
 	of    experiment.Defined
-	since millrace.Time // of what is read
-	own   millrace.Time // of what is compared: what was of the name before is another experiment's
+	since millrace.Time // exposures from then on are read; 0: all
+	own   millrace.Time // those from then on are compared; older ones are of another experiment of the name
 	watch watch
 	shown statusShown
 
 	tally    *compare.Tally
 	outdated *compare.Outdated
 	compared shadow.Tally
-	hidden   *kafka.Hidden  // exposures
+	hidden   *kafka.Hidden  // exposures that an open transaction hides; nil: none
 	strange  outcome.Faults // entries that are no outcomes
 	report   compare.Report
 }
 
-// find reads what etcd has of the experiment.
+// find checks the query, and reads what etcd has of the experiment.
 func (s *status) find(ctx context.Context, name string) error {
 	if err := command.CheckChance("--alpha", s.q.alpha); err != nil {
 		return err
@@ -204,8 +206,8 @@ func (s *status) printKnown(w io.Writer) {
 	printWatch(w, &s.of.Experiment, &s.watch, time.Now())
 }
 
-// readExposures counts what viewers were shown. Where not all of it could be read, unread says
-// why, and what there is to show says that nothing is compared.
+// readExposures counts what viewers were shown. If not all of it could be read, unread
+// says why, and s.shown says that nothing is compared.
 func (s *status) readExposures(ctx context.Context) (unread, err error) {
 	placed, err := s.placed(ctx, &s.of)
 	if err != nil {
@@ -230,7 +232,7 @@ func (s *status) readExposures(ctx context.Context) (unread, err error) {
 	return unread, err
 }
 
-// readOutcomes counts what viewers did, and says why that is not all.
+// readOutcomes counts what viewers did. It returns why that is not all; nil: it is.
 func (s *status) readOutcomes(ctx context.Context) (unread error) {
 	acts := Acts(&s.of.Experiment, exposures.ActReaderConfig{Brokers: reach.Kafka(ctx, s.q.brokers), Exposures: s.q.topic, Schemas: kafka.Prefixed(s.q.prefix).Schemas, From: s.own})
 	unread = acts.Read(ctx, s.tally.Did)
@@ -241,7 +243,7 @@ func (s *status) readOutcomes(ctx context.Context) (unread error) {
 	return unread
 }
 
-// judge compares the variants by what was read.
+// judge compares the variants by the exposures and outcomes that were read.
 func (s *status) judge(ctx context.Context) (err error) {
 	if s.report, err = s.tally.Report(s.q.alpha); err != nil {
 		return err
@@ -271,7 +273,7 @@ func (s *status) judge(ctx context.Context) (err error) {
 	return nil
 }
 
-// print writes, for people, what printKnown does not.
+// print writes, for people, everything that printKnown does not write.
 func (s *status) print(w io.Writer) error {
 	shown := &s.shown
 	if shown.Changed != "" {
@@ -322,25 +324,24 @@ type statusShown struct {
 	Since        string          `json:"since,omitempty"`            // only answers since then are compared
 	Unwatched    string          `json:"unwatched,omitempty"`        // why no guard sees what is shown, or what viewers do
 	Unshown      string          `json:"exposures_unread,omitempty"` // why there is no report
-	Changed      string          `json:"changed,omitempty"`          // which feed or model did, within what is compared
+	Changed      string          `json:"changed,omitempty"`          // which feed or model changed in the time that is compared
 	Shadows      []shadow.Report `json:"shadows"`                    // of its feeds
 	Outdated     string          `json:"outdated,omitempty"`         // brokers that go by an older definition
-	Hidden       string          `json:"exposures_hidden,omitempty"` // which are not compared: a transaction is open
+	Hidden       string          `json:"exposures_hidden,omitempty"` // exposures that are not compared, since an open transaction hides them
 	Foreign      int             `json:"no_exposures"`               // entries of the topic that this version does not read, of a time that has not come, or batches that cannot be opened
-	Strange      int             `json:"no_outcomes"`
+	Strange      int             `json:"no_outcomes"`                // entries of the topic of outcomes that are none
 	FirstStrange string          `json:"first_no_outcome,omitempty"`
 	Unread       string          `json:"outcomes_unread,omitempty"`      // why the report is without outcomes
-	Told         *outcome.Report `json:"outcomes,omitempty"`             // what became of all of them, by answers of this experiment; none: it has none
-	Broken       string          `json:"outcomes_broken,omitempty"`      // why what is told of them now says nothing, since when
-	Mended       string          `json:"outcomes_were_broken,omitempty"` // the same of when that was so, and is over
+	Told         *outcome.Report `json:"outcomes,omitempty"`             // how many outcomes belong to answers of this experiment; nil: its definition has no outcomes
+	Broken       string          `json:"outcomes_broken,omitempty"`      // why the outcomes say nothing now, and since when
+	Mended       string          `json:"outcomes_were_broken,omitempty"` // why and when the outcomes said nothing earlier
 }
 
-// maxStretches bounds how many of the times in which outcomes were broken are told: the
-// last ones.
+// maxStretches is how many of the times in which outcomes were broken are told: the last.
 const maxStretches = 5
 
-// brokenOutcomes says why outcomes are broken now, and since when; and from when to when they
-// were.
+// brokenOutcomes returns why outcomes are broken now, and since when; and why they were
+// broken earlier, from when to when. Each is "" if they are not, or were not.
 func brokenOutcomes(course *outcome.Course) (broken, mended string) {
 	var over []string
 	until := ""
@@ -365,12 +366,12 @@ func brokenOutcomes(course *outcome.Course) (broken, mended string) {
 	return broken, mended
 }
 
-// reportShown is a report, in which null is a number that is not known.
+// reportShown is a report as JSON. A number that is not known is null.
 type reportShown struct {
-	First   string        `json:"first_answer,omitempty"` // none: nothing was shown, of that time
+	First   string        `json:"first_answer,omitempty"` // the time; "": nothing was shown in the time asked for
 	Last    string        `json:"last_answer,omitempty"`
 	Control string        `json:"control"`
-	Units   string        `json:"units"` // what is counted as viewers: these, or values of an attribute
+	Units   string        `json:"units"` // what is counted as a viewer: viewers, or values of an attribute
 	Arms    []shownArm    `json:"compared"`
 	Effects []effectShown `json:"effects"`
 	Drafts  []draftShown  `json:"drafts"`
@@ -380,14 +381,17 @@ type reportShown struct {
 	Unknown int64         `json:"of_unknown_variants"` // answers
 	// Answers of viewers whom the hash deals another variant, which do not count.
 	Misdealt int64 `json:"of_misdealt_viewers"`
-	// Answers whose variants were dealt by other chances than now, which do not count.
+	// Answers whose variants were dealt with other probabilities than now, which do not
+	// count.
 	Otherwise int64 `json:"of_other_chances"`
-	// Answers that say that they took what none takes, which is not known of them.
+	// Answers that claim a time that no answer takes; their time counts as not known.
 	Implausible int64 `json:"of_implausible_times"`
-	Beyond      int64 `json:"beyond_those_told_apart"` // answers
-	// Acts of units, or with items of drafts, beyond those that are told apart, and
-	// with drafts of other models.
+	// Answers of viewers beyond the most that the report keeps apart.
+	Beyond int64 `json:"beyond_those_told_apart"`
+	// Acts of viewers, or with items of drafts, beyond the most that the report keeps
+	// apart.
 	BeyondActs int64 `json:"acts_beyond_those_told_apart"`
+	// Acts with drafts of other models than the definition's.
 	OtherTeams int64 `json:"acts_with_other_drafts"`
 }
 
@@ -397,19 +401,19 @@ type shownArm struct {
 	Viewers   int64            `json:"viewers"`
 	Answers   int64            `json:"answers"`
 	Forced    int64            `json:"forced"`
-	Refused   int64            `json:"refused"` // viewers, as all that follow
+	Refused   int64            `json:"refused"` // viewers, as Empty, Partial, NaN and Did
 	Empty     int64            `json:"empty"`
 	Partial   int64            `json:"partial"`
 	NaN       int64            `json:"nan"`
 	Did       map[string]int64 `json:"did,omitempty"`       // by action
 	Items     *float64         `json:"items"`               // mean of an answer
 	Millis    [3]*float64      `json:"millis"`              // quantiles 0.5, 0.95 and 0.99
-	Undrafted int64            `json:"undrafted,omitempty"` // answers
+	Undrafted int64            `json:"undrafted,omitempty"` // answers that only the first of two models ranked
 	Ranked    []rankedShown    `json:"ranked_by"`           // all answers, by version
 }
 
-// rankedShown is a version that has ranked answers of a variant. Several of one model
-// are pooled in what is compared.
+// rankedShown is a version of a model that ranked answers of a variant. The comparison
+// pools all versions of one model.
 type rankedShown struct {
 	Model   string `json:"model"`
 	Version string `json:"version"`
@@ -422,7 +426,7 @@ type effectShown struct {
 	Variant string       `json:"variant"`
 	What    compare.What `json:"what"`
 	estimate
-	Same bool `json:"same_for_all"` // the value is, for every viewer, so that there is no interval
+	Same bool `json:"same_for_all"` // every viewer has the same value, so that there is no interval
 }
 
 // estimate is what is known of a difference.
@@ -441,17 +445,18 @@ type draftShown struct {
 	Teams       []string   `json:"teams"`
 	Impressions tallyShown `json:"impressions"`
 	Viewers     tallyShown `json:"viewers"`
-	FirstItem   wonShown   `json:"first_item"` // of viewers: of which team it is
-	estimate               // of these
+	FirstItem   wonShown   `json:"first_item"` // viewers, by the team of the first item that they did it with
+	estimate               // of FirstItem
 }
 
-// wonShown is what the second of two teams has won, where there is no tie.
+// wonShown counts what the second of two teams won and lost, where no tie is possible.
 type wonShown struct {
 	Wins   int64 `json:"wins"`
 	Losses int64 `json:"losses"`
 }
 
-// tallyShown is what the second of two teams has won.
+// tallyShown counts what the second of two teams won and lost, with Δ from -0.5 to 0.5
+// (the second wins all).
 type tallyShown struct {
 	Wins   int      `json:"wins"`
 	Losses int      `json:"losses"`
@@ -497,7 +502,7 @@ func reportOf(r *compare.Report, alpha float64) reportShown {
 	return out
 }
 
-// printReport prints what is known since a time; empty: ever.
+// printReport prints a report of answers since a time, as text; empty: of all.
 func printReport(w io.Writer, r *compare.Report, alpha float64, since string) error {
 	if r.First == 0 {
 		switch {
@@ -580,7 +585,7 @@ func printReport(w io.Writer, r *compare.Report, alpha float64, since string) er
 	return nil
 }
 
-// printApart prints what is not compared.
+// printApart prints how many answers and acts are not compared, and why.
 func printApart(w io.Writer, r *compare.Report) {
 	for i := range r.Named {
 		display.Printf(w, "%s\n", &r.Named[i])
@@ -624,10 +629,11 @@ func printDrafts(w io.Writer, r *compare.Report) error {
 	return t.Flush()
 }
 
-// inPercent is a weight of 10,000 in percent, without what floats add to it.
+// inPercent returns a weight, from 0 to 1, in percent with two decimals, so that rounding
+// errors of floats do not show.
 func inPercent(weight float64) float64 { return math.Round(weight*slot.Count) / (slot.Count / 100) }
 
-// text renders a number, and - for none.
+// text renders a number by a format, and NaN as "-".
 func text(x float64, format string) string {
 	if math.IsNaN(x) {
 		return "-"
@@ -635,7 +641,8 @@ func text(x float64, format string) string {
 	return fmt.Sprintf(format, x)
 }
 
-// judged says what is known of a difference.
+// judged says in one word what is known of a difference: unknown, no difference, less or
+// more. A rate is compared with 1, and anything else with 0.
 func judged(e *compare.Effect) string {
 	none := 0.
 	if e.What.Rate() {
@@ -652,7 +659,7 @@ func judged(e *compare.Effect) string {
 	return "more"
 }
 
-// effect is what is known of a difference, in words.
+// effect says what is known of a difference, with its numbers.
 func effect(e *compare.Effect) string {
 	times := ""
 	if e.What.Rate() {
@@ -681,8 +688,8 @@ func number(x float64) string {
 	return fmt.Sprintf("%.3g", x)
 }
 
-// Acts reads what an experiment's outcomes say, where the configuration has
-// all that its definition does not.
+// Acts returns a reader of the outcomes of an experiment, whose definition must have some.
+// It fills in what the definition says; cfg has the rest.
 func Acts(e *experiment.Experiment, cfg exposures.ActReaderConfig) *exposures.ActReader {
 	o := e.Outcomes
 	cfg.Experiment, cfg.Outcomes, cfg.AnswerField, cfg.Window, cfg.Actions, cfg.Named = e.Name, o.Topic, o.Field(), o.For(), o.Actions, o.AnswerField != ""

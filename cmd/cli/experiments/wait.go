@@ -16,7 +16,7 @@ import (
 	"github.com/millrace/millrace/relevance/experiment"
 )
 
-// What an experiment may be waited for.
+// The values of --for.
 const (
 	untilRamped = "ramped"
 	untilEnded  = "ended"
@@ -47,7 +47,7 @@ waits for an etcd that is away.`,
 	return c
 }
 
-// await waits for an experiment.
+// await waits until an experiment is in the state that a names.
 func (t *opened) await(ctx context.Context, a awaited) error {
 	if a.until != untilRamped && a.until != untilEnded {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "--for", Detail: fmt.Sprintf("%.100q is nothing to wait for", a.until), WayOut: "say " + untilRamped + " or " + untilEnded}
@@ -76,16 +76,16 @@ func (t *opened) await(ctx context.Context, a awaited) error {
 	}
 }
 
-// maxUnlooked is how long a wait goes without a look of its own.
+// maxUnlooked is how long a wait goes without a look if nothing tells of a change.
 const maxUnlooked = 5 * time.Second
 
-// waiting is a wait, and what was seen at its last look.
+// waiting is a wait, and what its looks have seen.
 type waiting struct {
 	*opened
 	awaited
-	share    int    // the largest that it ran at
-	stands   string // "": it was not seen yet
-	document string // in which it was seen last
+	share    int    // the largest share at which it was seen to run, of 10,000
+	stands   string // the state last printed; "": it was not seen yet
+	document string // the document in which it was last seen
 }
 
 // look reads the experiment, tells what has changed, and says whether the wait is over.
@@ -109,8 +109,9 @@ func (w *waiting) look(ctx context.Context) (done bool, err error) {
 	return w.judge(ctx, &d)
 }
 
-// isDropped reports whether an experiment that was seen, and is not in the set now, is
-// in no document: neither its own nor one of which nothing can be read is left out.
+// isDropped reports whether an experiment that was seen, and is not in the set now, is in
+// no document. It may be in a document that is left out of the set for a fault: in its own,
+// in one that has it, or in one that cannot be read.
 func (w *waiting) isDropped(st *experiments.State) bool {
 	for document := range st.Faults {
 		all, left := st.LeftOut(document)
@@ -122,6 +123,7 @@ func (w *waiting) isDropped(st *experiments.State) bool {
 	return true
 }
 
+// judge reports whether the wait is over. It fails if the wait can never end well.
 func (w *waiting) judge(ctx context.Context, d *experiment.Defined) (done bool, err error) {
 	e := &d.Experiment
 	if w.until == untilRamped && e.Ramp == nil && e.State != experiment.Stopped {
@@ -143,7 +145,8 @@ func (w *waiting) judge(ctx context.Context, d *experiment.Defined) (done bool, 
 	return w.until == untilRamped && e.State == experiment.Running && e.Ramp.Next(e.Share) == 0, nil
 }
 
-// paused is the error of an experiment that is paused, with why as far as it is known.
+// paused returns the error of a wait for an experiment that is paused: by whom and why, as
+// far as that is known.
 func (w *waiting) paused(ctx context.Context, d *experiment.Defined) error {
 	by, known, err := w.pausedBy(ctx, d)
 	if err != nil {
@@ -156,7 +159,7 @@ func (w *waiting) paused(ctx context.Context, d *experiment.Defined) error {
 	return fmt.Errorf("experiment %s is paused since %s by %s%s", w.name, display.ShortTime(by.When), by.Who, way)
 }
 
-// tellStand prints where an experiment stands, if that is another place than before.
+// tellStand prints an experiment's state, if that is not what it printed last.
 func (w *waiting) tellStand(d *experiment.Defined) {
 	e := &d.Experiment
 	stands := fmt.Sprintf("%s, at %g%% of its slots", e.State, float64(e.Share)/100)

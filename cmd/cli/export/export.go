@@ -37,19 +37,19 @@ type exporting struct {
 	topic, experiment    string
 	since, until         string
 	outcomes, answer     string
-	named                bool // a flag gives answer
-	windowed             bool // a flag gives window
+	named                bool // --answer-field is given
+	windowed             bool // --window is given
 	window               time.Duration
 	to, out              string
 	from, before         millrace.Time
 	progress             *display.Teller
 	stdout               io.Writer
 	answers, items, none int             // answers and items that were written, and answers that showed nothing
-	did                  int64           // outcomes that were written
+	did                  int64           // outcomes that were written, each counted once
 	read, others         int             // entries of the topic that are exposures, and that are none
-	hidden               []*kafka.Hidden // of exposures and outcomes, or nil
-	bad                  outcome.Faults  // entries of the topic of outcomes that are none
-	has                  map[string]bool // experiments of the answers of that time
+	hidden               []*kafka.Hidden // for each topic read, what an open transaction hides; nil: nothing
+	bad                  outcome.Faults  // entries of the topic of outcomes that are no outcomes
+	has                  map[string]bool // the experiments of all answers between from and before
 }
 
 func exportExposures() *cobra.Command {
@@ -149,7 +149,7 @@ func (e *exporting) run(ctx context.Context, told io.Writer) (err error) {
 	e.hidden = append(e.hidden, span.Hidden())
 	w := e.stdout
 	if e.out != "-" {
-		var f *os.File // err stays the function's own: it decides below whether the file is kept
+		var f *os.File // declared apart, so that err stays the named result: it decides below whether the file is kept
 		f, err = os.OpenFile(e.out, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 		if errors.Is(err, os.ErrExist) {
 			return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "out", Detail: e.out + " is there already", WayOut: "name another file"}
@@ -185,7 +185,7 @@ func (e *exporting) run(ctx context.Context, told io.Writer) (err error) {
 	return nil
 }
 
-// sinceText says in words from which time answers are exported; empty: from any.
+// sinceText says in words which times --since and --until give; "" if neither does.
 func (e *exporting) sinceText() (text string) {
 	if e.since != "" {
 		text = fmt.Sprintf(" since %s", e.from)
@@ -196,14 +196,14 @@ func (e *exporting) sinceText() (text string) {
 	return text
 }
 
-// open looks at what a topic has.
+// open finds the offsets of a topic from a time on, for reading.
 func (e *exporting) open(ctx context.Context, topic string, from millrace.Time) (*kafka.TopicSpan, error) {
 	ctx, cancel := e.log.Bound(ctx)
 	defer cancel()
 	return kafka.OpenTopic(ctx, e.log.At(ctx), topic, from)
 }
 
-// wanted reports whether an answer is to be written.
+// wanted reports whether an answer is to be written, and notes its experiments in e.has.
 func (e *exporting) wanted(r *exposure.Record) bool {
 	if r.Time < e.from || r.Time >= e.before {
 		return false
@@ -216,7 +216,8 @@ func (e *exporting) wanted(r *exposure.Record) bool {
 	return part
 }
 
-// attribute finds the item that each outcome belongs to, whether the item is written or not.
+// attribute finds the item that each outcome belongs to, whether the item is written or
+// not. Without a topic of outcomes it returns nil, nil, nil.
 func (e *exporting) attribute(ctx context.Context, span *kafka.TopicSpan) (map[outcome.Place][]outcome.Done, *outcome.Report, error) {
 	if e.outcomes == "" {
 		return nil, nil, nil

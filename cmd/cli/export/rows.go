@@ -97,7 +97,7 @@ func appendShown(rows []Item, r *exposure.Record, done map[outcome.Place][]outco
 	if len(r.Items) == 0 {
 		return append(rows, answer)
 	}
-	first := map[string]int{} // place of each record
+	first := map[string]int{} // by record id, its first place in this answer
 	for i := range r.Items {
 		it := &r.Items[i]
 		row, place, m := answer, int64(r.ServedBefore+it.Place), &r.Models[it.Model]
@@ -109,7 +109,7 @@ func appendShown(rows []Item, r *exposure.Record, done map[outcome.Place][]outco
 		if it.Team >= 0 {
 			row.Team = &r.Interleaving.Teams[it.Team]
 		}
-		at, again := first[it.ID] // each copy's row has the outcomes of the record: count those where CopyOf is nil
+		at, again := first[it.ID] // the row of each copy has the record's outcomes: readers count those where CopyOf is nil
 		if again {
 			above := int64(r.ServedBefore + at)
 			row.CopyOf = &above
@@ -143,10 +143,11 @@ type RowWriter interface {
 	Close() error
 }
 
-// itemSchema is that of Item. Its name in files must not change.
+// itemSchema is the Parquet schema of Item. Its name, which files have, must not change.
 var itemSchema = parquet.NewSchema("shownItem", parquet.SchemaOf(Item{}))
 
-// RowsTo writes rows as ndjson if form says so, else as parquet.
+// RowsTo returns a writer of rows to w: as NDJSON if form is "ndjson", else as Parquet. The
+// caller must close it, and then w.
 func RowsTo(w io.Writer, form string) RowWriter {
 	if form == "ndjson" {
 		buffered := bufio.NewWriter(w)
@@ -157,7 +158,8 @@ func RowsTo(w io.Writer, form string) RowWriter {
 		parquet.CreatedBy(writer, "1", ""), parquet.KeyValueMetadata(sealKey, noSum)), to}
 }
 
-// maxGroupRows bounds what a Parquet file keeps in memory while it is written.
+// maxGroupRows is the most rows of a Parquet row group, which is kept in memory until it is
+// written.
 const maxGroupRows = 100_000
 
 type parquetRows struct {
@@ -171,7 +173,7 @@ func (p parquetRows) Write(rows []Item) error {
 }
 
 func (p parquetRows) Close() error {
-	if err := p.Flush(); err != nil { // what comes after is the footer alone, which sealing keeps in memory to put the checksum in
+	if err := p.Flush(); err != nil { // only the footer comes after; sealing keeps it in memory to put the checksum into it
 		return err
 	}
 	p.to.last = &bytes.Buffer{}

@@ -26,8 +26,8 @@ const (
 
 var noSum = strings.Repeat("0", hex.EncodedLen(sha256.Size))
 
-// sealing passes on what is written, and sums it up. From when last is set it keeps what is
-// written there instead.
+// sealing is a writer that passes on what is written to w and adds it to a checksum. Once
+// last is set, it keeps what is written there instead.
 type sealing struct {
 	w    io.Writer
 	sum  hash.Hash     // of what was passed on
@@ -62,7 +62,7 @@ func sealAt(last []byte) int {
 	if key < 0 {
 		return -1
 	}
-	const between = 2 // the type of the value, and its length
+	const between = 2 // bytes between the key and the value: the value's type, and its length
 	if at := key + len(sealKey) + between; at+len(noSum) <= len(last) {
 		return at
 	}
@@ -75,7 +75,7 @@ func CheckSeal(f *parquet.File) error {
 	if !strings.HasPrefix(f.Metadata().CreatedBy, writer+" ") {
 		return nil
 	}
-	const trailer = 8 // how long the metadata is, and the format's name
+	const trailer = 8 // bytes at the end of a Parquet file: the metadata's length, and the format's name
 	end := make([]byte, trailer)
 	if _, err := f.ReadAt(end, f.Size()-trailer); err != nil {
 		return err

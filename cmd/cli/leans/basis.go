@@ -21,8 +21,9 @@ import (
 	"github.com/millrace/millrace/relevance/experiment/compare"
 )
 
-// alteration says what another definition of a feed changes of the variants of an
-// experiment: what they leave as the feed has it. "" for nothing.
+// alteration says what a change of a feed's definition changes in the variants of an
+// experiment: each parameter that differs and that a variant does not set itself. It is ""
+// if no variant changes.
 func alteration(e *experiment.Experiment, from, to *feeds.Feed) string {
 	var all []string
 	for _, x := range []struct {
@@ -47,8 +48,8 @@ func alteration(e *experiment.Experiment, from, to *feeds.Feed) string {
 	return strings.Join(all, ", ")
 }
 
-// Alters says of a definition of a feed that would serve what it changes of running
-// experiments. It refuses that, unless it is meant.
+// Alters says what running experiments would change by if the definition to served on a
+// feed; "" if nothing would. Without meant, it returns an error in place of such a text.
 func (s *Feeds) Alters(ctx context.Context, feed string, to *feeds.Feed, meant bool) (says string, err error) {
 	now, err := s.Definitions(ctx)
 	from, there := now[feed]
@@ -85,7 +86,7 @@ func (s *Feeds) Alters(ctx context.Context, feed string, to *feeds.Feed, meant b
 	}
 }
 
-// TellAltered tells what a change of a feed changes of experiments, if it does.
+// TellAltered prints altered, what [Feeds.Alters] says; nothing if that is "".
 func TellAltered(w io.Writer, altered string) {
 	if altered != "" {
 		fmt.Fprintf(w, "note: %s; its evidence begins anew then\n", altered)
@@ -94,14 +95,14 @@ func TellAltered(w io.Writer, altered string) {
 
 // servedDefinition is a definition of a feed, and since when it served.
 type servedDefinition struct {
-	event   ledger.Event
-	feed    *feeds.Feed // nil: it is not known, or there was none
-	version int64       // as exposures have it; 0: it is built in
+	event   ledger.Event // by which it came to serve; zero: a built-in one that served first
+	feed    *feeds.Feed  // nil: it is not known, or there was none
+	version int64        // as records of what answers showed have it; 0: it is built in
 }
 
 // servedDefinitions returns the definitions of a feed that served, as far as its history tells,
-// oldest first. One that cannot be read as a definition never served: brokers keep the
-// one before.
+// oldest first. It leaves out a version that cannot be read as a definition: such a version
+// never served, since brokers keep the one before it.
 func (s *Feeds) servedDefinitions(ctx context.Context, name string) (all []servedDefinition, err error) {
 	built := servedDefinition{}
 	if i := slices.IndexFunc(feeds.BuiltIn(), func(f feeds.Feed) bool { return f.Name == name }); i >= 0 {
@@ -112,18 +113,18 @@ func (s *Feeds) servedDefinitions(ctx context.Context, name string) (all []serve
 	}
 	events, err := s.Versions.History(ctx, name)
 	if errors.Is(err, artefacts.ErrNoVersion) {
-		return nil, nil // it is gone
+		return nil, nil // the feed is gone
 	}
 	if err == nil {
-		err = s.Versions.Settle(ctx) // what the history tells is there
+		err = s.Versions.Settle(ctx) // so that the watched versions are as new as the history
 	}
 	if err != nil {
 		return nil, err
 	}
-	if built.feed != nil && ledger.Whole(events) { // else what came before is forgotten
+	if built.feed != nil && ledger.Whole(events) { // else the oldest changes are forgotten
 		all = append(all, built)
 	}
-	sum := "" // of what serves
+	sum := "" // of the version that serves after the events so far; "": none
 	for _, e := range events {
 		switch {
 		case e.What == ledger.Dropped && e.Sum == sum:
@@ -152,9 +153,8 @@ func (s *Feeds) servedDefinitions(ctx context.Context, name string) (all []serve
 	return all, nil
 }
 
-// changed says what of an experiment is other than by the definition that served before; "" for
-// nothing.
-// A definition that is not kept is another.
+// changed says what this definition changes in an experiment against the one that served
+// before it; "" if nothing. A definition whose text is not known counts as another one.
 func (s *servedDefinition) changed(e *experiment.Experiment, before *servedDefinition) string {
 	if s.feed == nil || before.feed == nil {
 		return "the definition"
@@ -162,7 +162,7 @@ func (s *servedDefinition) changed(e *experiment.Experiment, before *servedDefin
 	return alteration(e, before.feed, s.feed)
 }
 
-// says what changed when a definition came to serve.
+// says returns, as a clause, that this definition came to serve and what that changed.
 func (s *servedDefinition) says(feed, changed string) string {
 	now := "its version " + s.event.Version
 	if s.version == 0 {
@@ -171,8 +171,8 @@ func (s *servedDefinition) says(feed, changed string) string {
 	return fmt.Sprintf("feed %s came to %s, which changed %s", feed, now, changed)
 }
 
-// Basis says which answers of an experiment are by its feeds and models as they are
-// now, and since when that is so.
+// Basis says which answers of an experiment were made with its feeds and models as they
+// are now, and since when they are so.
 func (s *Serving) Basis(ctx context.Context, e *experiment.Experiment) (b compare.Basis, err error) {
 	b.Feeds, b.Models = map[string][]int64{}, map[string]string{}
 	since := func(when time.Time, why string) {
@@ -205,7 +205,7 @@ func (s *Serving) Basis(ctx context.Context, e *experiment.Experiment) (b compar
 	for _, name := range models {
 		serves, pushed := s.Models.Served(name)
 		if !pushed {
-			continue // every binary has it
+			continue // it is built in, so it has no versions
 		}
 		events, err := s.Models.History(ctx, name)
 		if err != nil {
@@ -213,7 +213,7 @@ func (s *Serving) Basis(ctx context.Context, e *experiment.Experiment) (b compar
 		}
 		ranks := serves
 		if s.Failed.Why(serves) != "" {
-			ranks, _ = s.InPlaceOf(serves) // none: by recency, which has no versions
+			ranks, _ = s.InPlaceOf(serves) // the zero value: recency ranks, which has no versions
 		}
 		b.Models[name] = ranks.Version
 		if t := lastBecame(events); !t.IsZero() {
@@ -223,8 +223,8 @@ func (s *Serving) Basis(ctx context.Context, e *experiment.Experiment) (b compar
 	return b, nil
 }
 
-// compared returns the models that an experiment ranks by, if it leans on which
-// versions these are.
+// compared returns the models that an experiment ranks by, if its variants differ in models
+// or in weights, so that another version of a model changes what it compares. Else none.
 func (s *Serving) compared(ctx context.Context, e *experiment.Experiment) (models []string, err error) {
 	if !e.LeansOnVersions() {
 		return nil, nil
@@ -245,8 +245,9 @@ func (s *Serving) ranking(ctx context.Context, e *experiment.Experiment) (models
 	return slices.Compact(models), nil
 }
 
-// lastBecame returns when another version than before last came to rank, by a model's
-// history: zero if none has but the first.
+// lastBecame returns when a model's history last tells that another version came to rank:
+// another one served, or the one that serves failed or was released. It is zero if only the
+// first version ever ranked.
 func lastBecame(events []ledger.Event) (last time.Time) {
 	serves := ""
 	for _, e := range events {
@@ -263,11 +264,11 @@ func lastBecame(events []ledger.Event) (last time.Time) {
 	return last
 }
 
-// BecameOthers are the changes of feeds and models since a time by which experiments
-// show or rank by something else than before, for the history of their document.
+// BecameOthers returns the changes of feeds and models after a time that changed what the
+// experiments show or rank by. They are for the history of the experiments' document.
 func (s *Serving) BecameOthers(ctx context.Context, of []experiment.Experiment, since time.Time) (all []ledger.Event, err error) {
 	models := map[string]bool{}
-	feeds := map[string][]*experiment.Experiment{} // that are on it
+	feeds := map[string][]*experiment.Experiment{} // by feed, the experiments on it
 	for i := range of {
 		names, err := s.compared(ctx, &of[i])
 		if err != nil {
@@ -288,7 +289,7 @@ func (s *Serving) BecameOthers(ctx context.Context, of []experiment.Experiment, 
 	}
 	for _, name := range slices.Sorted(maps.Keys(models)) {
 		if len(s.Models.All()[name]) == 0 {
-			continue // every binary has it
+			continue // it is built in, so it has no versions
 		}
 		events, err := s.Models.History(ctx, name)
 		if err != nil {

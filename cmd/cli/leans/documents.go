@@ -15,9 +15,10 @@ import (
 	"github.com/millrace/millrace/internal/cluster/ledger"
 )
 
-// Unread says which documents cannot be read, and what removes them. The error is a
-// fault of all that etcd holds: then each of them may be good, and none is to be
-// removed.
+// Unread returns a line for a fault that some documents in etcd cannot be read: it says
+// which, and that the command remove removes them. It returns no line if fault is nil. It
+// returns fault as the error if etcd as a whole is at fault, such as when it is away: then
+// each document may be good, and none should be removed.
 func Unread(fault error, remove string) (lines []string, err error) {
 	switch {
 	case fault == nil:
@@ -28,8 +29,9 @@ func Unread(fault error, remove string) (lines []string, err error) {
 	return []string{fault.Error() + "\nwhat cannot be read is removed by " + remove}, nil
 }
 
-// BareLines tells of versions that etcd names without their bytes. Of what commands read,
-// all but models, those that serve are told with what cannot be read.
+// BareLines returns a line for each version that etcd names without having its bytes; one
+// is the kind as a noun, such as "model". Except for models, it leaves out versions that
+// serve: commands read those, and tell of them with all that cannot be read.
 func BareLines(ctx context.Context, of *artefacts.Kind, one string) (lines []string, err error) {
 	all, err := of.Bare(ctx)
 	serving := of.Serving()
@@ -41,7 +43,8 @@ func BareLines(ctx context.Context, of *artefacts.Kind, one string) (lines []str
 	return lines, err
 }
 
-// BareLine tells of a version that etcd names without its bytes.
+// BareLine says that etcd names a version without having its bytes, what follows, and what
+// to do. One is the kind as a noun, such as "model".
 func BareLine(one string, v artefacts.Version, serves bool) string {
 	then, beside := "nobody can go back to it", "define it again if it is needed"
 	if serves {
@@ -53,8 +56,9 @@ func BareLine(one string, v artefacts.Version, serves bool) string {
 	return fmt.Sprintf("the bytes of %s %s are not in etcd: %s; %s; else %s", one, v, then, artefacts.BytesWayOut, beside)
 }
 
-// DropUnreadable removes what cannot be read under a name, and reports whether that is
-// so.
+// DropUnreadable removes the artefact of a name if what etcd has of it cannot be read, and
+// if the caller means it. It returns false if it can be read, or if that is not known. It
+// returns true, with nothing removed, if meant says no or removal fails.
 func DropUnreadable(ctx context.Context, w io.Writer, of *artefacts.Kind, what, name string, meant command.Meant) (bool, error) {
 	why, err := of.Unreadable(ctx, name)
 	if why == nil || err != nil {
@@ -80,7 +84,7 @@ type EventShown struct {
 	Who      string        `json:"who"`
 }
 
-// EventsShown are changes as JSON has them.
+// EventsShown returns changes as JSON has them; an empty list, not nil, if there are none.
 func EventsShown(events []ledger.Event) []EventShown {
 	all := []EventShown{}
 	for _, e := range events {

@@ -162,14 +162,14 @@ func (t *Experiments) bareModels(ctx context.Context) (all []artefacts.Version, 
 		return nil, err
 	}
 	if all, err = r.Models.Bare(ctx); err == nil {
-		t.bare = append([]artefacts.Version{}, all...) // not nil: it is read
+		t.bare = append([]artefacts.Version{}, all...) // never nil, which says "not read yet"
 	}
 	return all, err
 }
 
 // Alike returns a line for each variant, of the experiments of a document that have not
-// stopped, that sets only what all its feeds say already. A variant that sets nothing is
-// meant so.
+// stopped, that sets only what all its feeds say already. A variant that sets nothing gets
+// no line: it is a control.
 func (t *Experiments) Alike(ctx context.Context, st *experiments.State, document string) (lines []string) {
 	for _, d := range st.Set.Experiments() {
 		e := &d.Experiment
@@ -271,13 +271,13 @@ func (t *Experiments) strange(ctx context.Context, st *experiments.State) (lines
 	return lines, nil
 }
 
-// UnappliedLine says of an experiment why its variants are not applied.
+// UnappliedLine returns a line that says why the variants of an experiment are not applied.
 func UnappliedLine(e *experiment.Experiment, why string) string {
 	return fmt.Sprintf("experiment %s, %s: %s; its answers count for no variant until another version serves, or that one is asked for again", e.Name, e.State, why)
 }
 
-// LeftOut is a document with a fault, which brokers leave out. Where etcd lacks its bytes,
-// brokers that still have them go on by them.
+// LeftOut is a document with a fault, which brokers leave out. If the fault is that etcd
+// lacks its bytes, brokers that still have them go on with those.
 type LeftOut struct {
 	Document string `json:"document"`
 	Fault    string `json:"fault"`
@@ -323,9 +323,10 @@ func UnfitLine(d *experiment.Defined) string {
 	return fmt.Sprintf("experiment %s, %s, has a fault, and brokers give nobody a variant of it: %s; mend that, or stop it: millrace experiment stop %s", d.Experiment.Name, d.Experiment.State, d.Unfit, d.Experiment.Name)
 }
 
-// TellFaults writes what [Experiments.Notes] says, after something was changed. Schemas and
-// condemned versions are no part of the transaction of the change, and may have changed
-// meanwhile. Read has the documents as they were read before; nil: they were not.
+// TellFaults writes what [Experiments.Notes] returns, after something was changed. The
+// change itself does not rule these faults out: schemas and condemned versions are not part
+// of its transaction, and may have changed meanwhile. Read keeps documents that were
+// parsed before, so that they are not parsed again; nil: there are none.
 func TellFaults(ctx context.Context, w io.Writer, cl *cluster.Client, read *experiments.Store) error {
 	t, err := OpenExperiments(ctx, cl)
 	if err != nil {

@@ -21,13 +21,13 @@ import (
 	"github.com/millrace/millrace/relevance"
 )
 
-// Feeds is a cluster's definitions, and what they are checked against.
+// Feeds is a cluster's definitions of feeds, and access to what they are checked against.
 type Feeds struct {
 	Cluster  *cluster.Client
 	Versions *artefacts.Kind
 }
 
-// Models are the names of those that serve.
+// Models returns the names of the models that serve: the built-in ones, then the pushed ones.
 func (s *Feeds) Models(ctx context.Context) ([]string, error) {
 	pushed, err := artefacts.Watch(ctx, s.Cluster, indexnode.ModelsKind)
 	if err != nil {
@@ -36,8 +36,8 @@ func (s *Feeds) Models(ctx context.Context) ([]string, error) {
 	return append(relevance.Builtin().Names(), slices.Sorted(maps.Keys(pushed.Serving()))...), nil
 }
 
-// Checks returns what definitions are checked against; done closes the connections
-// to the nodes.
+// Checks returns what definitions are checked against: models, and connections to the index
+// nodes that are alive. Done closes the connections; it is never nil.
 func (s *Feeds) Checks(ctx context.Context) (c feeds.Checks, done func(), err error) {
 	done = func() {}
 	if c.Models, err = s.Models(ctx); err != nil {
@@ -76,8 +76,8 @@ func (s *Feeds) Checks(ctx context.Context) (c feeds.Checks, done func(), err er
 	return c, done, nil
 }
 
-// Unseen says that no record has these types, and which ones records have, as known lists
-// them; "" where there are no types.
+// Unseen says that no record has these types, and which types records have: known, a list
+// as text. It is "" if types is empty.
 func Unseen(types []string, known string) string {
 	if len(types) == 0 {
 		return ""
@@ -85,13 +85,13 @@ func Unseen(types []string, known string) string {
 	return fmt.Sprintf("no record has the type %s; there are %s", strings.Join(types, ", nor "), known)
 }
 
-// Judgement is what requests of a definition would meet.
+// Judgement is what is wrong with a definition, for requests of its feed.
 type Judgement struct {
 	Fault    error // what is wrong with it; nil: nothing is known against it
 	Unranked bool  // its own model does not serve, so that all its requests are refused
 }
 
-// Judge holds a definition against what it refers to.
+// Judge checks a definition against what it refers to.
 func (d *Definition) Judge(ctx context.Context, checks feeds.Checks) (j Judgement) {
 	if d.Fault != nil {
 		return Judgement{Fault: d.Fault}
@@ -101,7 +101,7 @@ func (d *Definition) Judge(ctx context.Context, checks feeds.Checks) (j Judgemen
 	return j
 }
 
-// UnseenIn tells of each list of types which of them no record has, by [Unseen].
+// UnseenIn returns, for each list of types, what [Unseen] says of those that no record has.
 func (s *Feeds) UnseenIn(ctx context.Context, lists [][]millrace.ContentType) (says []string, err error) {
 	if len(slices.Concat(lists...)) == 0 {
 		return make([]string, len(lists)), nil
@@ -114,7 +114,7 @@ func (s *Feeds) UnseenIn(ctx context.Context, lists [][]millrace.ContentType) (s
 	return UnseenBy(ctx, checks, lists), nil
 }
 
-// UnseenBy is [Feeds.UnseenIn] with checks that are at hand.
+// UnseenBy is [Feeds.UnseenIn] for a caller that has checks already.
 func UnseenBy(ctx context.Context, checks feeds.Checks, lists [][]millrace.ContentType) []string {
 	says := make([]string, len(lists))
 	none, known := checks.Unseen(ctx, slices.Concat(lists...))
@@ -127,14 +127,14 @@ func UnseenBy(ctx context.Context, checks feeds.Checks, lists [][]millrace.Conte
 // Definition is a feed and where it is from.
 type Definition struct {
 	feeds.Feed
-	Edition string // "": it is built in
+	Edition string // its version; "": it is built in
 	Covers  bool   // it is in place of the built-in one
-	Text    []byte
-	Fault   error // why it cannot be read, so that brokers don't take it over
+	Text    []byte // YAML
+	Fault   error  // why it cannot be read, so that brokers don't take it over
 }
 
-// Definitions are the feeds that brokers are told to serve: the cluster's over
-// the built-in ones.
+// Definitions returns the feeds that brokers are told to serve, by name: the built-in ones,
+// and the cluster's, which replace built-in ones of the same name.
 func (s *Feeds) Definitions(ctx context.Context) (map[string]Definition, error) {
 	all := map[string]Definition{}
 	for _, f := range feeds.BuiltIn() {
@@ -155,8 +155,9 @@ func (s *Feeds) Definitions(ctx context.Context) (map[string]Definition, error) 
 	return all, nil
 }
 
-// Read reads a version as far as it can be read. The error is that etcd is away: whether
-// it could be read nobody knows.
+// Read reads a version of a feed. A version that cannot be read has a Fault, and no error is
+// returned. The error says that etcd is away, so that it is not known whether the version
+// can be read.
 func (s *Feeds) Read(ctx context.Context, v artefacts.Version) (d Definition, err error) {
 	d.Edition = v.Version
 	if d.Text, err = s.Versions.Body(ctx, v); errors.Is(err, cluster.ErrAway) {
@@ -169,7 +170,8 @@ func (s *Feeds) Read(ctx context.Context, v artefacts.Version) (d Definition, er
 	return d, nil
 }
 
-// unreadable is why a version cannot be read, with the way out that all commands tell.
+// unreadable returns why a version cannot be read, with what to do about it, as all commands
+// tell it; nil if why is nil.
 func (s *Feeds) unreadable(v artefacts.Version, why error) error {
 	if why == nil {
 		return nil
@@ -185,7 +187,7 @@ func (s *Feeds) unreadable(v artefacts.Version, why error) error {
 	return command.Refused(&millrace.Error{Reason: millrace.ReasonUnavailable, Detail: what + " cannot be read: " + detail, WayOut: way}, why)
 }
 
-// detailOf is what an error says without a way out.
+// detailOf returns the text of an error without the advice of a [millrace.Error].
 func detailOf(err error) string {
 	if e := (*millrace.Error)(nil); errors.As(err, &e) {
 		return e.Detail
@@ -193,7 +195,8 @@ func detailOf(err error) string {
 	return err.Error()
 }
 
-// Find returns the serving definition of a name, or one of its versions.
+// Find returns a definition. Args is a feed's name, for the one that serves, or a name and a
+// version.
 func (s *Feeds) Find(ctx context.Context, args []string) (Definition, error) {
 	if len(args) == 2 {
 		for _, v := range s.Versions.All()[args[0]] {

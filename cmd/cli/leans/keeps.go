@@ -22,14 +22,14 @@ import (
 )
 
 // Change is what documents of experiments would refer to after a change of one
-// feed, of one model, or of the schemas.
+// feed, of one model, or of the schemas. It is an [experiment.Known].
 type Change struct {
 	*referred // as it is now
 
-	Feed   string
-	To     *feeds.Feed        // nil: it would be gone
-	Model  artefacts.Version  // would serve
-	filter func(string) error // nil: what is known of filters stays
+	Feed   string             // that changes; "": none
+	To     *feeds.Feed        // the feed after the change; nil: it would be gone
+	Model  artefacts.Version  // that would serve; zero: no model changes
+	filter func(string) error // checks a filter by the schemas; nil: they do not change
 }
 
 // HasFeed implements [experiment.Known].
@@ -51,7 +51,8 @@ func (c *Change) IsPrivate(name string) (bool, error) {
 // HasModel implements [experiment.Known].
 func (c *Change) HasModel(name string) bool { return name == c.Model.Name || c.referred.HasModel(name) }
 
-// CheckFilter implements [experiment.Known].
+// CheckFilter implements [experiment.Known]. Where schemas do not change it accepts every
+// filter, since the change cannot make one fail.
 func (c *Change) CheckFilter(src string) error {
 	if c.filter == nil {
 		return nil
@@ -65,7 +66,7 @@ func (c *Change) CheckWeights(feed, model string, set map[string]float64) error 
 	switch {
 	case !own:
 	case feed == c.Feed:
-		model = c.To.Model // of what is there, or nobody asks
+		model = c.To.Model // c.To is not nil: weights are checked only on feeds of HasFeed
 	default:
 		var err error
 		if model, err = c.modelOf(feed); err != nil {
@@ -84,8 +85,9 @@ func (c *Change) CheckWeights(feed, model string, set map[string]float64) error 
 // leaning are the kinds of artefacts that experiments lean on, and experiments.
 var leaning = []string{feeds.Kind, indexnode.ModelsKind, experiments.Kind}
 
-// Keeping has a feed or a model change, or not where that would give an experiment a
-// fault; and no experiment, feed or model changes meanwhile.
+// Keeping calls keeps, and then change, which changes a feed or a model. Keeps refuses a
+// change that would give an experiment a fault. If an experiment, a feed or a model changes
+// meanwhile, both are called again.
 func (s *Feeds) Keeping(ctx context.Context, keeps, change func(context.Context) error) error {
 	return artefacts.Steady(ctx, s.Cluster, leaning, func(ctx context.Context) error {
 		if err := s.Versions.Settle(ctx); err != nil {
@@ -98,8 +100,8 @@ func (s *Feeds) Keeping(ctx context.Context, keeps, change func(context.Context)
 	})
 }
 
-// Keeps refuses a change that would give an experiment a fault: its viewers would
-// be refused, or get no variant any more.
+// Keeps refuses a change that would give an experiment a fault, by which its viewers would
+// be refused or would get no variant.
 func (s *Feeds) Keeps(ctx context.Context, c Change) error {
 	set, err := ExperimentSet(ctx, s.Cluster)
 	if err != nil {
@@ -111,7 +113,8 @@ func (s *Feeds) Keeps(ctx context.Context, c Change) error {
 	return set.Keeps(c.referred, &c)
 }
 
-// KeepsFilters is keeps of a change of the schemas, by which filters are judged.
+// KeepsFilters is [Feeds.Keeps] for a change of the schemas from known to after. Filters of
+// variants are compiled against both.
 func (s *Feeds) KeepsFilters(ctx context.Context, known, after *registry.Snapshot) error {
 	set, err := ExperimentSet(ctx, s.Cluster)
 	if err != nil {
@@ -127,8 +130,8 @@ func (s *Feeds) KeepsFilters(ctx context.Context, known, after *registry.Snapsho
 	return set.Keeps(by(known), by(after))
 }
 
-// KeepsWithout is keeps of a feed whose definition goes: the built-in one of its
-// name, if there is one, serves again.
+// KeepsWithout is [Feeds.Keeps] for a feed whose definition is removed. The built-in feed
+// of its name, if there is one, then serves again.
 func (s *Feeds) KeepsWithout(ctx context.Context, feed string) error {
 	built := feeds.BuiltIn()
 	c := Change{Feed: feed}
@@ -138,8 +141,8 @@ func (s *Feeds) KeepsWithout(ctx context.Context, feed string) error {
 	return s.Keeps(ctx, c)
 }
 
-// ExperimentSet is the experiments of a cluster, but for documents that cannot be
-// read or contradict others.
+// ExperimentSet returns the experiments of a cluster, without those of documents that
+// cannot be read or that contradict others.
 func ExperimentSet(ctx context.Context, cl *cluster.Client) (*experiment.Set, error) {
 	documents, err := artefacts.Watch(ctx, cl, experiments.Kind)
 	if err != nil {
@@ -152,8 +155,9 @@ func ExperimentSet(ctx context.Context, cl *cluster.Client) (*experiment.Set, er
 	return st.Set, nil
 }
 
-// servedWeighs says which weights are no parameters of the version of a model
-// that serves. Of a model that is not there, others tell.
+// servedWeighs returns an error that says which weights are not parameters of the version
+// of a model that serves. It returns nil for a model that is not there: HasModel reports
+// that.
 func servedWeighs(ctx context.Context, models *artefacts.Kind, model string, set map[string]float64) error {
 	if v, pushed := models.Served(model); pushed && relevance.CheckName(model) == nil {
 		return weighs(ctx, models, v, set)
@@ -166,8 +170,8 @@ func servedWeighs(ctx context.Context, models *artefacts.Kind, model string, set
 	return err
 }
 
-// weighs says which weights are no parameters of a version, by its pack: it asks
-// no index node.
+// weighs returns an error that says which weights are not parameters of a version of a
+// model. It reads the version's pack, and asks no index node.
 func weighs(ctx context.Context, models *artefacts.Kind, v artefacts.Version, set map[string]float64) error {
 	pack, err := packOf(ctx, models, v)
 	if err != nil {
@@ -176,7 +180,7 @@ func weighs(ctx context.Context, models *artefacts.Kind, v artefacts.Version, se
 	return pack.CheckWeights(set)
 }
 
-// packOf reads the pack of a version.
+// packOf reads a version of a model: its pack, a model as one sealed file.
 func packOf(ctx context.Context, models *artefacts.Kind, v artefacts.Version) (*modelpack.Pack, error) {
 	body, err := models.Body(ctx, v)
 	if err != nil {
@@ -185,14 +189,14 @@ func packOf(ctx context.Context, models *artefacts.Kind, v artefacts.Version) (*
 	return modelpack.Read(bytes.NewReader(body))
 }
 
-// FilterFits returns what index nodes have against a filter that know schemas.
+// FilterFits returns why index nodes that know these schemas would refuse a filter, or nil.
 func FilterFits(src string, known *registry.Snapshot) error {
 	_, err := filter.Compile(src, filter.EnvOf(known))
 	if err == nil {
 		return nil
 	}
 	detail := err.Error()
-	if bad := (*expr.Error)(nil); errors.As(err, &bad) { // without all fields that there are
+	if bad := (*expr.Error)(nil); errors.As(err, &bad) { // shorter: without the list of all fields
 		p := bad.Problems[0]
 		detail = fmt.Sprintf("%d:%d: %s", p.Line, p.Col, p.Message)
 	}

@@ -1,7 +1,10 @@
-// Package leans is what the feeds, models and experiments of a cluster have of each
-// other: how they are read, what experiments lean on (the feeds that they change, and the
-// models that their variants rank by or weigh), and which change of one would take from
-// another what it uses.
+// Package leans reads the feeds, models and experiments of a cluster, and knows how they
+// depend on each other. Experiments lean on the feeds that they change, and on the models
+// that their variants rank by or set weights of. The package finds which change of a feed
+// or a model would take away what an experiment uses.
+//
+// A version of a model is condemned if it failed while it served: nodes then rank by an
+// earlier version, or by recency.
 package leans
 
 import (
@@ -13,16 +16,18 @@ import (
 	"github.com/millrace/millrace/relevance/experiment"
 )
 
-// leans is what a cluster has of what experiments lean on, for coordinators.
+// leans implements [coordinator.Leans] by the feeds and models of a cluster.
 type leans struct{ *Serving }
 
-// Of returns what experiments lean on, for coordinators.
+// Of returns what tells coordinators about the feeds and models that experiments lean on. It
+// follows etcd until ctx ends.
 func Of(ctx context.Context, cl *cluster.Client) (coordinator.Leans, error) {
 	r, err := OpenServing(ctx, cl)
 	return leans{r}, err
 }
 
-// Waits implements [coordinator.Leans]. What cannot be read is waited for too.
+// Waits implements [coordinator.Leans]. An experiment also waits while what it leans on
+// cannot be read.
 func (l leans) Waits(ctx context.Context, e *experiment.Experiment) string {
 	why, err := l.unapplied(ctx, e)
 	if err == nil && why == "" {
@@ -34,8 +39,8 @@ func (l leans) Waits(ctx context.Context, e *experiment.Experiment) string {
 	return why
 }
 
-// Revision implements [coordinator.Leans]. Each kind is watched for itself: what is
-// condemned may be heard of after the model's history that tells of it.
+// Revision implements [coordinator.Leans]. It adds up the revisions of three watches, so that
+// it changes with any of them: each watch hears of changes at its own time.
 func (l leans) Revision() int64 {
 	return l.Models.Revision() + l.Failed.Revision() + l.Feeds.Versions.Revision()
 }

@@ -17,8 +17,8 @@ type referred struct {
 	feeds    *Feeds
 	models   []string
 	versions *artefacts.Kind        // of models
-	asked    map[string]error       // filters that index nodes were asked about
-	read     map[string]*Definition // feeds that were looked at
+	asked    map[string]error       // by filter, what index nodes said of it; nil: it is good
+	read     map[string]*Definition // by name, the feeds that IsPrivate read
 }
 
 func newReferred(ctx context.Context, feeds *Feeds) (*referred, error) {
@@ -68,7 +68,8 @@ func (r *referred) CheckFilter(src string) error {
 	return err
 }
 
-// CheckWeights looks into the version that serves.
+// CheckWeights checks weights against the version of the model that serves. An empty model
+// stands for the feed's own.
 func (r *referred) CheckWeights(feed, model string, set map[string]float64) error {
 	if model == "" {
 		var err error

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/relevance/experiment"
 )
 
-// Serving is what a cluster has that ranks: models, those of them that failed, and
+// Serving is what ranks in a cluster: models, the versions of them that are condemned, and
 // feeds.
 type Serving struct {
 	Models *artefacts.Kind
@@ -22,7 +22,7 @@ type Serving struct {
 	Feeds  *Feeds
 }
 
-// OpenServing reads what serves for the time of ctx.
+// OpenServing returns what serves, and follows it in etcd until ctx ends.
 func OpenServing(ctx context.Context, cl *cluster.Client) (r *Serving, err error) {
 	r = &Serving{}
 	if r.Models, err = artefacts.Watch(ctx, cl, indexnode.ModelsKind); err != nil {
@@ -39,8 +39,9 @@ func OpenServing(ctx context.Context, cl *cluster.Client) (r *Serving, err error
 	return r, nil
 }
 
-// InPlaceOf returns the version that ranks in the place of a condemned one; false
-// if that is recency.
+// InPlaceOf returns the version that ranks in place of a condemned one: the last one that
+// served before it and is not condemned. It returns false if there is none, so that
+// recency ranks.
 func (s *Serving) InPlaceOf(v artefacts.Version) (artefacts.Version, bool) {
 	for _, before := range s.Models.Before(v.Name) {
 		if s.Failed.Why(before) == "" {
@@ -50,10 +51,10 @@ func (s *Serving) InPlaceOf(v artefacts.Version) (artefacts.Version, bool) {
 	return artefacts.Version{}, false
 }
 
-// unapplied says of the first variant that answers are not by now why they are not:
-// the experiment compares models, and another version ranks in the place of one that
-// is condemned; or it sets weights of such a version, and what ranks in its place lacks
-// them. Answers count for no variant then. "" if all are applied.
+// unapplied says why a variant is not applied to answers now, for the first variant that is
+// not; "" if all are. There are two causes. The experiment compares models, and another
+// version ranks in place of a condemned one. Or the variant sets weights of a condemned
+// version, and what ranks in its place lacks them. Answers then count for no variant.
 func (s *Serving) unapplied(ctx context.Context, e *experiment.Experiment) (string, error) {
 	compares := e.ComparesModels()
 	for i := range e.Variants {
@@ -88,8 +89,8 @@ func (s *Serving) unapplied(ctx context.Context, e *experiment.Experiment) (stri
 	return "", nil
 }
 
-// rankings returns the models that a variant is ranked by: its own, or those of the
-// experiment's feeds.
+// rankings returns the models that a variant is ranked by: those that it names, or else
+// those of the experiment's feeds.
 func (s *Serving) rankings(ctx context.Context, e *experiment.Experiment, v *experiment.Variant) (models []string, err error) {
 	for _, name := range v.Set.Rankings() {
 		if name != "" {
@@ -109,8 +110,8 @@ func (s *Serving) rankings(ctx context.Context, e *experiment.Experiment, v *exp
 	return models, nil
 }
 
-// fails says that a model by which pages of an experiment are ranked is condemned,
-// though its variants are applied.
+// fails says that a model which ranks pages of an experiment is condemned; "" if none is.
+// That can be so although all variants are applied.
 func (s *Serving) fails(ctx context.Context, e *experiment.Experiment) (string, error) {
 	models, err := s.ranking(ctx, e)
 	for _, name := range models {
@@ -121,8 +122,8 @@ func (s *Serving) fails(ctx context.Context, e *experiment.Experiment) (string, 
 	return "", err
 }
 
-// viewerValues returns the values of the viewer that a model reads, by the version
-// that serves. One that is not there reads none.
+// viewerValues returns the values of the viewer that the serving version of a model reads:
+// types by name. It returns nil for a model that is not there.
 func (s *Serving) viewerValues(ctx context.Context, model string) (map[string]string, error) {
 	v, pushed := s.Models.Served(model)
 	if !pushed || relevance.CheckName(model) != nil {
@@ -139,9 +140,9 @@ func (s *Serving) viewerValues(ctx context.Context, model string) (map[string]st
 	return pack.ViewerValues()
 }
 
-// Changes says of a version that would serve in the place of another which variants
-// of running experiments it would be from then on: those that lean on versions, as long
-// as what serves is not condemned. "" for none.
+// Changes says which variants of running experiments would be ranked by another version if
+// next served in place of serving; "" if none would. Only experiments count that compare
+// models or weights. It is "" too if nothing serves yet, or if serving is condemned.
 func (s *Serving) Changes(ctx context.Context, serving, next artefacts.Version) (string, error) {
 	if serving.Version == "" || serving == next || s.Failed.Why(serving) != "" {
 		return "", nil

@@ -14,34 +14,37 @@ import (
 	"github.com/millrace/millrace/internal/stats"
 )
 
-// dealt is a variant of the experiment as a definition of it had it.
-type dealt struct{ checksum, variant string }
+// dealt names a variant of the experiment under one version of the experiment's document.
+type dealt struct{ checksum, variant string } // checksum is of the document
 
-// arm is a variant that was dealt, and what is known of how it ranks.
+// arm is a variant that viewers had under one version of the document, and what is known of
+// how it ranks. Its own pages are those that viewers with the variant were shown. A model
+// begins a page as shown if it ranks the same items first as the page has.
 type arm struct {
 	dealt
-	chance   float64 // that who is in the experiment has it
-	rankings map[ranking]bool
-	by       *ranker // nil: why says why it is not known what pages it begins how
+	chance   float64          // the probability of the variant for viewers in the experiment
+	rankings map[ranking]bool // the models that ranked its pages, maxRankings at most
+	by       *ranker          // ranks as the arm does; nil: unknown, and why says the reason
 	why      string
-	sized    string // why how many items a page has may depend on the variant; "": it does not
+	sized    string // why the number of items of a page may depend on the variant; "": it does not
 
-	ranked, unread int // pages that the replayed model ranks, and that lack features of it
-	began, other   int // first pages that by ranks, and those of them that it begins otherwise
-	blind          int // first pages of any arm that lack features of by
-	open           int // first pages of others that by begins alike only in some order of items that score the same
+	ranked, unread int // its pages that the replayed model can rank, and those that lack features the model needs
+	began, other   int // its first pages that by can rank, and those of them that by does not begin as shown
+	blind          int // first pages of any arm that lack features that by needs
+	open           int // first pages of other arms that by begins as shown only in some order of items of equal scores
 }
 
-// maxRankings is how many models of an arm are told apart: one is what it takes.
+// maxRankings is how many models of an arm are kept. Two are enough to know that it has more
+// than one.
 const maxRankings = 2
 
-// otherwise is the share of an arm's own pages that its model may begin otherwise than
-// they were shown. Above it something else has a say in them. It is, too, the share of all
-// pages of which equal scores may hide how an arm begins them.
+// otherwise is the share of an arm's own first pages that its model may fail to begin as they
+// were shown. Above it, something else than the model decides how pages begin. It is also
+// the share of all first pages that an arm may begin in several ways because of equal scores.
 const otherwise = 0.01
 
-// unclear says why it is not known how the arm would have begun one of so many pages; ""
-// if it is.
+// unclear returns why it is not known how the arm would begin pages; "" if it is known.
+// pages is the number of all first pages.
 func (a *arm) unclear(pages int) string {
 	switch {
 	case a.by == nil:
@@ -56,13 +59,16 @@ func (a *arm) unclear(pages int) string {
 	return ""
 }
 
-// true reports whether the arm's own pages begin as its model ranks them.
+// true reports whether the arm's own first pages begin as its model ranks them, all but a
+// share of otherwise.
 func (a *arm) true() bool { return float64(a.other) <= otherwise*float64(a.began) }
 
-// leftOut reports whether none of the arm's pages counts.
+// leftOut reports whether none of the arm's pages counts, since all lack features of the
+// replayed model.
 func (a *arm) leftOut() bool { return a.ranked == 0 && a.unread > 0 }
 
-// ranking is the one by which all of its pages are, if it is one.
+// ranking returns the model that ranked the arm's pages. It is meant for arms with one; of
+// several it returns any.
 func (a *arm) ranking() (one ranking) {
 	for k := range a.rankings {
 		one = k
@@ -70,7 +76,7 @@ func (a *arm) ranking() (one ranking) {
 	return one
 }
 
-// armOf is that of an answer.
+// armOf returns the arm of a variant that an answer had, and creates it the first time.
 func (r *replay) armOf(e *export.Variant) *arm {
 	of := dealt{e.Checksum, e.Variant}
 	if r.dealt[of] == nil {
@@ -79,15 +85,16 @@ func (r *replay) armOf(e *export.Variant) *arm {
 	return r.dealt[of]
 }
 
-// arms are all, in order.
+// arms returns all arms, in the order of variants and checksums.
 func (r *replay) arms() []*arm {
 	return slices.SortedFunc(maps.Values(r.dealt), func(a, b *arm) int {
 		return cmp.Or(cmp.Compare(a.variant, b.variant), cmp.Compare(a.checksum, b.checksum))
 	})
 }
 
-// survey notes which variants the file has and what ranked them: how likely a page was
-// depends on all of them. What is wrong with the file, read tells.
+// survey reads the file once, before read does, to find the arms and the models that ranked
+// their pages: how likely a page was depends on all arms. At a fault in the file it stops
+// and returns nil, since read returns that fault.
 func (r *replay) survey(ctx context.Context) error {
 	f, err := os.Open(r.file)
 	if err != nil {
@@ -123,7 +130,8 @@ func (r *replay) survey(ctx context.Context) error {
 	}
 }
 
-// rank gives each arm what ranks it, of what is at hand.
+// rank gives each arm its ranker, by the models in have, or the reason why it has none. It
+// is called after survey.
 func (r *replay) rank(have *shelf) {
 	r.all = r.arms()
 	for _, a := range r.all {
@@ -148,8 +156,9 @@ func (r *replay) rank(have *shelf) {
 	}
 }
 
-// log notes a viewer's first page, if there was none before it, and how the replayed
-// model begins it and arms do.
+// log keeps l as the first page of a viewer, unless an earlier one is known. It adds to l
+// how arms of the same version of the document begin the page: the page's own arm, and the
+// others if the replayed model begins the page as shown.
 func (r *replay) log(viewer string, l *loggedPage, page []export.Item) error {
 	if first := r.firsts[viewer]; first != nil && !l.before(first.moment) {
 		return nil
@@ -177,7 +186,7 @@ func (a *arm) ranksAs(other *arm) bool {
 	return a.by != nil && other.by != nil && a.ranking() == other.ranking()
 }
 
-// begin is how the arm begins a page.
+// begin returns how the arm begins a page, by the page's first items.
 func (a *arm) begin(page []export.Item, items int) (armed, error) {
 	if _, _, lacks := a.by.lack(page); lacks {
 		return armed{arm: a, blind: true}, nil
@@ -186,26 +195,31 @@ func (a *arm) begin(page []export.Item, items int) (armed, error) {
 	return armed{arm: a, begun: o.begins(items)}, err
 }
 
-// grounds is what an estimate stands on.
+// grounds says what an estimate is based on.
 type grounds struct {
 	without []string // variants of which all pages are left out
 	unclear []string // variants of which it is not known how they begin pages, and why
-	alone   []string // the variants that the replayed model itself ranked, whose pages count alone
-	short   int      // without such a variant: first pages that are too short to tell by
-	amiss   []string // variants that do not have as many first pages as their chances say
-	sized   string   // why those are not left out; "": they are
+	alone   []string // variants that the replayed model itself ranked; if there are any, only their pages count
+	short   int      // first pages with too few items to tell by; 0 if alone has variants
+	amiss   []string // variants that have more or fewer first pages than their chances say
+	sized   string   // why the short pages are not left out; "": they are left out
 
-	viewers, alike, open int // first pages; of these, those that begin alike, and those that do in some order of equal scores alone
-	shown                stats.Mean
+	// viewers are the first pages that count, one of each viewer; alike are those of them
+	// that the replayed model begins as shown, or may so begin and ranked itself; open are
+	// those that it begins as shown only in some order of items of equal scores.
+	viewers, alike, open int
+	shown                stats.Mean // the number of items that viewers acted on, of a page
 }
 
-// tellingPage is how many times --match a page has at least by which it is told how
-// another ranking would have begun it. It has what one ranking chose: the fewer items,
-// the less can another begin it otherwise, also one that would have chosen others.
+// tellingPage times --match is the number of items that a page must have to tell how another
+// ranking would have begun it. A page has only the items that one ranking chose. On a page of
+// few items another ranking begins with the same ones more often, even a ranking that would
+// have chosen other items.
 const tellingPage = 10
 
-// known is what is known of the variants: which count alone, by what, and of how likely
-// those are that are left out, by checksum.
+// known returns what is known of the arms: the grounds that follow from them, the arms that
+// the replayed model itself ranked, and the chance of the arms that are left out, by
+// checksum.
 func (r *replay) known() (on grounds, itself map[*arm]bool, rest map[string]float64) {
 	rest, itself = map[string]float64{}, map[*arm]bool{}
 	for _, a := range r.arms() {
@@ -229,8 +243,9 @@ func (r *replay) known() (on grounds, itself map[*arm]bool, rest map[string]floa
 	return on, itself, rest
 }
 
-// amiss are the variants that have more or fewer first pages than by their chance, beyond
-// what chance allows in one of a hundred files.
+// amiss returns the variants that have more or fewer first pages than their probability
+// says. For a variant that is dealt rightly, that happens by chance in one file of a hundred.
+// rest is the chance of the arms that are left out, by checksum.
 func (r *replay) amiss(rest map[string]float64) (all []string) {
 	pages, has := map[string]int{}, map[*arm]int{} // by checksum; by arm
 	for _, l := range r.logged {
@@ -242,7 +257,7 @@ func (r *replay) amiss(rest map[string]float64) (all []string) {
 			continue
 		}
 		n, chance := float64(pages[a.checksum]), min(1, a.chance/(1-rest[a.checksum]))
-		const of99 = 2.576 // standard deviations, of a normal value
+		const of99 = 2.576 // a normal value is within so many standard deviations with a probability of 99 %
 		if off := math.Abs(float64(has[a]) - n*chance); off > of99*math.Sqrt(n*chance*(1-chance)) {
 			all = append(all, fmt.Sprintf("variant %s has %d of %.0f first pages, by a chance of %.3g", a.variant, has[a], n, chance))
 		}
@@ -250,10 +265,11 @@ func (r *replay) amiss(rest map[string]float64) (all []string) {
 	return all
 }
 
-// chances are those of the pages that count. Where variants rank by the replayed model
-// itself their pages count alone: what they show is what the model would. Without one, a
-// page is as likely as all variants together that begin it so, as far as its items tell.
-// A variant of which all pages are left out is dealt to nobody among the rest.
+// chances returns the first pages that count, with the probabilities of old and new ranking,
+// and the grounds of the estimate. If the replayed model itself ranked some variants, only
+// their pages get a weight: they show what the model would show. Otherwise a page that the
+// replayed model begins as shown has the probability of all variants that begin it so. The
+// probabilities are those among the variants that are not left out.
 func (r *replay) chances() (logged []stats.Logged, on grounds) {
 	on, itself, rest := r.known()
 	for _, l := range r.logged {
@@ -282,7 +298,7 @@ func (r *replay) chances() (logged []stats.Logged, on grounds) {
 	return logged, on
 }
 
-// chanceOf is that of all of some arms that are of a definition.
+// chanceOf returns the sum of the chances of those arms in some that have the checksum.
 func (r *replay) chanceOf(checksum string, some map[*arm]bool) (sum float64) {
 	for _, a := range r.all {
 		if some[a] && a.checksum == checksum {
@@ -292,8 +308,8 @@ func (r *replay) chanceOf(checksum string, some map[*arm]bool) (sum float64) {
 	return sum
 }
 
-// alike is the chance of all arms that begin the page as it was shown: that which showed
-// it and those whose models do.
+// alike returns the sum of the chances of all arms that begin the page as it was shown: the
+// arm that showed it, and the arms whose models begin it so.
 func (l *loggedPage) alike() float64 {
 	sum := l.of.chance
 	for _, b := range l.by {
@@ -304,7 +320,7 @@ func (l *loggedPage) alike() float64 {
 	return sum
 }
 
-// whyUnknown says why there is no estimate, if there is nothing that it can stand on.
+// whyUnknown returns why there can be no estimate; "" if there can.
 func (g *grounds) whyUnknown(experiment string) string {
 	switch {
 	case g.viewers+g.short == 0:
@@ -323,7 +339,7 @@ func (g *grounds) whyUnknown(experiment string) string {
 	return ""
 }
 
-// none says that no page counts.
+// none returns the text that says that no page counts.
 func (g *grounds) none() string {
 	why := "no first page begins as the new ranking begins it, so that none tells what it would earn"
 	if g.open > 0 {

@@ -100,8 +100,8 @@ over. A feature that has no value is empty in CSV and null in NDJSON.`,
 	return c
 }
 
-// checkKept refuses fields to carry over that would stand under a name twice: in CSV
-// beside the features, in NDJSON beside all of them together.
+// checkKept refuses fields to carry over whose name the output would have twice. In CSV each
+// feature has a column of its own name; in NDJSON all are in one field named features.
 func checkKept(keep, features []string, ndjson bool) error {
 	taken := features
 	if ndjson {
@@ -121,11 +121,12 @@ func checkKept(keep, features []string, ndjson bool) error {
 	return nil
 }
 
-// maxVectorLine bounds a line that features are made of.
+// maxVectorLine is the largest line of --records, in bytes.
 const maxVectorLine = 4 << 20
 
-// readVector reads a line. A field that is neither of a row nor kept is a
-// fault: under a name that is mistyped, a viewer would be nobody.
+// readVector reads a line of --records: a row, and the values of the fields in keep, in
+// their order. A field that neither belongs to a row nor is kept is an error: if the name
+// viewer were mistyped, the features would be those of no viewer.
 func readVector(line []byte, keep []string) (*modelpack.Golden, []json.RawMessage, error) {
 	if err := schemas.CheckJSON(line); err != nil {
 		return nil, nil, err
@@ -144,7 +145,7 @@ func readVector(line []byte, keep []string) (*modelpack.Golden, []json.RawMessag
 	}
 	known := []string{"record", "schema", "entity", "object", "viewer", "as_of"}
 	for name := range all {
-		golden := name == "features" || name == "score" // which a golden row has besides
+		golden := name == "features" || name == "score" // a golden row may have these two, too
 		if !golden && !slices.Contains(known, name) && !slices.Contains(keep, name) {
 			return nil, nil, fmt.Errorf("%s is no field of a row; %s, or carry it over by --keep %s", name, hint.Nearest(name, known), name)
 		}
@@ -156,13 +157,14 @@ func readVector(line []byte, keep []string) (*modelpack.Golden, []json.RawMessag
 	return &row, kept, row.CheckViewer()
 }
 
-// vectors is how features are written. They are float64, NaN where there is
-// none, or string.
+// vectors writes the features of records. A feature is a string or a float64, which is NaN
+// where the feature has no value.
 type vectors interface {
-	write(kept []json.RawMessage, features []any) error
-	end() error
+	write(kept []json.RawMessage, features []any) error // one record
+	end() error                                         // called once, after the last record
 }
 
+// csvVectors are vectors in CSV: first the fields that are kept, then the features.
 type csvVectors struct {
 	w      *csv.Writer
 	titles []string // nil once they are written
@@ -175,7 +177,7 @@ func (c *csvVectors) write(kept []json.RawMessage, features []any) error {
 	var cells []string
 	for _, v := range kept {
 		var text string
-		if json.Unmarshal(v, &text) != nil { // null is the empty text
+		if json.Unmarshal(v, &text) != nil { // null becomes the empty text
 			text = string(v)
 		}
 		cells = append(cells, text)
@@ -186,6 +188,7 @@ func (c *csvVectors) write(kept []json.RawMessage, features []any) error {
 	return c.w.Write(cells)
 }
 
+// cellOf returns a feature as CSV has it; "" for NaN.
 func cellOf(feature any) string {
 	x, number := feature.(float64)
 	switch {
@@ -197,7 +200,7 @@ func cellOf(feature any) string {
 	return strconv.FormatFloat(x, 'g', -1, 64)
 }
 
-// begin writes the titles, once.
+// begin writes the titles, the first time that it is called.
 func (c *csvVectors) begin() error {
 	titles := c.titles
 	if c.titles = nil; titles == nil {
@@ -212,9 +215,10 @@ func (c *csvVectors) end() error {
 	return errors.Join(err, c.w.Error())
 }
 
+// jsonVectors are vectors in NDJSON: the fields that are kept, and an object of features.
 type jsonVectors struct {
 	w           io.Writer
-	kept, names []string
+	kept, names []string // the names of kept fields and of features
 }
 
 func (j *jsonVectors) write(kept []json.RawMessage, features []any) error {
@@ -242,7 +246,7 @@ func (j *jsonVectors) write(kept []json.RawMessage, features []any) error {
 	return err
 }
 
-// quoted is a text as JSON has it.
+// quoted returns a text as a JSON string.
 func quoted(s string) []byte {
 	text, _ := json.Marshal(s) // of a string, never fails
 	return text

@@ -9,8 +9,8 @@ import (
 	"github.com/millrace/millrace/cmd/cli/export"
 )
 
-// moment is when an answer was given. It orders the pages of a viewer, wherever they
-// stand in the file.
+// moment orders the pages of a viewer, wherever they are in the file: by the time of the
+// answer, and then by its id.
 type moment struct {
 	time   time.Time
 	answer string
@@ -28,30 +28,30 @@ func (m moment) before(other moment) bool {
 // loggedPage is a viewer's first page, for the estimates.
 type loggedPage struct {
 	moment
-	reward float64
-	of     *arm
-	items  int
-	own    begun   // by the replayed model
-	by     []armed // how arms of its definition begin it that are looked at
+	reward float64 // how many of its items the viewer acted on
+	of     *arm    // that of the variant that the viewer had
+	items  int     // how many items it has
+	own    begun   // whether the replayed model begins it as shown
+	by     []armed // how arms begin it; see replay.log for which arms
 }
 
-// armed is how an arm begins a page.
+// armed says how an arm begins a page.
 type armed struct {
 	arm   *arm
-	blind bool // the page lacks features of it
+	blind bool // the page lacks features that the arm's model needs, so begun is unknown
 	begun
 }
 
-// measuredPage is a viewer's first page for the measures: of each measure what was
-// shown and what the new ranking makes of it.
+// measuredPage is a viewer's first page that counts for the measures. For each measure of
+// replay.measures, in order, it has the value of the page as shown and as ranked anew.
 type measuredPage struct {
 	moment
-	acted  bool
+	acted  bool // the viewer acted on some item
 	values [][2]float64
 }
 
-// settle adds up the first pages of viewers: always in the same order, so that the sums
-// do not depend on that of the file.
+// settle adds up the first pages of viewers, once the file is read. It goes by the order of
+// viewers' names, so that rounding in the sums does not depend on the order of the file.
 func (r *replay) settle() {
 	for _, viewer := range slices.Sorted(maps.Keys(r.firsts)) {
 		r.count(r.firsts[viewer])
@@ -70,8 +70,7 @@ func (r *replay) settle() {
 	}
 }
 
-// count adds a first page to those that the estimates are of, and to what is known of
-// arms.
+// count adds a first page to those of the estimates, and to the counts of the arms in l.by.
 func (r *replay) count(l *loggedPage) {
 	r.logged = append(r.logged, l)
 	for _, b := range l.by {

@@ -52,8 +52,11 @@ does: it can only tell that the spec gives what they have.`,
 	return c
 }
 
-// CompleteGolden writes rows as golden.ndjson has them, once each is complete. That
-// they are right, only somebody can say who knows what they should be.
+// CompleteGolden reads the rows in file, adds to each the features and the score that the
+// spec gives it where it has none, and writes them to w in the form of golden.ndjson. It
+// writes nothing before all rows are complete. name is a spec or a directory with one, avsc
+// are files of further schemas, and told gets hints. The values are what the spec gives now:
+// only a person can say whether they are right.
 func CompleteGolden(ctx context.Context, w, told io.Writer, name, file string, avsc []string) error {
 	snapshot, err := schemafiles.Snapshot(avsc)
 	if err != nil {
@@ -62,7 +65,7 @@ func CompleteGolden(ctx context.Context, w, told io.Writer, name, file string, a
 	known := relevance.SchemasOf(snapshot)
 	spec := name
 	if !strings.HasSuffix(name, ".yaml") {
-		spec = filepath.Join(name, modelpack.SpecFile) // sealed or not, it is the spec that counts
+		spec = filepath.Join(name, modelpack.SpecFile) // of a pack, too, only the spec is read
 	}
 	m, err := relevance.ParseFile(os.DirFS(filepath.Dir(spec)), filepath.Base(spec), known)
 	if err != nil {
@@ -97,7 +100,8 @@ func CompleteGolden(ctx context.Context, w, told io.Writer, name, file string, a
 	return err
 }
 
-// unreadRows counts the rows that give what the spec does not read, by what.
+// unreadRows counts the rows that give features which the spec does not read, by the field
+// that they are given under.
 type unreadRows map[string]int
 
 func (u unreadRows) add(names []string) {

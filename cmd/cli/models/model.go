@@ -1,5 +1,6 @@
-// Package models is the commands of models in files: to check, seal, show, compare
-// and replay them. What a cluster has of models is package rollouts.
+// Package models has the commands for models in files: to check, seal, show, compare and
+// replay them. The commands for the models of a cluster are in package rollouts. A pack is
+// a directory with a model that was sealed: it has a manifest with checksums.
 package models
 
 import (
@@ -23,8 +24,8 @@ import (
 	"github.com/millrace/millrace/schemas/registry"
 )
 
-// Command checks, seals and shows models in files; rollouts are the commands of what a
-// cluster has of them.
+// Command returns the command model. Beside the commands of this package it has those that
+// rollouts returns, for the models of a cluster.
 func Command(rollouts func(avsc *[]string) []*cobra.Command) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "model",
@@ -72,8 +73,9 @@ lists have 32 items, whatever yours have. It says which of the two it scored.`,
 	return c
 }
 
-// openModel reads a pack, a directory that is not sealed yet, a spec, or a
-// built-in model. The pack is nil unless there is one.
+// openModel returns the model that name means: that of a pack, of a directory that is not
+// sealed yet, of a spec, or a built-in one. avsc are files of further schemas. The pack is
+// nil if the model is not of a pack.
 func openModel(name string, avsc []string) (*relevance.Model, *modelpack.Pack, error) {
 	snapshot, err := schemafiles.Snapshot(avsc)
 	if err != nil {
@@ -82,7 +84,7 @@ func openModel(name string, avsc []string) (*relevance.Model, *modelpack.Pack, e
 	return modelAmong(name, snapshot)
 }
 
-// modelAmong is openModel, by schemas that are known.
+// modelAmong is openModel with the schemas of snapshot.
 func modelAmong(name string, snapshot *registry.Snapshot) (*relevance.Model, *modelpack.Pack, error) {
 	known := relevance.SchemasOf(snapshot)
 	info, err := os.Stat(name)
@@ -113,7 +115,8 @@ func modelAmong(name string, snapshot *registry.Snapshot) (*relevance.Model, *mo
 	return m, p, err
 }
 
-// isName reports whether nothing but a model can be meant.
+// isName reports whether name can only be the name of a model, and not a file or directory
+// with one.
 func isName(name string) bool {
 	if info, err := os.Stat(name); err == nil && info.IsDir() {
 		return plainName(name) && !isThere(filepath.Join(name, modelpack.ManifestFile)) && !isThere(filepath.Join(name, modelpack.SpecFile))
@@ -121,7 +124,8 @@ func isName(name string) bool {
 	return plainName(name) && !isThere(name)
 }
 
-// plainName reports whether a model may have the name; a file may, too.
+// plainName reports whether name has the form of a model's name. A file may have such a name
+// as well.
 func plainName(name string) bool { return !strings.ContainsAny(name, "./") }
 
 func isThere(path string) bool {
@@ -143,9 +147,9 @@ func validateModel(w io.Writer, output *display.Form, name string, avsc []string
 		Version    string `json:"version"`
 		Scorer     string `json:"scorer"`
 		Features   int    `json:"features"`
-		Operations int    `json:"operations"` // a record
-		Execution  string `json:"execution"`  // of its scores by this binary
-		Sealed     bool   `json:"sealed"`     // and its golden rows checked
+		Operations int    `json:"operations"` // for each record
+		Execution  string `json:"execution"`  // how this binary scores by it: generated or interpreted
+		Sealed     bool   `json:"sealed"`     // it is a pack, whose golden rows were checked
 	}{m.Name(), m.Version(), m.Spec().Scorer(), len(m.Spec().Features), m.Cost(), execution, p != nil}
 	return output.Write(w, shown, func(w io.Writer) error {
 		fmt.Fprintf(w, "%s %s: %s of %d features, %d operations a record, %s here: fit to serve", shown.Name, shown.Version, shown.Scorer, shown.Features, shown.Operations, shown.Execution)
@@ -157,8 +161,8 @@ func validateModel(w io.Writer, output *display.Form, name string, avsc []string
 	})
 }
 
-// executionOf tells whether this binary has the code of a model, for each of the
-// schemas that it is of.
+// executionOf returns how this binary scores by a model: generated, if it has the generated
+// code for every schema that the model is of, and otherwise interpreted.
 func executionOf(m *relevance.Model, avsc []string) (string, error) {
 	snapshot, err := schemafiles.Snapshot(avsc)
 	if err != nil {
@@ -185,7 +189,8 @@ func executionOf(m *relevance.Model, avsc []string) (string, error) {
 	return execution, nil
 }
 
-// Seal makes a pack of a directory.
+// Seal makes a pack of the directory dir: it checks everything, writes the manifest, and
+// prints a line to w. avsc are files of further schemas.
 func Seal(w io.Writer, dir string, avsc []string) error {
 	known, err := schemafiles.Snapshot(avsc)
 	if err != nil {
@@ -203,7 +208,7 @@ func Seal(w io.Writer, dir string, avsc []string) error {
 	return nil
 }
 
-// modelShown is what model show shows.
+// modelShown is what the command model show prints.
 type modelShown struct {
 	Name     string         `json:"name"`
 	Version  string         `json:"version"`
@@ -217,7 +222,7 @@ type featureShown struct {
 	Name       string `json:"name"`
 	Weight     any    `json:"weight,omitempty"` // a number, or a table of them
 	Expression string `json:"expression"`
-	weight     string
+	weight     string // Weight as text; "" without one
 }
 
 func showModel(w io.Writer, output *display.Form, name string, avsc []string) error {
@@ -282,7 +287,7 @@ func diffModels(w io.Writer, output *display.Form, before, after string, avsc []
 	})
 }
 
-// benchRows is how many records a benchmark scores at a time: a few timelines.
+// benchRows is how many records a benchmark scores at a time, about those of a few timelines.
 const benchRows = 1024
 
 func benchModel(w io.Writer, name string, avsc []string) error {
@@ -313,7 +318,7 @@ func benchModel(w io.Writer, name string, avsc []string) error {
 		if as == m {
 			fmt.Fprintf(w, "%d at a time, %s\n", load.Records, told)
 		}
-		load.Score() // which takes the memory that later ones have
+		load.Score() // the first call takes memory that later calls use again
 		r := testing.Benchmark(func(b *testing.B) {
 			for b.Loop() {
 				load.Score()

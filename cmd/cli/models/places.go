@@ -12,8 +12,9 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// readPlaces reads how likely viewers look at what stands at a place: a CSV file of
-// place,propensity, each place once.
+// readPlaces reads a CSV file of place,propensity: the probability, above 0 and at most 1,
+// that a viewer looks at the item at a place of a page. Places begin at 1, and the file has
+// each once.
 func readPlaces(file string) (map[int64]float64, error) {
 	f, err := os.Open(file)
 	if err != nil {

@@ -10,10 +10,11 @@ import (
 	"github.com/millrace/millrace/relevance"
 )
 
-// ranking names what ranked an item, as rows of exposures have it.
+// ranking names the model that ranked an item, as rows of exposures do. An exposure is an
+// answer that was shown to a viewer; export writes a row for each of its items.
 type ranking struct {
 	name, version string
-	checksum      string // of the pack, and behind a + that of weights; "" of a built-in model
+	checksum      string // PACK, or PACK+WEIGHTS where a variant set weights; PACK is "" for a built-in model
 }
 
 func rankingOf(row *export.Item) (k ranking) {
@@ -39,7 +40,8 @@ func (k ranking) String() string {
 	return text
 }
 
-// wayOut says, in brackets, how a model comes to hand.
+// wayOut returns what a user can do to have the model at hand, in brackets, for the end of a
+// message.
 func (k ranking) wayOut() string {
 	switch {
 	case k.name == "":
@@ -50,11 +52,11 @@ func (k ranking) wayOut() string {
 	return " (give its pack by --beside, or name the cluster that has it by --etcd and --cluster)"
 }
 
-// ranker ranks pages by a model, from the features that they were shown by.
+// ranker ranks pages by a model, from the features that the rows of the pages have.
 type ranker struct {
 	model    *relevance.Model
-	features []string // that it reads
-	texts    []bool   // of each, whether it is one
+	features []string // the features that the model reads
+	texts    []bool   // for each of features, whether it is a text and no number
 }
 
 func rankerOf(m *relevance.Model) *ranker {
@@ -65,7 +67,8 @@ func rankerOf(m *relevance.Model) *ranker {
 	return r
 }
 
-// lack returns the item and the name of the first feature that a page lacks.
+// lack returns the first feature of the model that a row of the page lacks, by the index of
+// the row and the name of the feature. If none is lacking, lacks is false.
 func (r *ranker) lack(page []export.Item) (item int, name string, lacks bool) {
 	for i := range page {
 		for _, name := range r.features {
@@ -79,11 +82,12 @@ func (r *ranker) lack(page []export.Item) (item int, name string, lacks bool) {
 
 // ordered is a page in the order of a model.
 type ordered struct {
-	items []int // by place; those that score the same as they were shown
-	tied  []int // the sizes of groups that score the same, by place
+	items []int // indices into the page, best first; those of equal scores in the order that was shown
+	tied  []int // the sizes of the groups of equal scores along items; their sum is len(items)
 }
 
-// order returns a page, which lacks nothing, best first.
+// order returns the order of a page by the model. The page must have all features of the
+// model. The error is about a feature of another kind than the model reads.
 func (r *ranker) order(page []export.Item) (o ordered, err error) {
 	o.items = make([]int, len(page))
 	scores := make([]float64, len(page))
@@ -104,12 +108,13 @@ func (r *ranker) order(page []export.Item) (o ordered, err error) {
 	return o, nil
 }
 
-// begun is whether a model begins a page with the items that were shown first: in some
-// order of those that score the same, and in every one. A feed has the newer of two
-// first, which rows do not tell.
+// begun says whether a model begins a page with the same items as were shown first. may: it
+// does in some order of items of equal scores; must: it does in every order of them. A feed
+// shows the newer of two such items first, and rows do not tell which is newer.
 type begun struct{ may, must bool }
 
-// begins says it of the first items of a page.
+// begins returns whether the page begins with the same items as were shown, for the first
+// items of them.
 func (o ordered) begins(items int) begun {
 	items = min(items, len(o.items))
 	for i, at := range o.items[:items] {
@@ -127,7 +132,8 @@ func (o ordered) begins(items int) begun {
 	return begun{true, true}
 }
 
-// score is what the model gives an item by its features, which it has.
+// score returns the score that the model gives an item. logged must have all features that
+// the model reads.
 func (r *ranker) score(logged []export.Feature) (float64, error) {
 	values := make([]any, len(r.features))
 	for i, name := range r.features {

@@ -24,48 +24,52 @@ import (
 	"github.com/millrace/millrace/relevance/weights"
 )
 
-// replay ranks what was shown again, by another model.
+// replay ranks the pages of a file of exposures anew, by another model, the replayed model. A
+// page is the items of one answer. The fields are what the flags say, what is needed to rank,
+// and what was found in the file.
 type replay struct {
-	file, action, experiment string
-	k, match                 int
-	alpha                    float64
+	file, action, experiment string   // experiment: "" for none
+	k, match                 int      // --depth and --match
+	alpha                    float64  // the probability that an interval misses
 	places, definition       string   // files; "" for none
 	beside                   []string // packs by which variants rank
 
-	weights      map[string]string // in place of the model's own
-	ranker       *ranker
+	weights      map[string]string // set in place of the model's own; by name, as texts
+	ranker       *ranker           // of the replayed model
 	from         string            // where the model was found
-	self         ranking           // as rows name it; zero of what no row can name
-	propensities map[int64]float64 // that what stands at a place is looked at; nil: clicks are taken as they are
+	self         ranking           // the replayed model as rows name it; zero if rows cannot name it
+	propensities map[int64]float64 // the probability that a viewer looks at a place; nil: the measures do not correct for places
 
-	firsts        map[string]*loggedPage   // of viewers, for the estimates
-	ranked        map[string]*measuredPage // of viewers, for the measures
-	begun         map[string]int64         // the answers of the file, with the place of the first row of each
-	experiments   map[string]bool          // of the file
-	forced        int                      // answers that do not count: their variant is forced,
-	others        int                      // or the experiment had no part in them
-	answers, bare int                      // that may count, and of these without features of all items
-	lacking       int                      // of these without a feature that the model reads
-	lack          error                    // of the first of those
-	gaps          int                      // of these of which rows are missing
+	firsts        map[string]*loggedPage   // first pages for the estimates, by viewer
+	ranked        map[string]*measuredPage // first pages for the measures, by viewer
+	begun         map[string]int64         // the place of the first row of each answer of the file, by answer
+	experiments   map[string]bool          // the names of all experiments in the file
+	forced        int                      // answers that do not count, since their variant was forced
+	others        int                      // answers that do not count, since the experiment had no part in them
+	answers, bare int                      // answers that may count, and of these those with an item without any features
+	lacking       int                      // of answers, those that lack a feature that the model reads
+	lack          error                    // says what the first of lacking lacks
+	gaps          int                      // of answers, those of which rows are missing
 	partial       bool                     // some page that counts does not begin at place 1
 	idle          bool                     // some item that counts was not acted on
-	most, latest  int                      // items of the longest page of the file, and of the last one
-	should        int                      // items that the last one says it has; -1: it does not say
-	lacks         map[string]int           // features, and in how many answers each is the first that is not there
+	most, latest  int                      // the numbers of items of the longest page of the file and of the last one
+	should        int                      // how many items the last answer says it has; -1: it does not say
+	lacks         map[string]int           // by feature, in how many answers it is the first that is missing
 	measures      []*measuring
 	acted         int // viewers that count for the measures and did the action
 	dealt         map[dealt]*arm
-	all           []*arm // in order
-	logged        []*loggedPage
-	longest       int // page that may count for the estimates
+	all           []*arm        // the arms that survey found, in order
+	logged        []*loggedPage // firsts in the order of viewers, which settle fills
+	longest       int           // the number of items of the longest page that may count for the estimates
 }
 
-// measuring is a measure of both rankings, and of how much more the new one has.
+// measuring is a measure, such as NDCG, and its means over viewers.
 type measuring struct {
-	name             string
-	of               func(gains []float64, tied []int) (float64, error) // tied: as ordered has it
-	shown, new, more stats.Mean
+	name string
+	// of returns the measure of a page by the gains of its items in order. tied are the
+	// sizes of groups of items that score the same, as in ordered; nil: no two do.
+	of               func(gains []float64, tied []int) (float64, error)
+	shown, new, more stats.Mean // as shown, as ranked anew, and the difference
 }
 
 func replayCommand(avsc *[]string) *cobra.Command {
@@ -146,7 +150,7 @@ complete: one that is looked at again while it grows misses more often than
 	f := c.Flags()
 	at := source{cm: clusters.FlagsOf(f), kafka: reach.KafkaFlagsOf(c, "for the schemas that a model reads, where --schema does not give them"), avsc: avsc}
 	c.RunE = func(c *cobra.Command, args []string) (err error) {
-		at.named = f.Changed("etcd") || f.Changed("cluster") // by a context, too
+		at.named = f.Changed("etcd") || f.Changed("cluster") // a context sets these flags, too
 		if err := r.validate(); err != nil {
 			return err
 		}
@@ -185,7 +189,8 @@ complete: one that is looked at again while it grows misses more often than
 	return c
 }
 
-// open finds the model, and returns the checksum of weights in place of its own.
+// open finds the replayed model and makes its ranker. weighted is the checksum of the weights
+// of --weights; "" without that flag.
 func (r *replay) open(ctx context.Context, at *source, have *shelf, name string) (weighted string, err error) {
 	o, err := at.open(ctx, name)
 	if err != nil {
@@ -207,7 +212,8 @@ func (r *replay) open(ctx context.Context, at *source, have *shelf, name string)
 	return weighted, nil
 }
 
-// prepare reads what is needed beside the exposures.
+// prepare sets the measures. With an experiment it also reads the models and documents of
+// its variants, and finds the arms.
 func (r *replay) prepare(ctx context.Context, at *source, have *shelf) (err error) {
 	if r.measures, err = r.measured(); err != nil || r.experiment == "" {
 		return err
@@ -234,7 +240,8 @@ func (r *replay) prepare(ctx context.Context, at *source, have *shelf) (err erro
 	return nil
 }
 
-// measured are the measures: of clicks as they are, or by propensities of places.
+// measured returns the measures: NDCG and MRR, or DCG where --positions gives propensities
+// of places, which it reads.
 func (r *replay) measured() ([]*measuring, error) {
 	if r.places == "" {
 		return []*measuring{
@@ -259,8 +266,8 @@ func (r *replay) measured() ([]*measuring, error) {
 	}}}, err
 }
 
-// weigh puts weights in place of the model's own, and returns their checksum, as
-// receipts and exposures have it; "" for none.
+// weigh returns m with the weights of --weights in place of its own, and the checksum of
+// these as receipts and exposures have it. Without --weights it returns m and "".
 func (r *replay) weigh(m *relevance.Model, have *shelf) (*relevance.Model, string, error) {
 	if len(r.weights) == 0 {
 		return m, "", nil
@@ -288,7 +295,8 @@ func (r *replay) validate() error {
 	return command.CheckChance("alpha", r.alpha)
 }
 
-// take ranks a page again, in the order in which it was shown.
+// take counts a page whose rows are in the order of the file, and ranks it anew if it is
+// whole and has all features. It sorts page by place. An error is a fault of the file.
 func (r *replay) take(page []export.Item) error {
 	if r.latest, r.most = len(page), max(r.most, len(page)); page[0].Items != nil {
 		r.should = int(*page[0].Items)
@@ -346,7 +354,7 @@ func (r *replay) rankAnew(a *arm, page []export.Item) error {
 		return err
 	}
 	viewer := page[0].Viewer
-	if viewer == "" { // so many may be nobody
+	if viewer == "" { // answers without a viewer are not all of one viewer
 		viewer = "\x00" + page[0].Answer
 	}
 	whole := *page[0].Place == 1
@@ -364,8 +372,9 @@ func (r *replay) rankAnew(a *arm, page []export.Item) error {
 	return r.measure(viewer, &measuredPage{moment: momentOf(page), acted: acted > 0}, gains, order)
 }
 
-// gains are what items of a page are worth by what the viewer did, and how many items
-// they acted on.
+// gains returns the gain of each item of a page, and on how many items the viewer acted. The
+// gain of an item that was acted on is 1, or 1 / propensity of its place where these are
+// given. That of other items, and of further copies of a record, is 0.
 func (r *replay) gains(page []export.Item) (gains []float64, acted int, err error) {
 	gains = make([]float64, len(page))
 	for i := range page {
@@ -386,8 +395,9 @@ func (r *replay) gains(page []export.Item) (gains []float64, acted int, err erro
 	return gains, acted, nil
 }
 
-// measure notes a viewer's page for the measures, if there was none before it. Where items
-// score the same, the measures are the means over all orders of these.
+// measure keeps page as the viewer's page for the measures, unless an earlier one is known,
+// and computes its values from the gains. Where the new model gives items equal scores, a
+// value is the mean over all orders of these items.
 func (r *replay) measure(viewer string, page *measuredPage, gains []float64, order ordered) error {
 	if first := r.ranked[viewer]; first != nil && !page.before(first.moment) {
 		return nil
@@ -411,8 +421,8 @@ func (r *replay) measure(viewer string, page *measuredPage, gains []float64, ord
 	return nil
 }
 
-// itemTwice refuses a page on which a record stands twice under one entity: of two
-// timelines it may.
+// itemTwice returns an error if a page has a record twice under one entity. Under two
+// entities, from two timelines, it may have it.
 func itemTwice(page []export.Item) error {
 	places := make(map[[2]string]int64, len(page))
 	for i := range page {
@@ -428,8 +438,8 @@ func itemTwice(page []export.Item) error {
 	return nil
 }
 
-// complete reports whether every item of a page has the features that the model
-// reads, and counts a page that has not.
+// complete reports whether every item of a page has all features that the model reads. It
+// counts the page if that is not so.
 func (r *replay) complete(page []export.Item) bool {
 	for i := range page {
 		if len(page[i].Features) == 0 {
@@ -453,7 +463,7 @@ func (r *replay) complete(page []export.Item) bool {
 	return false
 }
 
-// noAnswer is the refusal of an experiment of which the file has no answer.
+// noAnswer returns the error for a file in which no answer of the experiment counts.
 func (r *replay) noAnswer() error {
 	if r.experiments[r.experiment] {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "experiment", Detail: fmt.Sprintf("every answer of experiment %s in %s was forced, which is no chance", r.experiment, r.file), WayOut: "export answers whose variant was dealt"}

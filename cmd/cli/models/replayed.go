@@ -14,42 +14,43 @@ import (
 	"github.com/millrace/millrace/internal/stats"
 )
 
-// replayed is what model replay shows. As JSON, null is a number that is not known.
+// replayed is what the command model replay prints. In JSON, a number that is not known is
+// null.
 type replayed struct {
 	File     string      `json:"file"`
 	Model    string      `json:"model"`
 	Version  string      `json:"version"`
 	From     string      `json:"from"`                       // where the model was found
-	Weights  string      `json:"weights_checksum,omitempty"` // in place of the model's own
+	Weights  string      `json:"weights_checksum,omitempty"` // the checksum of weights in place of the model's own
 	Action   string      `json:"action"`
 	Answers  int         `json:"answers"`
 	Cut      bool        `json:"last_may_be_cut"` // the last answer is shorter than others, and the file does not say whether it is whole
 	LeftOut  []leftOut   `json:"left_out"`
-	Left     int         `json:"left"`
-	Viewers  int64       `json:"viewers"`             // who did the action; with positions, all
-	Alpha    float64     `json:"alpha"`               // the chance that an interval misses, at one look
+	Left     int         `json:"left"`                // answers that count
+	Viewers  int64       `json:"viewers"`             // viewers who did the action; with positions, all
+	Alpha    float64     `json:"alpha"`               // the probability that an interval misses, if the file is looked at once
 	Places   string      `json:"positions,omitempty"` // the file of their propensities
 	Bias     string      `json:"position_bias"`
 	Measures []measured  `json:"measures"`
 	Estimate *estimation `json:"estimate"` // null: without an experiment
 }
 
-// leftOut is answers that do not count.
+// leftOut is a number of answers that do not count, for one reason.
 type leftOut struct {
 	Answers int    `json:"answers"`
 	Why     string `json:"why"`
 }
 
-// measured is a measure of both rankings: the means of viewers.
+// measured is a measure of both rankings, as means over viewers.
 type measured struct {
 	Measure    string  `json:"measure"`
 	Shown      float64 `json:"shown"`
 	New        float64 `json:"new"`
 	Difference between `json:"difference"`
-	Same       bool    `json:"same_for_all"` // the difference is, for every viewer
+	Same       bool    `json:"same_for_all"` // every viewer has the same difference
 }
 
-// between is a number and what it is known to lie between.
+// between is a number and the bounds of its interval; nil where they are not known.
 type between struct {
 	Value *float64 `json:"value"`
 	Low   *float64 `json:"low"`
@@ -63,24 +64,25 @@ func betweenOf(value float64, in stats.Interval) between {
 // estimation is what the new ranking would have been worth, by first pages of viewers.
 type estimation struct {
 	Experiment string   `json:"experiment"`
-	Viewers    int      `json:"viewers"`
-	Alike      int      `json:"alike"` // whose pages begin with the same items
-	Open       int      `json:"open"`  // that do so in some order of items that score the same, and in others not
-	Short      int      `json:"short"` // first pages that are left out: too few items to tell by
-	Match      int      `json:"match"` // how many items: --match, or as many as the longest page has
-	Without    []string `json:"variants_left_out"`
-	Unclear    []string `json:"variants_unclear"`  // how they begin pages, and why
-	Alone      []string `json:"variants_alone"`    // that rank by the model itself: only their pages count
-	Unknown    string   `json:"unknown,omitempty"` // why nothing of what follows is
-	Shown      *float64 `json:"shown"`             // items of a page with the action
+	Viewers    int      `json:"viewers"`           // viewers whose first pages count
+	Alike      int      `json:"alike"`             // of these, those whose page begins with the same items by both rankings
+	Open       int      `json:"open"`              // of these, those whose page does so only in some order of items of equal scores
+	Short      int      `json:"short"`             // first pages that are left out, with too few items to tell by
+	Match      int      `json:"match"`             // how many first items are compared: --match, or fewer if the longest page has fewer
+	Without    []string `json:"variants_left_out"` // variants of which all pages are left out
+	Unclear    []string `json:"variants_unclear"`  // variants of which it is not known how they begin pages, and why
+	Alone      []string `json:"variants_alone"`    // variants that the model itself ranked; if there are any, only their pages count
+	Unknown    string   `json:"unknown,omitempty"` // why nothing of what follows is known
+	Shown      *float64 `json:"shown"`             // the mean number of items of a page with the action, as shown
 	IPS        between  `json:"inverse_propensity"`
 	Normalised between  `json:"self_normalised"`
 	Unbelieved string   `json:"not_believable,omitempty"` // why neither estimate is shown
-	MeanWeight *float64 `json:"mean_weight"`
-	Effective  *float64 `json:"effective_pages"`
+	MeanWeight *float64 `json:"mean_weight"`              // should be 1
+	Effective  *float64 `json:"effective_pages"`          // as many pages of equal weights would tell as much
 }
 
-// shown is what is shown, as far as there is something, and why it is not all.
+// shown returns what is to be printed. The error says why something is missing in it, and
+// may come with what there is.
 func (r *replay) shown() (*replayed, error) {
 	if r.answers == 0 && r.experiment != "" {
 		return nil, r.noAnswer()
@@ -122,7 +124,7 @@ func (r *replay) shown() (*replayed, error) {
 	return shown, err
 }
 
-// biasOf says what places do to the measures.
+// biasOf returns the text on position bias: whether the measures are corrected for it.
 func biasOf(corrected bool) string {
 	if corrected {
 		return "corrected by --positions: a click counts one over the propensity of its place"
@@ -130,7 +132,7 @@ func biasOf(corrected bool) string {
 	return "not corrected: viewers do more with what stands higher, which favours the order that was shown over any other; --positions corrects it"
 }
 
-// estimate is nil without an experiment.
+// estimate returns the estimates; nil without an experiment.
 func (r *replay) estimate() (*estimation, error) {
 	if r.experiment == "" {
 		return nil, nil
@@ -160,7 +162,7 @@ func (r *replay) estimate() (*estimation, error) {
 	return e, nil
 }
 
-// unbelieved says why an estimate is none, as far as that is known.
+// unbelieved returns why the estimates are not believable, as far as that is known.
 func (g *grounds) unbelieved(o stats.OffPolicy) string {
 	var why string
 	switch {

@@ -21,22 +21,25 @@ import (
 	"github.com/millrace/millrace/relevance/weights"
 )
 
-// shelf is the models and weights at hand, by the checksums that exposures name.
+// shelf has the models and weights that were found in files, in the binary and in a cluster,
+// under the names that exposures give them.
 type shelf struct {
 	models  map[ranking]*relevance.Model
-	weights map[string]map[string]float64
-	defined map[string]sets // variants of the experiment, and what they set
-	fault   error           // of the cluster, which may have more
+	weights map[string]map[string]float64 // by checksum, and by name in it
+	defined map[string]sets               // by variant of the experiment, what it sets
+	fault   error                         // why the cluster, which may have more, could not be read whole; nil: it could, or was not asked
 }
 
-// sets is what a variant sets that decides which items its pages have; "" for none.
+// sets names the parameters that a variant sets and that decide which items its pages have:
+// one of each kind, "" for none.
 type sets struct {
-	chooses string // that has it choose among other records
-	spreads string // that keeps items of one entity apart
-	limit   string // that has it show more or fewer
+	chooses string // filter, window or types: decides among which records it chooses
+	spreads string // cap or spacing: keeps items of one entity apart
+	limit   string // limit: decides how many items it shows
 }
 
-// sized says why how many items a page has may depend on the variant.
+// sized returns why the number of items of a page may depend on the variant; "" if it does
+// not. defined says whether what the variant sets is known.
 func (s sets) sized(variant string, defined bool) string {
 	switch set := cmp.Or(s.chooses, s.spreads, s.limit); {
 	case !defined:
@@ -57,7 +60,8 @@ func newShelf() *shelf {
 	return s
 }
 
-// model is what a row names.
+// model returns the model that a row names, with the weights that it names. The error says
+// what is not at hand.
 func (s *shelf) model(k ranking) (*relevance.Model, error) {
 	pack, weighed, has := strings.Cut(k.checksum, "+")
 	m := s.models[ranking{k.name, k.version, pack}]
@@ -74,14 +78,15 @@ func (s *shelf) model(k ranking) (*relevance.Model, error) {
 	return m.Weighted(set)
 }
 
-// weigh puts down weights.
+// weigh adds weights, under their checksum.
 func (s *shelf) weigh(set map[string]float64) {
 	if len(set) > 0 {
 		s.weights[weights.Sum(weights.Form(set))] = set
 	}
 }
 
-// define takes from a document what variants of an experiment set.
+// define adds what the variants of the experiment named of set in a document. It reports
+// whether the document has that experiment.
 func (s *shelf) define(doc *experiment.Document, of string) (has bool) {
 	for i := range doc.Experiments {
 		if doc.Experiments[i].Name != of {
@@ -90,13 +95,13 @@ func (s *shelf) define(doc *experiment.Document, of string) (has bool) {
 		has = true
 		for _, v := range doc.Experiments[i].Variants {
 			s.weigh(v.Set.Weights)
-			set := s.defined[v.Name] // by other versions of the document, too
+			set := s.defined[v.Name] // it keeps what other versions of the document set
 			for p, to := range map[experiment.Parameter]*string{
 				experiment.OfFilter: &set.chooses, experiment.OfWindow: &set.chooses, experiment.OfTypes: &set.chooses,
 				experiment.OfCap: &set.spreads, experiment.OfSpacing: &set.spreads, experiment.OfLimit: &set.limit,
 			} {
 				if !v.Set.Leaves(p) {
-					*to = max(*to, string(p)) // the same one every time
+					*to = max(*to, string(p)) // of several the last by name, so that it is the same in every run
 				}
 			}
 			s.defined[v.Name] = set
@@ -105,7 +110,8 @@ func (s *shelf) define(doc *experiment.Document, of string) (has bool) {
 	return has
 }
 
-// definedBy takes what a file of a document says.
+// definedBy is define for a document in a file. A document without the experiment is an
+// error.
 func (s *shelf) definedBy(file, of string) error {
 	text, err := document.ReadFile(file)
 	if err != nil {
@@ -118,8 +124,9 @@ func (s *shelf) definedBy(file, of string) error {
 	return err
 }
 
-// fetch takes from a cluster what it has of models that ranked, and every version of
-// the experiment that it keeps.
+// fetch adds what a cluster has: the models in want, and what the variants of the experiment
+// named of set in every version of its document that the cluster keeps. validate returns the
+// model of a pack.
 func (s *shelf) fetch(ctx context.Context, cl *cluster.Client, of string, want []ranking, validate func(*modelpack.Pack) (*relevance.Model, error)) error {
 	models, err := artefacts.Watch(ctx, cl, indexnode.ModelsKind)
 	if err != nil {
@@ -133,12 +140,12 @@ func (s *shelf) fetch(ctx context.Context, cl *cluster.Client, of string, want [
 		for _, v := range versions {
 			body, err := documents.Body(ctx, v)
 			if errors.Is(err, artefacts.ErrNoBytes) {
-				continue // what it defined is as of a version that is not kept
+				continue // the cluster does not keep the text of this version
 			}
 			if err != nil {
 				return err
 			}
-			doc, _ := experiment.Parse(v.Name, body) // as far as it can be read
+			doc, _ := experiment.Parse(v.Name, body) // what could be read of a document with errors is used
 			s.define(&doc, of)
 		}
 	}
@@ -158,7 +165,7 @@ func (s *shelf) fetch(ctx context.Context, cl *cluster.Client, of string, want [
 	return nil
 }
 
-// modelOf is a version that a cluster has.
+// modelOf returns a version of a model that a cluster has.
 func modelOf(ctx context.Context, models *artefacts.Kind, v artefacts.Version, validate func(*modelpack.Pack) (*relevance.Model, error)) (*relevance.Model, error) {
 	body, err := models.Body(ctx, v)
 	if err != nil {
@@ -171,7 +178,7 @@ func modelOf(ctx context.Context, models *artefacts.Kind, v artefacts.Version, v
 	return validate(pack)
 }
 
-// wanted are the rankings of all arms.
+// wanted returns the models that ranked the pages of all arms.
 func (r *replay) wanted() (all []ranking) {
 	for _, a := range r.arms() {
 		all = append(all, slices.Collect(maps.Keys(a.rankings))...)

@@ -18,7 +18,8 @@ import (
 	"github.com/millrace/millrace/cmd/cli/export"
 )
 
-// read takes the file's answers, whose rows stand together.
+// read reads the file of exposures and takes each of its answers, whose rows must be next to
+// each other.
 func (r *replay) read(ctx context.Context) error {
 	f, err := os.Open(r.file)
 	if err != nil {
@@ -77,8 +78,9 @@ func (r *replay) read(ctx context.Context) error {
 	}
 }
 
-// The bounds of what is read: some that no export reaches. In a Parquet file a text
-// stands once, however many rows have it; in memory each row has its own.
+// The bounds of what is read. No file that export wrote comes near them. A small Parquet file
+// may need much memory: it has a text once, however many rows have it, and each row that is
+// read has a copy.
 const (
 	maxNameBytes = 512      // ids, and names of whatever
 	maxPageBytes = 64 << 20 // texts of an answer's rows
@@ -86,8 +88,8 @@ const (
 
 const notExported = "name a file that millrace export exposures wrote"
 
-// textsOf returns how many bytes the texts of a row take, and refuses a text that is
-// longer than what its column has in an exposure.
+// textsOf returns how many bytes the texts of a row have. The error is about a text that is
+// longer than its column may be in an exposure.
 func textsOf(row *export.Item) (bytes int, err error) {
 	long := func(column string, most int, texts ...*string) {
 		for _, text := range texts {
@@ -126,7 +128,8 @@ func textsOf(row *export.Item) (bytes int, err error) {
 	return bytes, err
 }
 
-// impossible says which of the numbers that are gone by no answer has; nil: none.
+// impossible returns an error if a number of a row that replay uses is one that no answer can
+// have.
 func impossible(row *export.Item) error {
 	if row.Place != nil && *row.Place < 1 {
 		return fmt.Errorf("its place is %d, and places begin at 1", *row.Place)
@@ -150,8 +153,8 @@ func impossible(row *export.Item) error {
 	return nil
 }
 
-// begin notes the first row of an answer. Of rows that stand apart, each would
-// count as a page of its own.
+// begin notes the answer that begins with a row, the nth of the file. It refuses an answer
+// that the file had before: its rows would count as two pages.
 func (r *replay) begin(row *export.Item, n int) error {
 	place := int64(0)
 	if row.Place != nil {
@@ -168,7 +171,8 @@ func (r *replay) begin(row *export.Item, n int) error {
 	return nil
 }
 
-// twice is the refusal of a row that the file has twice.
+// twice returns the error for an answer that begins a second time, at row n, with the same
+// place.
 func (r *replay) twice(answer string, place int64, n int) error {
 	return r.badRow(n, fmt.Sprintf("place %d of answer %s has been there before", place, answer), "give each answer once: the file has rows of one export twice, or of two exports whose times overlap")
 }
@@ -181,19 +185,20 @@ func (r *replay) damaged(err error) error {
 	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "exposures", Detail: fmt.Sprintf("%s: %v", r.file, err), WayOut: "export it once more, or name another file that millrace export exposures wrote"}
 }
 
-// errDamaged is of a file whose parts contradict each other.
+// errDamaged is the error of a file whose parts contradict each other, or that export did not
+// write.
 var errDamaged = errors.New("it is damaged, or no file of rows as an export has them")
 
-// orDamaged makes a panic of who reads a file an error: the library that reads Parquet
-// believes numbers in a file.
+// orDamaged, deferred, turns a panic into errDamaged. The library that reads Parquet does not
+// check the numbers of a file, and panics with wrong ones.
 func orDamaged(err *error) {
 	if why := recover(); why != nil {
 		*err = fmt.Errorf("%w: %v", errDamaged, why)
 	}
 }
 
-// isNDJSON reports whether a file is NDJSON, whatever it is called: a line of it is an
-// object, and Parquet begins otherwise. An empty one is what its name says.
+// isNDJSON reports whether a file is NDJSON, whatever its name: NDJSON begins with an object,
+// and Parquet does not begin with {. For an empty file it goes by the name.
 func isNDJSON(f *os.File) bool {
 	var first [1]byte
 	if n, _ := f.ReadAt(first[:], 0); n == 0 {
@@ -202,7 +207,9 @@ func isNDJSON(f *os.File) bool {
 	return first[0] == '{'
 }
 
-// shownRows reads rows that export.RowsTo has written.
+// shownRows returns a function that returns the rows of a file that export.RowsTo has
+// written, one after the other, and io.EOF after the last one. An error that is errDamaged is
+// about the content of the file.
 func shownRows(f *os.File) (next func() (export.Item, error), err error) {
 	defer orDamaged(&err)
 	if isNDJSON(f) {
@@ -221,7 +228,7 @@ func shownRows(f *os.File) (next func() (export.Item, error), err error) {
 		return nil, err
 	}
 	for _, group := range file.Metadata().RowGroups {
-		for i := range group.Columns { // the library takes memory for whatever size such a page seems to have
+		for i := range group.Columns { // for LZ4 the library takes as much memory as the file says that a column needs
 			if codec := group.Columns[i].MetaData.Codec; codec == format.Lz4 || codec == format.Lz4Raw {
 				return nil, fmt.Errorf("%w: a column is compressed by %s, as no export is", errDamaged, codec)
 			}

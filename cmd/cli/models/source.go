@@ -20,26 +20,27 @@ import (
 	"github.com/millrace/millrace/schemas/registry"
 )
 
-// source is where models come from: files, and a cluster with its log.
+// source finds models in files and in a cluster. The schemas that they read come from files,
+// and from the log, the Kafka of the cluster.
 type source struct {
 	cm    *clusters.Flags
 	kafka *reach.KafkaFlags
 	avsc  *[]string // files of schemas
-	named bool      // the cluster is named, by a flag, a context, or a model that serves in it
+	named bool      // a flag, a context, or a model that serves in it names the cluster
 
-	logged *registry.Snapshot // the schemas of the log; nil until it is read
+	logged *registry.Snapshot // the schemas in the log; nil until readLog has read them
 }
 
 // opened is a model, and where it was found.
 type opened struct {
 	model *relevance.Model
-	sum   string // of its pack
-	named bool   // rows of exposures can name it, since it is built in or of a pack
+	sum   string // the checksum of its pack; "" without one
+	named bool   // rows of exposures can name the model, since it is built in or has a pack
 	from  string // where it was found, in words
 }
 
-// open finds a model: a built-in one, one in files, or the version that serves in the
-// cluster.
+// open finds the model that name means: one in files, a built-in one, or the version that
+// serves in the cluster.
 func (s *source) open(ctx context.Context, name string) (*opened, error) {
 	builtin := slices.Contains(relevance.Builtin().Names(), name)
 	if isName(name) && !builtin {
@@ -66,7 +67,7 @@ func (s *source) open(ctx context.Context, name string) (*opened, error) {
 	return o, err
 }
 
-// served is the version of a model that serves.
+// served returns the version of a model that serves in the cluster.
 func (s *source) served(ctx context.Context, name string) (*opened, error) {
 	var o *opened
 	return o, s.inCluster(ctx, func(ctx context.Context, cl *cluster.Client) error {
@@ -78,20 +79,22 @@ func (s *source) served(ctx context.Context, name string) (*opened, error) {
 		if !serves {
 			return &millrace.Error{Reason: millrace.ReasonUnknown, Field: "model", Detail: fmt.Sprintf("no version of model %.100q serves, and no built-in model or file has that name", name), WayOut: "millrace model list names what serves"}
 		}
-		s.named = true // who names a model of the cluster names the cluster, even if it is the default one
+		s.named = true // from here on the cluster counts as named, even if no flag names it
 		m, err := modelOf(ctx, models, v, s.validate(ctx))
 		o = &opened{m, v.Sum, true, "which serves in cluster " + s.cm.Name()}
 		return err
 	})
 }
 
-// fetch takes the models and weights from the cluster by which variants rank.
+// fetch adds the models in want, and the weights that variants of the experiment set, to have
+// from the cluster.
 func (s *source) fetch(ctx context.Context, have *shelf, experiment string, want []ranking) error {
 	return s.inCluster(ctx, func(ctx context.Context, cl *cluster.Client) error {
 		return have.fetch(ctx, cl, experiment, want, s.validate(ctx))
 	})
 }
 
+// inCluster calls use with a client that only reads the cluster's state in etcd.
 func (s *source) inCluster(ctx context.Context, use func(context.Context, *cluster.Client) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -103,7 +106,8 @@ func (s *source) inCluster(ctx context.Context, use func(context.Context, *clust
 	return use(ctx, cl)
 }
 
-// validate returns a function that reads the model of a pack of the cluster.
+// validate returns a function that returns the model of a pack from the cluster. It reads
+// the log if the schemas of files lack one that the model names.
 func (s *source) validate(ctx context.Context) func(*modelpack.Pack) (*relevance.Model, error) {
 	return func(p *modelpack.Pack) (m *relevance.Model, err error) {
 		avsc, err := schemafiles.Snapshot(*s.avsc)
@@ -120,12 +124,13 @@ func (s *source) validate(ctx context.Context) func(*modelpack.Pack) (*relevance
 	}
 }
 
-// logWait is how long a model waits for the log of a cluster to say its schemas.
+// logWait is how long the reading of the schemas in the log may take.
 const logWait = 30 * time.Second
 
-// knowing calls read with the schemas of files, and if that fails once more with those of
-// the cluster's log, too. That is the log of the Kafka that is named, or, for a model of the
-// cluster, that of the default address.
+// knowing calls read with the schemas of files. If read fails, knowing calls it once more
+// with the schemas of the log beside these. The log is that of the Kafka that flags name. If
+// they name none, it is that of the default address if cluster is true, and otherwise there
+// is none, and knowing returns the error of read.
 func (s *source) knowing(ctx context.Context, cluster bool, read func(*registry.Snapshot) error) error {
 	known, err := schemafiles.Snapshot(*s.avsc)
 	if err != nil {
@@ -148,7 +153,7 @@ func (s *source) knowing(ctx context.Context, cluster bool, read func(*registry.
 	return read(known)
 }
 
-// readLog reads the topic of schemas, once.
+// readLog reads the schemas in the log into s.logged, the first time that it is called.
 func (s *source) readLog(ctx context.Context, brokers []string) error {
 	if s.logged != nil {
 		return nil

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
-// Cache has nodes forget decoded timelines.
+// Cache returns the command cache, which has index nodes drop timelines from their caches.
 func Cache() *cobra.Command {
 	c := &cobra.Command{
 		Use:     "cache",
@@ -61,7 +61,7 @@ so it wants a --node, or the cluster's name as --override for all nodes at once.
 	return c
 }
 
-// request reads the flags. hosts reports whether a node is concerned.
+// request reads the flags. hosts reports whether a node has what is to be dropped.
 func (d *dropping) request() (req *nodev1.DropCacheRequest, hosts func(*clusters.Operating, topology.Node) bool, err error) {
 	refuse := func(field, detail, way string) (*nodev1.DropCacheRequest, func(*clusters.Operating, topology.Node) bool, error) {
 		return nil, nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: detail, WayOut: way}
@@ -97,7 +97,7 @@ func (d *dropping) request() (req *nodev1.DropCacheRequest, hosts func(*clusters
 	return &nodev1.DropCacheRequest{All: true}, func(*clusters.Operating, topology.Node) bool { return true }, nil
 }
 
-// droppedShown is what a node's cache has, or had.
+// droppedShown is what a node would drop from its cache or, if Applied, has dropped.
 type droppedShown struct {
 	Node      millrace.NodeID `json:"node"`
 	Timelines int64           `json:"timelines"`

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
-// Ingest has nodes stop reading the log for a while.
+// Ingest returns the command ingest, which has a node stop applying the log for a while.
 func Ingest() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "ingest",
@@ -37,8 +37,8 @@ type pausing struct {
 type pauseShown struct {
 	Node       millrace.NodeID `json:"node"`
 	Partitions int             `json:"partitions"`
-	Alone      []int           `json:"alone,omitempty"` // partitions that no other node has ready
-	Was        string          `json:"was_paused_until,omitempty"`
+	Alone      []int           `json:"alone,omitempty"`            // partitions that no other node has ready
+	Was        string          `json:"was_paused_until,omitempty"` // empty: it was not paused
 	Until      string          `json:"paused_until,omitempty"`
 	Applied    bool            `json:"applied"`
 }
@@ -80,7 +80,8 @@ func ingestResume(cm *clusters.Flags) *cobra.Command {
 	return c
 }
 
-// open opens the node of a name.
+// open opens the cluster and a connection to the node of a name. The caller must close o,
+// unless there is an error.
 func (p *pausing) open(c *cobra.Command, name string) (o *clusters.Operating, n topology.Node, node nodev1.AdminServiceClient, err error) {
 	if o, err = p.Cluster.Operate(c.Context()); err != nil {
 		return nil, n, nil, err
@@ -183,7 +184,8 @@ func (p *pausing) resume(c *cobra.Command, name string) error {
 	})
 }
 
-// finish does what was shown, if that is so.
+// finish asks the user, if need be, calls do if --apply is given and the user agrees, and
+// writes the JSON that was asked for.
 func (p *pausing) finish(c *cobra.Command, shown pauseShown, asJSON bool, do func() error) error {
 	ok, err := p.Meant(c)
 	if ok {

@@ -1,5 +1,5 @@
-// Package operate is the commands by which operators have index nodes show and do:
-// partitions, timelines, records, caches, reading of the log, and how much there is.
+// Package operate has the commands by which operators look into index nodes and act on
+// them: partitions, timelines, records, caches, reading of the log, and how much there is.
 package operate
 
 import (
@@ -21,7 +21,8 @@ import (
 	"github.com/millrace/millrace/internal/digest"
 )
 
-// Partition compares the replicas of a partition, and has one made anew.
+// Partition returns the command partition, which compares the replicas of a partition, takes
+// one out of service, and has one built anew.
 func Partition() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "partition",
@@ -48,13 +49,13 @@ type checked struct {
 
 type checkedReplica struct {
 	Node           millrace.NodeID `json:"node"`
-	Content        int64           `json:"content"` // where it is
+	Content        int64           `json:"content"` // the offset of the newest digest of records
 	ContentDigest  string          `json:"content_digest"`
 	Features       int64           `json:"features"`
 	FeaturesDigest string          `json:"features_digest"`
 	Records        int64           `json:"records"`
-	Fault          string          `json:"fault,omitempty"` // or why it is not known
-	unseen         bool            // nothing is known of it but that
+	Fault          string          `json:"fault,omitempty"` // what is wrong with its rows, or why that is not known
+	unseen         bool            // it did not answer: only Node and Fault are set
 }
 
 func partitionCheck(cm *clusters.Flags) *cobra.Command {
@@ -88,8 +89,9 @@ func partitionCheck(cm *clusters.Flags) *cobra.Command {
 	return c
 }
 
-// checkReplicas asks all that have a replica of a partition. One that does not answer is
-// shown too: of it nobody knows whether it is equal to the others.
+// checkReplicas asks all nodes that have a replica of a partition. A replica that does not
+// answer is shown too, since nobody knows whether it is equal to the others. With an error
+// all has what could be found out.
 func checkReplicas(ctx context.Context, m *topology.Map, dial digest.Dial, p millrace.Partition) (all checked, err error) {
 	trails, err := digest.Trails(ctx, m, dial, p)
 	all.Partition, all.Replicas = p, []checkedReplica{}
@@ -126,7 +128,7 @@ func checkReplicas(ctx context.Context, m *topology.Map, dial digest.Dial, p mil
 	return all, err
 }
 
-// stateOf is the state of a replica that answers nothing, as its node says.
+// stateOf returns the state that a node reports of its replica of a partition.
 func stateOf(m *topology.Map, id millrace.NodeID, p millrace.Partition) string {
 	if !m.Alive(id) {
 		return "its node is gone"
@@ -180,7 +182,7 @@ func (all checked) write(w io.Writer) error {
 	return nil
 }
 
-// fault is an error where something differs, or is not known.
+// fault returns an error if replicas differ, or if one has a fault or did not answer; else nil.
 func (all checked) fault() error {
 	n := len(all.Differences)
 	for _, r := range all.Replicas {
@@ -236,7 +238,8 @@ a line for each. Fails if there is anything.`,
 	return c
 }
 
-// sidesOf returns the two replicas to compare.
+// sidesOf returns the two replicas to compare, sorted by node: those of nodes or, if it is
+// empty, the first two that are ready.
 func sidesOf(m *topology.Map, p millrace.Partition, nodes []string, conns *clusters.Conns) (sides [2]digest.Side, err error) {
 	if len(nodes) == 0 {
 		for _, id := range m.Replicas(p) {
@@ -268,8 +271,8 @@ func sidesOf(m *topology.Map, p millrace.Partition, nodes []string, conns *clust
 // deltaLine is a line of diff as JSON.
 type deltaLine struct {
 	Timeline string                           `json:"timeline"` // entity and type
-	ID       string                           `json:"id"`       // of features the subject
-	Has      map[millrace.NodeID]*deltaRecord `json:"has"`      // null: lacks it
+	ID       string                           `json:"id"`       // for features their subject
+	Has      map[millrace.NodeID]*deltaRecord `json:"has"`      // null: the node lacks it
 }
 
 type deltaRecord struct {

@@ -13,18 +13,18 @@ import (
 	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
-// quarantining is the command that takes a replica out of service, or the one that has it
-// made anew.
+// quarantining has the flags of the command that takes a replica out of service, and of the
+// one that has it built anew.
 type quarantining struct {
 	command.Act
-	node, why string
+	node, why string // why is empty for release
 }
 
 func (q *quarantining) replicaFlags(c *cobra.Command) {
 	q.Flags(c)
 	display.Flag(c, &q.Output)
 	c.Flags().StringVar(&q.node, "node", "", "the node whose replica is meant")
-	_ = c.MarkFlagRequired("node") // it is there
+	_ = c.MarkFlagRequired("node") // never fails: the flag above exists
 }
 
 func partitionQuarantine(cm *clusters.Flags) *cobra.Command {
@@ -43,7 +43,7 @@ ready is refused, unless --override has the cluster's name.`,
 	q.replicaFlags(c)
 	c.Flags().StringVar(&q.why, "why", "", "for those who find it so")
 	q.OverrideFlag(c, "to take out what no other node has ready")
-	_ = c.MarkFlagRequired("why") // it is there
+	_ = c.MarkFlagRequired("why") // never fails: the flag above exists
 	return c
 }
 
@@ -73,7 +73,7 @@ type quarantineShown struct {
 	Applied   bool               `json:"applied"`
 }
 
-// run shows what the command would do, and does it if that is meant.
+// run shows what the command would do, and does it if --apply is given and the user agrees.
 func (q *quarantining) run(c *cobra.Command, arg string, do func(*cobra.Command, nodev1.AdminServiceClient, millrace.Partition, bool) (quarantineShown, error)) error {
 	p, err := command.Partition(arg)
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
-// Record deletes records everywhere.
+// Record returns the command record, which deletes records from all timelines and replicas.
 func Record() *cobra.Command {
 	c := &cobra.Command{
 		Use:     "record",
@@ -34,7 +34,7 @@ func Record() *cobra.Command {
 	return c
 }
 
-// deleting is a deletion of records.
+// deleting has the flags of record delete, and the cluster once run has opened it.
 type deleting struct {
 	command.Act
 	entities   []string
@@ -153,15 +153,15 @@ func readWanted(ctx context.Context, in io.Reader, file string) (all []*nodev1.W
 // spot is a record in one timeline.
 type spot struct{ id, entity, kind string }
 
-// sightings are where records were found, by the nodes that have them.
+// sightings are where records were found, and where they were looked for.
 type sightings struct {
-	spots  []spot // in order
-	at     map[spot]map[millrace.NodeID]*nodev1.FoundRecord
-	looked map[millrace.NodeID]map[millrace.Partition]bool
+	spots  []spot                                           // sorted by id, type and entity
+	at     map[spot]map[millrace.NodeID]*nodev1.FoundRecord // the record, on each node that has it
+	looked map[millrace.NodeID]map[millrace.Partition]bool  // the partitions that each node looked into
 }
 
-// find asks all nodes that are there, and then for the other timelines that
-// what was found went to.
+// find asks all nodes that are alive for the wanted records. A record that was found says
+// which other timelines it went to; find then looks for it in those too.
 func (d *deleting) find(ctx context.Context, wanted []*nodev1.WantedRecord) (*sightings, error) {
 	found := &sightings{at: map[spot]map[millrace.NodeID]*nodev1.FoundRecord{}, looked: map[millrace.NodeID]map[millrace.Partition]bool{}}
 	type where struct{ id, entity string }
@@ -196,7 +196,8 @@ func (d *deleting) find(ctx context.Context, wanted []*nodev1.WantedRecord) (*si
 	return found, nil
 }
 
-// ask adds what one node has.
+// ask looks for wanted records on one node. It adds those that the node has to the sightings,
+// and calls saw with each.
 func (d *deleting) ask(ctx context.Context, id millrace.NodeID, wanted []*nodev1.WantedRecord, to *sightings, saw func(*nodev1.FoundRecord)) error {
 	n, _ := d.o.Map.Node(id)
 	node, err := d.o.Conns.Admin(n)
@@ -224,8 +225,8 @@ func (d *deleting) ask(ctx context.Context, id millrace.NodeID, wanted []*nodev1
 	})
 }
 
-// unseen returns the replicas of partitions that were not looked into, and an
-// error where that is all replicas of one.
+// unseen returns, in words, the replicas of some partitions that were not looked into. It
+// returns an error if no replica of one of them was.
 func (d *deleting) unseen(found *sightings, of map[millrace.Partition]bool) (all []string, err error) {
 	for p := range partition.All() {
 		if !of[p] {
@@ -251,7 +252,8 @@ func (d *deleting) unseen(found *sightings, of map[millrace.Partition]bool) (all
 	return all, nil
 }
 
-// partitionsOf returns where records are to be looked for.
+// partitionsOf returns the partitions where records are to be looked for, and those where
+// they were found.
 func partitionsOf(wanted []*nodev1.WantedRecord, found *sightings) map[millrace.Partition]bool {
 	of := map[millrace.Partition]bool{}
 	for _, w := range wanted {
@@ -274,10 +276,13 @@ func alive(f *nodev1.FoundRecord) bool {
 	return f.Record.InCache || f.Record.InStore && !f.Record.Deleted
 }
 
-// maxEntities is how many timelines one tombstone reaches.
+// maxEntities is how many entities one tombstone reaches at most: its own, and those that it
+// is about.
 const maxEntities = millrace.MaxAbout + 1
 
-// tombstones are what deletes all that is alive.
+// tombstones returns the tombstones that delete all records of s that are alive on some node.
+// Each is of one id and type, reaches at most maxEntities timelines, and has the highest
+// version that was found in them.
 func (s *sightings) tombstones() (all []*nodev1.Tombstone) {
 	for _, at := range s.spots {
 		var newest *nodev1.TimelineRecord
@@ -313,7 +318,7 @@ type wantedShown struct {
 	Entity string `json:"entity,omitempty"` // empty: looked for everywhere
 }
 
-// nowhere returns what was wanted and no replica has, each once.
+// nowhere returns the wanted records that no replica has, each once.
 func (s *sightings) nowhere(wanted []*nodev1.WantedRecord) (none []wantedShown) {
 	known := map[wantedShown]bool{}
 	for _, at := range s.spots {
@@ -377,7 +382,7 @@ func (s *sightings) shown() (all []sightingShown) {
 				continue
 			}
 			l := recordLineOf(f.Entity, f.Record)
-			l.Record = nil // who erases does not want it in a log
+			l.Record = nil // the output may be logged, and what is erased must not be in a log
 			all = append(all, sightingShown{l, millrace.Partition(f.Partition), id, f.Record.InStore, f.Record.InCache})
 		}
 	}
@@ -458,7 +463,8 @@ func (d *deleting) run(c *cobra.Command, args []string) (err error) {
 	return d.do(c, found, tombstones, &shown, asJSON)
 }
 
-// do writes the tombstones, if that is so, and waits for them.
+// do writes the tombstones, if --apply is given and the user agrees, and waits until all
+// replicas have them.
 func (d *deleting) do(c *cobra.Command, found *sightings, tombstones []*nodev1.Tombstone, shown *deletionShown, asJSON bool) error {
 	ctx, w := c.Context(), c.OutOrStdout()
 	n, err := d.o.Replica(partition.Of(millrace.Entity(tombstones[0].Entities[0])), "")
@@ -501,7 +507,8 @@ func (d *deleting) do(c *cobra.Command, found *sightings, tombstones []*nodev1.T
 	return err
 }
 
-// await returns when all replicas that were looked into have the tombstones.
+// await returns once all replicas that found looked into have applied the tombstones, or with
+// an error once waiting ends. after is what the last look found; nil: none succeeded.
 func (d *deleting) await(waiting context.Context, found *sightings, tombstones []*nodev1.Tombstone) (after *sightings, err error) {
 	var wanted []*nodev1.WantedRecord
 	for _, t := range tombstones {
@@ -518,7 +525,7 @@ func (d *deleting) await(waiting context.Context, found *sightings, tombstones [
 					break
 				}
 			}
-			if e, ok := errors.AsType[*millrace.Error](err); why == nil || !ok || e.Reason != millrace.ReasonDeadline { // a look that is cut off says less
+			if e, ok := errors.AsType[*millrace.Error](err); why == nil || !ok || e.Reason != millrace.ReasonDeadline { // a look that the deadline cut off says less than the one before
 				why = err
 			}
 			select {
@@ -534,7 +541,8 @@ func (d *deleting) await(waiting context.Context, found *sightings, tombstones [
 	return after, nil
 }
 
-// gone says of which replica a tombstone is not applied, or nil.
+// gone returns an error that names a replica which has not applied a tombstone; nil if all
+// that before looked into have.
 func (s *sightings) gone(before *sightings, tombstones []*nodev1.Tombstone) error {
 	for _, t := range tombstones {
 		for _, e := range t.Entities {

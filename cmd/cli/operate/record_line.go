@@ -15,10 +15,10 @@ type recordLine struct {
 	Object  string   `json:"object,omitempty"`
 	Deleted bool     `json:"deleted,omitempty"`
 	Schema  string   `json:"schema,omitempty"`
-	Record  jsonText `json:"record,omitempty"` // by its schema
+	Record  jsonText `json:"record,omitempty"` // its body, decoded by its schema
 }
 
-// jsonText is JSON as it came.
+// jsonText is JSON text that is written as it is.
 type jsonText []byte
 
 // MarshalJSON implements json.Marshaler.

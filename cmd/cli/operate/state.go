@@ -30,10 +30,10 @@ type stating struct {
 	output          display.Form
 	since           string
 	watch           time.Duration
-	asked           *int32 // partition, read
+	asked           *int32 // the number of partition, once check has read it; nil: all
 }
 
-// State shows how much there is, and where.
+// State returns the command state, which shows how much a cluster holds, and where.
 func State() *cobra.Command {
 	s := &stating{}
 	c := &cobra.Command{
@@ -111,7 +111,7 @@ func (s *stating) run(c *cobra.Command) error {
 	for {
 		all, err := s.look(c.Context())
 		if c.Context().Err() != nil {
-			return nil // Ctrl-C, by which it ends
+			return nil // --watch ends by Ctrl-C
 		}
 		if err := s.draw(c.OutOrStdout(), all, err); err != nil {
 			return err
@@ -124,7 +124,8 @@ func (s *stating) run(c *cobra.Command) error {
 	}
 }
 
-// draw shows what was seen in the place of what is there, on a terminal.
+// draw shows what one look found or, if it failed, err. On a terminal it replaces what the
+// look before showed.
 func (s *stating) draw(w io.Writer, all *stateShown, err error) error {
 	if s.output.JSON() {
 		if err != nil {
@@ -155,7 +156,7 @@ type stateShown struct {
 	Time       string               `json:"time"`
 	Nodes      []millrace.NodeID    `json:"nodes"`                // that answered
 	Unanswered []unanswered         `json:"unanswered,omitempty"` // nodes
-	Missing    []millrace.Partition `json:"missing,omitempty"`    // partitions of which no replica was told
+	Missing    []millrace.Partition `json:"missing,omitempty"`    // partitions of which no node that answered has a replica
 	Uncounted  []millrace.Partition `json:"uncounted,omitempty"`  // partitions whose replicas do not know yet what they have
 	Types      []typeShown          `json:"types"`
 	Total      typeShown            `json:"total"`
@@ -189,9 +190,9 @@ type typeShown struct {
 	Deleted   int64   `json:"deleted"`
 	Expired   int64   `json:"expired"`
 	Cached    int64   `json:"cached_records"`  // on all replicas
-	Stored    int64   `json:"replica_records"` // the same
+	Stored    int64   `json:"replica_records"` // on all replicas
 
-	newest millrace.Time
+	newest millrace.Time // Newest before it is written as text; 0: none
 }
 
 func typeShownOf(t *nodev1.TypeState) typeShown {
@@ -201,7 +202,7 @@ func typeShownOf(t *nodev1.TypeState) typeShown {
 	}
 }
 
-// add adds what another partition has.
+// add adds what another partition has, and sets Newest.
 func (t *typeShown) add(o typeShown) {
 	t.Records, t.Timelines, t.Bytes = t.Records+o.Records, t.Timelines+o.Timelines, t.Bytes+o.Bytes
 	t.In, t.Out, t.newest = t.In+o.In, t.Out+o.Out, max(t.newest, o.newest)
@@ -227,7 +228,7 @@ type toldState struct {
 	*nodev1.ReadStateResponse
 }
 
-// stateWait is how long a node has to answer.
+// stateWait is how long all nodes, which are asked at once, have to answer.
 const stateWait = 10 * time.Second
 
 // look asks all nodes.
@@ -258,7 +259,7 @@ func (s *stating) ask(ctx context.Context, o *clusters.Operating, all *stateShow
 			defer mu.Unlock()
 			if err != nil {
 				all.Unanswered = append(all.Unanswered, unanswered{id, err.Error()})
-				return // what it began to tell may be told by others
+				return // its answer is not whole: what it told of partitions is left out
 			}
 			all.Nodes = append(all.Nodes, id)
 			for _, m := range answer {
@@ -273,7 +274,7 @@ func (s *stating) ask(ctx context.Context, o *clusters.Operating, all *stateShow
 	return told
 }
 
-// nodes are those that are assigned a partition that is asked for, there or not.
+// nodes returns the nodes that are assigned a partition that is asked for, alive or not.
 func (s *stating) nodes(m *topology.Map) []millrace.NodeID {
 	ids := map[millrace.NodeID]bool{}
 	for p := range partition.All() {
@@ -303,7 +304,8 @@ func (s *stating) askOne(ctx context.Context, o *clusters.Operating, id millrace
 	return answer, err
 }
 
-// better reports whether a replica tells more of a partition than another.
+// better reports whether a partition is to be counted by replica a and not by b: one that has
+// counted its records goes first, then one that is ready, then the one that is furthest.
 func (a toldState) better(b toldState) bool {
 	ready := func(t toldState) bool { return t.At.State == "ready" }
 	switch {
@@ -317,7 +319,8 @@ func (a toldState) better(b toldState) bool {
 	return a.node < b.node
 }
 
-// merge counts each partition once.
+// merge adds what nodes told to all. Each partition counts once, by its best replica; only
+// Cached and Stored are of all replicas.
 func (s *stating) merge(m *topology.Map, told map[millrace.Partition][]toldState, all *stateShown) {
 	byType := map[string]*typeShown{}
 	for p := range partition.All() {
@@ -354,7 +357,7 @@ func (s *stating) merge(m *topology.Map, told map[millrace.Partition][]toldState
 			}
 			sum.add(x)
 			all.Total.add(x)
-			x.add(typeShown{}) // writes its time
+			x.add(typeShown{}) // sets Newest
 			shown.Types = append(shown.Types, x)
 		}
 		if s.by == "partition" {
@@ -366,7 +369,7 @@ func (s *stating) merge(m *topology.Map, told map[millrace.Partition][]toldState
 	}
 }
 
-// countLetters has one of the nodes count dead letters.
+// countLetters has one node count the dead letters, the first that answered and can.
 func (s *stating) countLetters(ctx context.Context, o *clusters.Operating, all *stateShown) {
 	since, err := command.Since("since", s.since, time.Now())
 	if err != nil {
@@ -393,7 +396,8 @@ func (s *stating) countLetters(ctx context.Context, o *clusters.Operating, all *
 	all.LettersBad = err.Error()
 }
 
-// lettersWait bounds the count of dead letters, which are in Kafka: nodes have all else.
+// lettersWait bounds the count of dead letters. A node reads them from Kafka; all else that
+// is shown it has itself.
 const lettersWait = 10 * time.Second
 
 func (s *stating) lettersOf(ctx context.Context, o *clusters.Operating, id millrace.NodeID, since millrace.Time) (*nodev1.CountDeadLettersResponse, error) {
@@ -408,7 +412,7 @@ func (s *stating) lettersOf(ctx context.Context, o *clusters.Operating, id millr
 	return clusters.Ask(ctx, node.CountDeadLetters, &nodev1.CountDeadLettersRequest{SinceMs: int64(since)})
 }
 
-// fault says what was not answered.
+// fault returns an error that says what is missing from the answer; nil: nothing.
 func (all *stateShown) fault() error {
 	var errs []error
 	for _, u := range all.Unanswered {

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
-// Timeline shows what a timeline has, and had.
+// Timeline returns the command timeline, which shows what nodes and the log have of an entity.
 func Timeline() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "timeline",
@@ -28,7 +28,7 @@ func Timeline() *cobra.Command {
 	return c
 }
 
-// timelineFlags say what of a timeline is meant.
+// timelineFlags are the flags of timeline get and timeline history.
 type timelineFlags struct {
 	cm               *clusters.Flags
 	kind, node, id   string

@@ -25,6 +25,8 @@ type Connections struct {
 }
 
 // SettingsOf returns the settings of all connections, in the order in which help shows them.
+// They write into s. A secret has no flag, and its Flag is empty: others on the machine can
+// read the arguments of a process.
 func SettingsOf(s *Security) (all []config.Setting) {
 	add := func(name, usage string, text *string, on *bool) {
 		all = append(all, config.Setting{Flag: name, Env: "MILLRACE_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_")), Usage: usage, Text: text, On: on})
@@ -81,7 +83,7 @@ func Flags(f *pflag.FlagSet) {
 	}
 }
 
-// override sets in s what flags say, and else the environment.
+// override sets in s what flags say, and what the environment says where no flag does.
 func (s *Security) override(f *pflag.FlagSet) error { return config.Override(f, SettingsOf(s)) }
 
 // Help returns the help topic on the flags that every command has.

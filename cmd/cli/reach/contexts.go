@@ -30,7 +30,7 @@ type Contexts struct {
 	Current  string             `yaml:"current,omitempty" doc:"the context of commands that name none; millrace context use writes it"`
 	Contexts map[string]Context `yaml:"contexts,omitempty" name:"NAME"`
 
-	file string // that it was read from
+	file string // the file that it was read from
 }
 
 // Context is a cluster as commands reach it.
@@ -46,9 +46,9 @@ type Context struct {
 
 // address is a value of a [Context] that flags of commands take.
 type address struct {
-	flags []string
-	env   string
-	value string
+	flags []string // any of them takes the value
+	env   string   // the variable that goes before the context
+	value string   // of the context; empty: none
 }
 
 func (c *Context) addresses() []address {
@@ -69,15 +69,16 @@ func addressVariables() (names []string) {
 	return names
 }
 
-// contextsFile is where the file is: below the home directory, or below the
-// current one for who has none.
+// contextsFile returns the path of the file of contexts: MILLRACE_CONTEXTS, or
+// millrace/contexts.yaml below the user's configuration directory. A user who has no such
+// directory has it below the current one.
 func contextsFile() string {
 	dir, _ := os.UserConfigDir()
 	return cmp.Or(os.Getenv("MILLRACE_CONTEXTS"), filepath.Join(dir, "millrace", "contexts.yaml"))
 }
 
-// readContexts reads the file; without one there are no contexts, unless the
-// environment names it.
+// readContexts reads the file of contexts, and returns its path. Where there is no file
+// there are no contexts; that is an error only if the environment names the file.
 func readContexts() (file string, all Contexts, err error) {
 	file = contextsFile()
 	if _, err := os.Stat(file); os.IsNotExist(err) {
@@ -91,14 +92,16 @@ func readContexts() (file string, all Contexts, err error) {
 	return file, all, err
 }
 
-// Settings implements [config.Configuration]. What flags and the environment say is of
-// the command, whatever its context.
+// Settings implements [config.Configuration]. It returns none: flags and the environment
+// set something for one command, and not in the file.
 func (c *Contexts) Settings() []config.Setting { return nil }
 
-// Complete implements [config.Configuration]: nothing that is left out has a value.
+// Complete implements [config.Configuration]. It does nothing: for what the file leaves out
+// the defaults of the commands' flags apply.
 func (c *Contexts) Complete() {}
 
-// Validate reports what no command takes, whatever context it works on.
+// Validate reports what makes every command fail, whatever context it works on: a file with
+// passwords in it that others may read.
 func (c *Contexts) Validate() error {
 	info, err := os.Stat(c.file)
 	if err == nil && info.Mode().Perm()&0o077 != 0 && c.secret() {
@@ -114,11 +117,11 @@ func (c *Contexts) secret() bool {
 	})
 }
 
-// ReadFrom says which file it is read from.
+// ReadFrom sets the file that c is read from.
 func (c *Contexts) ReadFrom(file string) { c.file = file }
 
-// Reach reports what is wrong with each context, as the commands that work on it
-// are told.
+// Reach returns what is wrong with each context, joined. They are the errors of commands
+// that work on it.
 func (c *Contexts) Reach() error {
 	var errs []error
 	if c.Current != "" {
@@ -157,8 +160,8 @@ func (c *Contexts) Reach() error {
 	return errors.Join(errs...)
 }
 
-// find returns the context of a name. Files that it names are relative to the
-// directory of the contexts.
+// find returns the context of a name. Relative paths of files in it become paths below the
+// directory of the contexts' file.
 func (c Contexts) find(file, name string) (Context, error) {
 	x, ok := c.Contexts[name]
 	if !ok {
@@ -177,9 +180,10 @@ func (c Contexts) find(file, name string) (Context, error) {
 	return x, nil
 }
 
-// InContext has a command work on the cluster of its context: what no flag says,
-// the environment says, and then the context. Roles have configurations, and
-// clusters in this process have no context.
+// InContext has a command work on the cluster of its context. A flag goes before the
+// environment, and the environment before the context. A role has a configuration instead
+// of a context, and a command that runs a cluster in its own process has neither: for both,
+// --context is an error.
 func InContext(c *cobra.Command) error {
 	name, _ := c.Flags().GetString("context") // every command has it
 	switch top := topCommand(c); {
@@ -219,8 +223,8 @@ func InContext(c *cobra.Command) error {
 	return nil
 }
 
-// ownCluster refuses a context, and flags of connections, for a cluster in this
-// process.
+// ownCluster returns an error if a command that runs a cluster in this process was given a
+// context or flags of connections.
 func ownCluster(c *cobra.Command, name string) error {
 	given := ""
 	if name != "" {
@@ -240,6 +244,7 @@ func ownCluster(c *cobra.Command, name string) error {
 	}
 }
 
+// topCommand returns the command below millrace that c is, or is part of.
 func topCommand(c *cobra.Command) *cobra.Command {
 	for c.HasParent() && c.Parent().HasParent() {
 		c = c.Parent()
@@ -247,7 +252,7 @@ func topCommand(c *cobra.Command) *cobra.Command {
 	return c
 }
 
-// Command names the contexts, and chooses one.
+// Command returns the command context, which lists and shows contexts and chooses one.
 func Command() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "context",
@@ -376,7 +381,8 @@ func useContext(name string) error {
 	return replaceFile(file, next)
 }
 
-// replaceFile writes a file anew, whole or not at all, with the rights it had.
+// replaceFile writes a file anew, whole or not at all. It keeps the file's mode; a file that
+// did not exist gets 0600.
 func replaceFile(file, text string) error {
 	mode := fs.FileMode(0o600)
 	if info, err := os.Stat(file); err == nil {
@@ -386,7 +392,7 @@ func replaceFile(file, text string) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(next.Name()) // unless it has been renamed
+	defer os.Remove(next.Name()) // does nothing once it has been renamed
 	_, err = next.WriteString(text)
 	for _, step := range []func() error{func() error { return err }, func() error { return next.Chmod(mode) }, next.Sync, next.Close, func() error { return os.Rename(next.Name(), file) }} {
 		if err := step(); err != nil {
@@ -396,8 +402,9 @@ func replaceFile(file, text string) error {
 	return nil
 }
 
-// WithoutContext is the environment without what it says of a cluster: the cluster is
-// this process's, whatever the user works on.
+// WithoutContext returns the environment for a child process that works on a cluster in
+// this process. Its variables name no context and no addresses, whatever cluster the user
+// works on, and MILLRACE_CONTEXTS is an empty file.
 func WithoutContext() []string {
 	others := []string{"MILLRACE_CONTEXT", "MILLRACE_CONTEXTS"}
 	for _, a := range new(Context).addresses() {

@@ -12,7 +12,8 @@ import (
 	"github.com/millrace/millrace/schemas/registry"
 )
 
-// LogFlags name Millrace's part of a Kafka.
+// LogFlags are the flags that name a Kafka and Millrace's topics in it, and bound how long
+// the command waits for them.
 type LogFlags struct {
 	brokers []string
 	prefix  string
@@ -22,7 +23,8 @@ type LogFlags struct {
 // DefaultBroker is where the demo's Kafka is.
 const DefaultBroker = "127.0.0.1:9092"
 
-// LogFlagsOf adds them to a command's.
+// LogFlagsOf adds LogFlags to f, the flags of a command. What it returns has their values
+// once f is parsed.
 func LogFlagsOf(f *pflag.FlagSet) *LogFlags {
 	var l LogFlags
 	f.StringSliceVar(&l.brokers, "brokers", []string{DefaultBroker}, "Kafka, host:port each")
@@ -31,26 +33,27 @@ func LogFlagsOf(f *pflag.FlagSet) *LogFlags {
 	return &l
 }
 
-// At is the Kafka that they name.
+// At returns the Kafka that the flags name.
 func (l *LogFlags) At(ctx context.Context) kafka.Brokers { return Kafka(ctx, l.brokers) }
 
-// Topics are Millrace's own in it.
+// Topics returns the names of Millrace's own topics.
 func (l *LogFlags) Topics() kafka.Topics { return kafka.Prefixed(l.prefix) }
 
-// Wait is the flags' limit.
+// Wait returns how long the command may wait, as --wait says.
 func (l *LogFlags) Wait() time.Duration { return l.wait }
 
-// Bound is ctx with the flags' limit.
+// Bound returns ctx with a timeout of Wait.
 func (l *LogFlags) Bound(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, l.wait)
 }
 
-// WithSchemas reads the schemas topic to its end for use.
+// WithSchemas reads the schemas topic to its end, then calls use and returns its error.
 func (l *LogFlags) WithSchemas(ctx context.Context, use func(*schemalog.Log, *registry.Snapshot) error) error {
 	return WithSchemas(ctx, l.At(ctx), l.Topics(), use)
 }
 
-// WithSchemas reads the schemas topic of a Kafka to its end for use.
+// WithSchemas reads the schemas topic of a Kafka to its end, then calls use and returns its
+// error. The log is closed when use returns.
 func WithSchemas(ctx context.Context, at kafka.Brokers, topics kafka.Topics, use func(*schemalog.Log, *registry.Snapshot) error) error {
 	registry, err := registry.New(nil, nil)
 	if err != nil {
@@ -67,13 +70,15 @@ func WithSchemas(ctx context.Context, at kafka.Brokers, topics kafka.Topics, use
 	return use(log, registry.Snapshot())
 }
 
-// KafkaFlags name Millrace's part of a Kafka, for who may do without.
+// KafkaFlags are the flags that name a Kafka and Millrace's topics in it, for commands that
+// also work without Kafka.
 type KafkaFlags struct {
 	Brokers []string
 	prefix  string
 }
 
-// KafkaFlagsOf adds them to a command's; what says what it is for.
+// KafkaFlagsOf adds KafkaFlags to the flags of c. what ends the help of --brokers: what the
+// command needs Kafka for.
 func KafkaFlagsOf(c *cobra.Command, what string) *KafkaFlags {
 	var k KafkaFlags
 	c.Flags().StringSliceVar(&k.Brokers, "brokers", nil, "Kafka, host:port each; "+what)
@@ -81,8 +86,8 @@ func KafkaFlagsOf(c *cobra.Command, what string) *KafkaFlags {
 	return &k
 }
 
-// At is the Kafka that they name; none where they name none.
+// At returns the Kafka that the flags name; the zero Brokers if they name none.
 func (k *KafkaFlags) At(ctx context.Context) kafka.Brokers { return Kafka(ctx, k.Brokers) }
 
-// Topics are Millrace's own in it.
+// Topics returns the names of Millrace's own topics.
 func (k *KafkaFlags) Topics() kafka.Topics { return kafka.Prefixed(k.prefix) }

@@ -17,8 +17,8 @@ import (
 	"github.com/millrace/millrace/internal/secure"
 )
 
-// Security is how a role's ports and calls are protected, and how it reaches
-// what is not Millrace's. Without TLS a role listens and calls on loopback only.
+// Security is how a role's ports and calls are protected, and how it reaches other systems
+// than Millrace. Without TLS a role listens and calls on loopback only, unless Insecure.
 type Security struct {
 	// TLS names the role's certificate and key, and the CA whose certificates
 	// callers and callees must show.
@@ -27,10 +27,10 @@ type Security struct {
 	Connections Connections `yaml:"connect,omitempty"`
 }
 
-// Plain says where plain text may go.
+// Plain returns the rule for plain text: to loopback only, or anywhere if Insecure.
 func (s *Security) Plain() secure.Plain { return secure.Plain{Insecure: s.Insecure} }
 
-// Dial is how the role calls others by gRPC.
+// Dial returns how the role calls others by gRPC. It fails if its TLS files cannot be read.
 func (s *Security) Dial() (grpc.DialOption, error) {
 	if !s.TLS.On() {
 		return grpc.WithTransportCredentials(grpctune.Plain(s.Plain().Check)), nil
@@ -46,9 +46,11 @@ func (s *Security) Dial() (grpc.DialOption, error) {
 	}))), nil
 }
 
+// securityKey is the key in a command's context.Context of its *Security.
 type securityKey struct{}
 
-// Of is how a command reaches the cluster that it is run on.
+// Of returns how a command reaches the cluster that it works on, as [InContext] has set it;
+// the zero Security if it has not.
 func Of(ctx context.Context) *Security {
 	if s, ok := ctx.Value(securityKey{}).(*Security); ok {
 		return s
@@ -56,8 +58,8 @@ func Of(ctx context.Context) *Security {
 	return new(Security)
 }
 
-// Exposed says of each secret of a command that every user of the machine can read
-// its file.
+// Exposed returns a line for each secret of a command whose file every user of the machine
+// can read.
 func Exposed(ctx context.Context) (lines []string) {
 	for _, e := range config.ExposedOf("", Of(ctx), nil) {
 		lines = append(lines, e.String())
@@ -65,7 +67,8 @@ func Exposed(ctx context.Context) (lines []string) {
 	return lines
 }
 
-// Kafka is the Kafka of a command.
+// Kafka returns the Kafka at addrs, host:port each, as a command reaches it; the zero
+// Brokers if there are no addrs.
 func Kafka(ctx context.Context, addrs []string) kafka.Brokers {
 	if len(addrs) == 0 {
 		return kafka.Brokers{}
@@ -73,7 +76,7 @@ func Kafka(ctx context.Context, addrs []string) kafka.Brokers {
 	return Of(ctx).Connections.Kafka.At(slog.Default(), addrs...)
 }
 
-// Broker returns a client of a Millrace broker.
+// Broker returns a client of the Millrace broker whose gRPC port is addr, host:port.
 func Broker(ctx context.Context, addr string) (*client.Client, error) {
 	s := Of(ctx)
 	if !s.TLS.On() {
@@ -88,8 +91,8 @@ func Broker(ctx context.Context, addr string) (*client.Client, error) {
 	return client.Dial(addr, how, grpc.WithUnaryInterceptor(tellsHTTP(addr)))
 }
 
-// tellsHTTP says of an address that answers in HTTP/1.1 that it is another port of the
-// broker: its own error is of frames.
+// tellsHTTP replaces the error of calls to an address that answers in HTTP/1.1. The error
+// says that this may be the broker's port for JSON; gRPC's own speaks of HTTP/2 frames.
 func tellsHTTP(addr string) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		err := invoke(ctx, method, req, reply, cc, opts...)

@@ -2,21 +2,22 @@ package roles
 
 import "runtime"
 
-// ballastBytes is how much the collector counts of every role's heap besides
-// what is in it. What a broker keeps is a few megabytes, so that without it a
-// few requests would be enough for the next collection: a fifth of the
-// broker's CPU time, and most of its p99. A request leaves it about 100 KB, so
-// that at a thousand a second it runs a few times a second still.
+// ballastBytes is the size of an unused allocation in every role's heap. The garbage
+// collector runs when the heap has doubled. A broker keeps only a few megabytes, so
+// without the ballast a few requests would start the next collection: collections took a
+// fifth of the broker's CPU time, and most of its p99. A request leaves about 100 KB of
+// garbage, so with the ballast the collector runs about once a second at a thousand
+// requests a second.
 const ballastBytes = 128 << 20
 
-// ballast is never touched, and so takes no memory but addresses.
+// ballast is never written, so it takes addresses and no physical memory.
 //
 //lint:ignore U1000 it is held, and never read
 var ballast []byte
 
-// SpareCollector takes the ballast on. The heap of the process may grow to
-// twice its size before the collector runs.
+// SpareCollector allocates the ballast. From then on the heap may grow to twice
+// [ballastBytes] and more before the garbage collector runs.
 func SpareCollector() {
 	ballast = make([]byte, ballastBytes)
-	runtime.GC() // the next goal counts it
+	runtime.GC() // so that the next heap goal includes the ballast
 }

@@ -42,12 +42,12 @@ import (
 	"github.com/millrace/millrace/internal/kafka/exposures"
 )
 
-// ClosesFor is what a broker takes at most, behind the last request, to leave the
-// cluster, to write what was shown, and to hand over its traces.
+// ClosesFor is the most time that a broker takes after its last request to leave the
+// cluster, to write the exposures that wait, and to send its traces.
 const ClosesFor = cluster.CallTimeout + exposure.DefaultDrain + tracesFor
 
-// FinishFor is how long requests that are under way have to end when a broker
-// stops answering: no request takes longer.
+// FinishFor is how long requests in flight have to end when a broker stops answering. It
+// equals the broker's time limit for a request.
 const FinishFor = 10 * time.Second
 
 type brokerConfig struct {
@@ -87,7 +87,7 @@ func (c *brokerConfig) drain() time.Duration {
 
 func (c *brokerConfig) Validate() error {
 	b, err := c.broker()
-	b.Maps = new(cluster.Watcher) // of nothing: it stands for what is joined later
+	b.Maps = new(cluster.Watcher) // Validate wants one; the command sets the real one
 	ports := []port{c.grpcPort()}
 	if c.HTTP != "" {
 		ports = append(ports, c.httpPort())
@@ -95,8 +95,8 @@ func (c *brokerConfig) Validate() error {
 	return errors.Join(c.Common.Validate("broker", ports...), err, c.inEtcd("").Validate(), checkPlace(c.Data), c.checkExposures(), c.checkQuotas(), b.Validate())
 }
 
-// checkQuotas refuses the quota of a name that nobody has, where a token or the
-// subject of one is called so: it would count for nobody.
+// checkQuotas refuses a quota for a name without the prefix "token:" or "jwt:" if only
+// the identity with that prefix exists: the quota would apply to nobody.
 func (c *brokerConfig) checkQuotas() error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(c.Quotas)) {
@@ -118,10 +118,11 @@ func (c *brokerConfig) httpPort() port {
 	return port{field: "http", addr: c.HTTP, conns: c.Connections, refusal: door.RefusalHTTP, open: c.Authorization.ByToken()}
 }
 
-// broker is what the broker works with, as far as the configuration says it.
+// broker returns the part of the broker's configuration that follows from the file. The
+// command adds what it opens.
 func (c *brokerConfig) broker() (broker.Config, error) {
 	feeds, err := readFeeds(c.Feeds)
-	if err != nil { // of a file, or of there being no directory
+	if err != nil { // a definition is wrong, or the directory is not there
 		err = &millrace.Error{Reason: millrace.ReasonInvalid, Field: "feeds", Detail: err.Error(), WayOut: "mend the definitions, or take them out"}
 	}
 	return broker.Config{Feeds: feeds, Zone: c.Zone, Quotas: c.Quotas, RequestMemory: c.RequestMemory << 20, Forbid: c.Forbid, Log: slog.Default()}, err
@@ -139,7 +140,8 @@ func (c *brokerConfig) checkExposures() error {
 	return c.kafka().Validate()
 }
 
-// exposures opens the log of exposures, if there is one.
+// exposures opens the log of exposures, the topic of what answers showed, and returns how
+// to close it. The log is nil if the configuration names no topic.
 func (c *brokerConfig) exposures(metrics prometheus.Registerer) (broker.Exposures, func(), error) {
 	if c.Exposures == "" {
 		return nil, func() {}, nil
@@ -153,7 +155,7 @@ func (c *brokerConfig) exposures(metrics prometheus.Registerer) (broker.Exposure
 	return records, sync.OnceFunc(closes), nil
 }
 
-// Broker runs a broker.
+// Broker returns the command that runs a broker.
 func Broker() *cobra.Command {
 	return roleCommand("broker", "Answer feed requests", `  etcd: [etcd-1:2379]
   grpc: 127.0.0.1:9090
@@ -263,22 +265,22 @@ func Broker() *cobra.Command {
 			if err := leave(context.WithoutCancel(ctx)); err != nil {
 				slog.Warn("the broker stays registered for some minutes", "err", err)
 			}
-			err := b.Close() // which ends what shadows rank: that is exposed, too
+			err := b.Close() // ends the ranking by shadow models, which writes exposures too; then the log can close
 			closeExposures()
 			return err
 		})
 	})
 }
 
-// served is what a broker follows in the cluster.
+// served is what a broker watches in etcd.
 type served struct {
 	definitions, models, experiments *artefacts.Kind
-	condemned                        *artefacts.Condemned
-	pages                            *secrets.Generations
+	condemned                        *artefacts.Condemned // versions that must not serve
+	pages                            *secrets.Generations // keys of page tokens
 	traced                           *brokers.Traced
 }
 
-// watchServed follows all of it until ctx ends.
+// watchServed watches all of it until ctx ends.
 func watchServed(ctx context.Context, cl *cluster.Client) (in served, err error) {
 	if in.definitions, err = artefacts.Watch(ctx, cl, feeds.Kind); err != nil {
 		return in, err
@@ -299,8 +301,8 @@ func watchServed(ctx context.Context, cl *cluster.Client) (in served, err error)
 	return in, nil
 }
 
-// reached is where others reach what listens at an address: at the host's name, if it
-// does so on all of its addresses.
+// reached returns the address at which others reach a listener on addr. If it listens on
+// all addresses of the host, that is the host's name and the port.
 func reached(addr, host string) string {
 	at, port, err := net.SplitHostPort(addr)
 	if ip := net.ParseIP(at); err == nil && (at == "" || ip != nil && ip.IsUnspecified()) {
@@ -309,8 +311,8 @@ func reached(addr, host string) string {
 	return addr
 }
 
-// readFeeds reads every definition of a directory, and reports the faults of
-// all.
+// readFeeds reads every *.yaml definition of a directory. The error joins the faults of
+// all files. It returns nothing for dir "".
 func readFeeds(dir string) ([]feeds.Feed, error) {
 	if dir == "" {
 		return nil, nil

@@ -23,8 +23,8 @@ import (
 	"github.com/millrace/millrace/relevance/experiment"
 )
 
-// movesPerSecond is how many moves plans begin a second: with small partitions a
-// move takes about 40 ms of a processor, of all processes together.
+// movesPerSecond is the default of how many moves plans begin a second in the cluster. A
+// move of a small partition takes about 40 ms of CPU, over all processes together.
 const movesPerSecond = 5
 
 type coordinatorConfig struct {
@@ -56,16 +56,16 @@ func (c *coordinatorConfig) Complete() {
 
 func (c *coordinatorConfig) Validate() error {
 	co, err := c.coordinator()
-	co.Cluster = new(cluster.Client) // of nothing: it stands for what is joined later
+	co.Cluster = new(cluster.Client) // Validate wants one; the command sets the real one
 	return errors.Join(c.Common.Validate("coordinator"), err, c.inEtcd("").Validate(), checkPlace(c.Data), co.Validate())
 }
 
 func (c *coordinatorConfig) repairs() bool { return c.Repair == nil || *c.Repair }
 
-// coordinator is what the coordinator works with, as far as the configuration
-// says it.
+// coordinator returns the part of the coordinator's configuration that follows from the
+// file. The command adds what it opens.
 func (c *coordinatorConfig) coordinator() (coordinator.Config, error) {
-	host, _ := os.Hostname() // or no name, which is refused
+	host, _ := os.Hostname() // "" on an error, which Validate refuses
 	exposures, err := c.exposures()
 	return coordinator.Config{
 		Name: cmp.Or(c.Name, host), Addr: c.Admin, Grace: c.Grace, RepairOff: !c.repairs(), DropAfter: c.DropAfter, Exposures: exposures, Outcomes: c.outcomes(),
@@ -73,7 +73,8 @@ func (c *coordinatorConfig) coordinator() (coordinator.Config, error) {
 	}, err
 }
 
-// exposures returns how the topic of exposures is followed; nil if it is not.
+// exposures returns a reader of the topic of exposures, which has what answers of
+// experiments showed; nil if the configuration names no topic.
 func (c *coordinatorConfig) exposures() (coordinator.Exposures, error) {
 	if c.Exposures == "" {
 		return nil, nil
@@ -88,7 +89,8 @@ func (c *coordinatorConfig) exposures() (coordinator.Exposures, error) {
 	return exposures.NewReader(at, c.Exposures, slog.Default()), nil
 }
 
-// outcomes returns how outcomes are read; nil if exposures are not.
+// outcomes returns how to read what viewers did after answers, from a time on; nil if the
+// configuration names no topic of exposures.
 func (c *coordinatorConfig) outcomes() coordinator.Outcomes {
 	if c.Exposures == "" {
 		return nil
@@ -98,7 +100,7 @@ func (c *coordinatorConfig) outcomes() coordinator.Outcomes {
 	}
 }
 
-// Coordinator runs a coordinator.
+// Coordinator returns the command that runs a coordinator.
 func Coordinator() *cobra.Command {
 	return roleCommand("coordinator", "Carry out plans of moves, and repair what nodes that are gone leave behind; run two or more", `  etcd: [etcd-1:2379]
   name: coordinator-1          # of its own; left out: the host's name

@@ -38,7 +38,8 @@ type indexnodeConfig struct {
 	Data      string          `yaml:"data" form:"directory" doc:"of its own: the store, and the last good map of the cluster"`
 	Cache     struct {
 		Memory string `yaml:"memory" form:"size such as 8GiB" default:"half of the memory of the machine, or of its control group" doc:"what decoded timelines take at most"`
-		// These bounded the cache before its bytes did.
+		// Records and EmptyKeys are keys of old versions. They are read only so that
+		// cacheMemory can refuse them and say what to write instead.
 		Records   *int `yaml:"records,omitempty" doc:"-"`
 		EmptyKeys *int `yaml:"empty_keys,omitempty" doc:"-"`
 	} `yaml:"cache"`
@@ -71,11 +72,12 @@ func (c *indexnodeConfig) Complete() {
 
 func (c *indexnodeConfig) Validate() error {
 	n, err := c.node()
-	n.Cluster = new(cluster.Client) // of nothing: it stands for what is joined later
+	n.Cluster = new(cluster.Client) // Validate wants one; the command sets the real one
 	return errors.Join(c.Common.Validate("indexnode", c.port()), err, c.inEtcd("").Validate(), checkPlace(c.Data), n.Validate())
 }
 
-// maxNodeConns are a node's: a few of each broker and each other node.
+// maxNodeConns is how many connections a node's port takes at a time: each broker and
+// each other node has a few.
 const maxNodeConns = 1024
 
 func (c *indexnodeConfig) port() port {
@@ -84,7 +86,8 @@ func (c *indexnodeConfig) port() port {
 
 func (c *indexnodeConfig) serves() bool { return c.Serves == nil || *c.Serves }
 
-// node is what the node works with, as far as the configuration says it.
+// node returns the part of the node's configuration that follows from the file. The
+// command adds what it opens.
 func (c *indexnodeConfig) node() (indexnode.Config, error) {
 	keeps, noSet := c.keeps()
 	memory, noSize := c.cacheMemory()
@@ -107,7 +110,7 @@ func (c *indexnodeConfig) drain() time.Duration {
 	return DrainFor
 }
 
-// keeps returns the partitions of a backup node; none of one that serves.
+// keeps returns the partitions that a backup node backs up; none for a node that serves.
 func (c *indexnodeConfig) keeps() (topology.Set, error) {
 	if c.serves() {
 		if c.Partitions != "" {
@@ -126,7 +129,7 @@ func (c *indexnodeConfig) keeps() (topology.Set, error) {
 	return set, errors.Join(append(errs, err)...)
 }
 
-// cacheMemory is what the caches take at most, in bytes; 0 where nothing is said.
+// cacheMemory returns the most that the caches take, in bytes; 0 if the file does not say.
 func (c *indexnodeConfig) cacheMemory() (int, error) {
 	wrong := func(field, detail, wayOut string) (int, error) {
 		return 0, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "cache." + field, Detail: detail, WayOut: wayOut}
@@ -150,7 +153,8 @@ func (c *indexnodeConfig) cacheMemory() (int, error) {
 	return n, nil
 }
 
-// parseBytes reads a number of bytes, such as 8GiB.
+// parseBytes returns the number of bytes of a text such as 8GiB. The unit is MiB, GiB or
+// TiB.
 func parseBytes(s string) (int, error) {
 	for unit, shift := range map[string]int{"MiB": 20, "GiB": 30, "TiB": 40} {
 		if number, ok := strings.CutSuffix(s, unit); ok {
@@ -164,7 +168,7 @@ func parseBytes(s string) (int, error) {
 	return 0, fmt.Errorf("%q has no unit", s)
 }
 
-// retention is what a node's store keeps of each content type.
+// retention returns what the node's store keeps of each content type.
 func (c *indexnodeConfig) retention() map[millrace.ContentType]store.Retention {
 	m := make(map[millrace.ContentType]store.Retention, len(c.Retention))
 	for t, r := range c.Retention {
@@ -173,7 +177,7 @@ func (c *indexnodeConfig) retention() map[millrace.ContentType]store.Retention {
 	return m
 }
 
-// IndexNode runs an index node.
+// IndexNode returns the command that runs an index node.
 func IndexNode() *cobra.Command {
 	return roleCommand("indexnode", "Keep and serve the timelines of assigned partitions", `  id: node-1                   # kept for life
   data: /var/lib/millrace
@@ -210,7 +214,7 @@ func IndexNode() *cobra.Command {
 		r, ctx, err := newRole(ctx, &c.Common, func() error {
 			if n := opened.Load(); n != nil {
 				err := n.Ready()
-				if errors.Is(err, indexnode.ErrUnassigned) { // or it would hold up rollouts
+				if errors.Is(err, indexnode.ErrUnassigned) { // ready, with a note: else a new node would hold up rollouts
 					return admin.Noted{What: err}
 				}
 				return err
@@ -222,7 +226,7 @@ func IndexNode() *cobra.Command {
 				return errors.New("the store is being opened")
 			}
 			return c.waiting()
-		}, nil) // the node itself takes its time
+		}, nil) // no leave: the node itself goes on answering for Config.Drain
 		if err != nil {
 			return err
 		}
@@ -270,8 +274,9 @@ func IndexNode() *cobra.Command {
 	})
 }
 
-// openNode opens a node, for as long as the disk does not let it: what is wrong
-// with a disk is for somebody to mend, and ends no process.
+// openNode opens a node. While the disk fails (store.ErrFailed) it tries again every
+// second until ctx ends, since a fault of a disk must not end the process. closed is set
+// to the reason.
 func openNode(ctx context.Context, closed *atomic.Pointer[string], cfg indexnode.Config) (*indexnode.Node, error) {
 	for {
 		n, err := indexnode.Open(cfg)

@@ -18,7 +18,7 @@ import (
 	"github.com/millrace/millrace/internal/secure"
 )
 
-// server is how a port is served; nil: by plain text.
+// server returns the TLS configuration of a port; nil if it serves plain text.
 func server(s *reach.Security, auth tls.ClientAuthType) (*tls.Config, error) {
 	if !s.TLS.On() {
 		return nil, nil
@@ -34,15 +34,16 @@ func server(s *reach.Security, auth tls.ClientAuthType) (*tls.Config, error) {
 type port struct {
 	field   string         // of the configuration
 	addr    string         // host:port
-	conns   int            // at a time; 0: the usual number
-	refusal string         // that others are told by, if they speak plainly
-	hosts   []string       // that plain HTTP may ask it by; none: those of [door.Config]
-	open    bool           // who shows no certificate is let in, and judged by what it asks
-	told    *door.Refusals // of what is turned away
+	conns   int            // at a time; 0: door.DefaultConns
+	refusal string         // sent to a connection that is turned away, if it is plain text
+	hosts   []string       // names that a plain HTTP request may give as Host; none: the defaults of [door.Config]
+	open    bool           // a client without a certificate is let in, and each request is judged
+	told    *door.Refusals // counts and logs the connections that are turned away
 }
 
-// meets reports whether two ports cannot both be taken: they are the same, or one is that
-// of all addresses. Port 0 is another each time.
+// meets reports whether p and other cannot both be listened on: their addresses are the
+// same, or their numbers are and one of them is on all addresses. Port 0 meets none, since
+// the system chooses another number each time.
 func (p port) meets(other port) bool {
 	host, number, err := net.SplitHostPort(p.addr)
 	otherHost, otherNumber, otherErr := net.SplitHostPort(other.addr)
@@ -50,9 +51,9 @@ func (p port) meets(other port) bool {
 	return err == nil && otherErr == nil && number == otherNumber && number != "0" && (host == otherHost || everywhere(host) || everywhere(otherHost))
 }
 
-// listen takes a port: with mutual TLS if there are certificates, else on
-// loopback or as insecure. A role takes its ports before it waits for anything;
-// until it serves one, that hangs up on who calls.
+// listen listens on a port: with TLS if there are certificates, else in plain text, which
+// must be on loopback or allowed by insecure. A role listens before it waits for anything.
+// Until the role serves the port, the listener closes every connection at once.
 func listen(ctx context.Context, s *reach.Security, p port) (net.Listener, error) {
 	c, err := guard(s, p)
 	if err != nil {
@@ -65,8 +66,8 @@ func listen(ctx context.Context, s *reach.Security, p port) (net.Listener, error
 	return door.New(l, door.Config{Port: p.field, Conns: p.conns, Refusal: p.refusal, TLS: c, Addr: p.addr, Hosts: p.hosts, Told: p.told}), nil
 }
 
-// guard is how a port is served; nil: by plain text, which stays on loopback or
-// is insecure.
+// guard returns the TLS configuration of a port; nil if it serves plain text. It refuses
+// plain text beyond loopback unless the configuration says insecure.
 func guard(s *reach.Security, p port) (*tls.Config, error) {
 	if p.addr == "" {
 		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: p.field, Detail: "nothing says where to listen", WayOut: "name an address of this machine, host:port"}
@@ -86,11 +87,11 @@ func guard(s *reach.Security, p port) (*tls.Config, error) {
 	return nil, err
 }
 
-// portWait is how long a role waits for a port that is taken, as by an outgoing
-// connection of another process, which passes. Only tests change it.
+// portWait is how long a role waits for a port that is in use. An outgoing connection of
+// another process may use it for a while. Only tests change portWait.
 var portWait = 30 * time.Second
 
-// take listens, and waits for a port that is taken.
+// take listens on a port. If the port is in use, it tries again for portWait.
 func (p port) take(ctx context.Context) (net.Listener, error) {
 	waits, cancel := context.WithTimeout(ctx, portWait)
 	defer cancel()
@@ -112,15 +113,17 @@ func (p port) take(ctx context.Context) (net.Listener, error) {
 	}
 }
 
-// closed is a listener that hangs up on who calls until somebody accepts. Who
-// calls too early hears so at once and asks elsewhere, as if nobody listened.
+// closed is a listener that closes every connection at once until Accept is called for
+// the first time. A client that comes too early learns it at once and asks elsewhere, as
+// if nobody listened.
 type closed struct {
 	net.Listener
-	deadline func(time.Time) error
+	deadline func(time.Time) error // SetDeadline of the listener
 	open     sync.Once
-	closed   chan struct{} // when nothing is hung up on any more
+	closed   chan struct{} // closed when hangUp has ended
 }
 
+// newClosed returns l as a closed listener; l itself if it has no deadlines.
 func newClosed(l net.Listener) net.Listener {
 	tcp, ok := l.(interface{ SetDeadline(time.Time) error })
 	if !ok {
@@ -131,6 +134,7 @@ func newClosed(l net.Listener) net.Listener {
 	return d
 }
 
+// hangUp closes connections until the listener's deadline passes or it is closed.
 func (d *closed) hangUp() {
 	defer close(d.closed)
 	for {
@@ -145,7 +149,7 @@ func (d *closed) hangUp() {
 // Accept implements net.Listener. The first call opens the port.
 func (d *closed) Accept() (net.Conn, error) {
 	d.open.Do(func() {
-		_ = d.deadline(time.Now()) // of a listener that is closed Accept tells
+		_ = d.deadline(time.Now()) // it fails if the listener is closed, which Accept reports below
 		<-d.closed
 		_ = d.deadline(time.Time{})
 	})

@@ -49,7 +49,8 @@ func (c *partitionerConfig) partitioner() partitioner.Config {
 	}
 }
 
-// found is where people find the process: its admin port, if it has one.
+// found returns the address of the process's admin port, by which people find it; "" if
+// it has none.
 func (c *partitionerConfig) found() string {
 	host, port, err := net.SplitHostPort(c.Admin)
 	if err != nil {
@@ -61,7 +62,7 @@ func (c *partitionerConfig) found() string {
 	return net.JoinHostPort(host, port)
 }
 
-// Partitioner runs a partitioner.
+// Partitioner returns the command that runs a partitioner.
 func Partitioner() *cobra.Command {
 	return roleCommand("partitioner", "Re-key content and feature topics into the 720 partitions", `  brokers: [kafka-1:9092]
   content: [activity]          # topics of content records

@@ -11,12 +11,12 @@ import (
 	"github.com/millrace/millrace/cmd/cli/config"
 )
 
-// written are the directories that roles keep below that of their data.
+// written are the directories that roles make below their data directory.
 var written = []string{"store", "store.restoring", "backup", "differs", "witness", "admitting", "cluster"}
 
-// keepPrivate closes to others what is in a data directory: a version of before
-// made it as the process's umask said. What is written from now on is closed
-// already.
+// keepPrivate takes the permissions of group and others away from the directories
+// [written] below data. Old versions made them with the mode of the process's umask;
+// command.Private sees to all that is made from now on.
 func keepPrivate(data string) error {
 	for _, name := range written {
 		dir := filepath.Join(data, name)
@@ -34,7 +34,8 @@ func keepPrivate(data string) error {
 	return nil
 }
 
-// tellExposed warns of secrets that every user of the machine can read.
+// tellExposed logs a warning for each secret in a file that every user of the machine can
+// read.
 func tellExposed(file string, cfg any, gave []config.Given) {
 	for _, e := range config.ExposedOf(file, cfg, gave) {
 		slog.Warn("every user of this machine can read a secret", "field", e.Field, "file", e.File, "mend", e.WayOut())

@@ -47,7 +47,7 @@ type Common struct {
 	Cluster       string        `yaml:"cluster" doc:"its name in etcd; the same in every role"`
 	Admin         string        `yaml:"admin" form:"host:port" doc:"where livez, readyz, metrics, the log's levels and pprof are served; left out: nowhere"`
 	Hosts         []string      `yaml:"hosts" doc:"names that plain HTTP may ask its ports by (Host), besides addresses, localhost, the machine's name and that in the port's own key; left out: on loopback no others, so that no web page has a name of its own lead there, and beyond loopback any"`
-	Authorization permit.Config `yaml:"authorization"` // left out: who gets through a port may do everything that it serves, on loopback only
+	Authorization permit.Config `yaml:"authorization"` // left out: every client of a port may do everything that it serves; only on loopback, or with insecure
 	Audit         string        `yaml:"audit" form:"file" doc:"what others have the role do is written there: who, what, before and after; left out: in the log alone"`
 	AuditTopic    string        `yaml:"audit_topic" doc:"the file of audit, which is then of this process alone, is copied to this topic, whose Kafka is brokers; left out: nowhere"`
 	Traces        struct {
@@ -59,7 +59,7 @@ type Common struct {
 // tracesPlainly reports whether traces may go beyond loopback by plain text.
 func (c *Common) tracesPlainly() bool { return c.Traces.Insecure }
 
-// Files are the files that the program reads.
+// Files returns the kinds of configuration file that the program reads.
 func Files() config.Files {
 	return config.Files{All: []config.File{
 		{Of: "partitioner", New: func() config.Configuration { return new(partitionerConfig) }},
@@ -70,7 +70,7 @@ func Files() config.Files {
 	}, EveryRole: new(Common)}
 }
 
-// roleFlags is the help on what goes before the configuration.
+// roleFlags is the help on flags and environment variables, which override the file.
 const roleFlags = `Flags and variables of the environment go before the configuration: see "millrace
 help connections". Certificates and files of passwords are read again when they
 change. So do the flags below in which processes of a role differ, so that one
@@ -78,8 +78,9 @@ file serves all of them.
 
 `
 
-// roleCommand is a command that reads a configuration file and runs until it
-// is told to stop.
+// roleCommand returns the command of a role. It reads a configuration file and calls run,
+// which returns when the command's context ends or the role fails. example is the
+// configuration in the help.
 func roleCommand[C any, P interface {
 	*C
 	config.Configuration
@@ -98,7 +99,7 @@ func roleCommand[C any, P interface {
 				return err
 			}
 			command.Private()
-			said, err := document.Encode(cfg) // passwords write themselves as stars
+			said, err := document.Encode(cfg) // secrets encode as stars
 			if err != nil {
 				return err
 			}
@@ -122,8 +123,8 @@ func roleCommand[C any, P interface {
 	return c
 }
 
-// ownSettings are the settings of a role's configuration in which its processes
-// differ. By flags and the environment they can all have the same file.
+// ownSettings returns the settings in which the processes of one role differ. Flags and
+// the environment can set them, so that all processes can have the same file.
 func ownSettings(cfg any) []config.Setting {
 	own := func(key, usage string, text *string) config.Setting {
 		return config.Setting{Flag: key, Env: "MILLRACE_" + strings.ToUpper(key), Usage: usage, Text: text, Own: true}
@@ -149,20 +150,22 @@ func ownSettings(cfg any) []config.Setting {
 // log.
 type role struct {
 	metrics *prometheus.Registry
-	group   *errgroup.Group // of the parts, and the admin port
-	parts   sync.WaitGroup
-	end     context.CancelFunc // ends the admin port
+	group   *errgroup.Group    // of the parts, the admin port and the copying of the audit log
+	parts   sync.WaitGroup     // of what run started
+	end     context.CancelFunc // ends the admin port and the copying of the audit log
 	permit  *permit.Policy     // who may do what
 	told    *door.Refusals     // counts and logs what the ports turn away
-	acts    *audit.Log         // nil: acts are only in the process's log
+	acts    *audit.Log         // who did what; nil: that is only in the process's log
 }
 
-// errStopping is why a role is not ready that was told to stop.
+// errStopping is what a role that was told to stop answers when it is asked whether it is
+// ready.
 var errStopping = errors.New("it is being stopped")
 
-// newRole returns a role that serves its admin port, and the context of its work. When ctx
-// ends, the role is told to stop: it is not ready from then on, leave is called, if there is
-// one, and its work ends when leave returns.
+// newRole returns a role that serves its admin port, and the context of the role's work.
+// ready returns why the role is not ready, or nil. When ctx ends, the role is told to
+// stop. From then on it is not ready, and leave is called unless it is nil. The context of
+// its work ends when leave returns; without leave, together with ctx.
 func newRole(ctx context.Context, c *Common, ready func() error, leave func()) (*role, context.Context, error) {
 	SpareCollector()
 	r := &role{metrics: prometheus.NewRegistry()}
@@ -210,7 +213,8 @@ func newRole(ctx context.Context, c *Common, ready func() error, leave func()) (
 	return r, ctx, nil
 }
 
-// copyActs copies the audit log to its topic until ctx ends, if it has one.
+// copyActs starts to copy the audit log to its topic, until ctx ends. Without a topic it
+// only registers the metrics.
 func (r *role) copyActs(ctx context.Context, c *Common) {
 	if c.AuditTopic == "" {
 		r.metrics.MustRegister((*auditlog.Copier)(nil).Collector())
@@ -225,7 +229,7 @@ func (r *role) copyActs(ctx context.Context, c *Common) {
 	})
 }
 
-// run runs a part of the role. When one part fails, all are to end.
+// run starts a part of the role. When one part fails, the context of the role's work ends.
 func (r *role) run(part func() error) {
 	r.parts.Add(1)
 	r.group.Go(func() error {
@@ -234,8 +238,9 @@ func (r *role) run(part func() error) {
 	})
 }
 
-// wait returns when all parts have ended, and last has, which closes what they
-// worked with, in its order. Until then the admin port tells how it is with them.
+// wait waits until all parts have ended, then calls the functions of last in their order,
+// which close what the parts used. The admin port serves until then. The error joins all
+// errors.
 func (r *role) wait(last ...func() error) error {
 	r.parts.Wait()
 	var errs []error
@@ -250,13 +255,13 @@ func (c *Common) adminPort() port {
 	return port{field: "admin", addr: c.Admin, refusal: door.RefusalHTTP, open: c.Authorization.Probes || c.Authorization.ByToken()}
 }
 
-// listen takes a port of the role.
+// listen listens on a port of the role, as [listen] does.
 func (r *role) listen(ctx context.Context, c *Common, p port) (net.Listener, error) {
 	p.told, p.hosts = r.told, c.Hosts
 	return c.listen(ctx, p)
 }
 
-// listen takes a port.
+// listen listens on a port, as the function [listen] does, unless known refuses it.
 func (c *Common) listen(ctx context.Context, p port) (net.Listener, error) {
 	if err := c.known(p); err != nil {
 		return nil, err
@@ -264,8 +269,8 @@ func (c *Common) listen(ctx context.Context, p port) (net.Listener, error) {
 	return listen(ctx, &c.Security, p)
 }
 
-// known refuses a port beyond loopback if no authorization says who may do what there, since
-// many may have a certificate of the CA.
+// known refuses a port with TLS beyond loopback if no authorization says who may do what
+// there, since many clients may have a certificate of the CA. insecure: true allows it.
 func (c *Common) known(p port) error {
 	if !c.Authorization.On() && c.TLS.On() && !c.Insecure && c.Plain().Check(p.addr) != nil {
 		return &millrace.Error{
@@ -276,8 +281,9 @@ func (c *Common) known(p port) error {
 	return nil
 }
 
-// Validate reports the faults of what every role has, but those of its Kafka, and of the
-// role's own ports.
+// Validate reports all faults of what every role has, and of the role's own ports. The
+// faults of Kafka's settings are among them only if a broker or coordinator has an audit
+// topic: other roles check them elsewhere.
 func (c *Common) Validate(role string, ports ...port) error {
 	var errs []error
 	if c.Role != "" && c.Role != role {
@@ -308,7 +314,7 @@ func (c *Common) Validate(role string, ports ...port) error {
 		errs = append(errs, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "audit_topic", Detail: "a topic is named, and no audit log that is copied to it", WayOut: "name the file in audit, or leave it out"})
 	case len(c.Brokers) == 0:
 		errs = append(errs, noKafka("audit_topic"))
-	case role == "broker", role == "coordinator": // others cannot do without Kafka, and judge it themselves
+	case role == "broker", role == "coordinator": // the other roles always need Kafka, and check it themselves
 		errs = append(errs, c.kafka().Validate())
 	}
 	_, authorized := c.Authorization.Open(nil)
@@ -316,15 +322,15 @@ func (c *Common) Validate(role string, ports ...port) error {
 	return errors.Join(append(errs, authorized, calls)...)
 }
 
-// Settings are those of every role.
+// Settings returns the settings of every role that flags or the environment can give.
 func (c *Common) Settings() []config.Setting {
 	return append(reach.SettingsOf(&c.Security), config.Setting{Env: "MILLRACE_TOKENS", Text: &c.Authorization.Tokens}, config.Setting{Env: "MILLRACE_TRACES_INSECURE", On: &c.Traces.Insecure})
 }
 
-// Complete fills in the values that are used for what is left out.
+// Complete fills in the defaults of what the file leaves out.
 func (c *Common) Complete() { c.Cluster = c.clusterName() }
 
-// kafka is the role's Kafka.
+// kafka returns how the role reaches Kafka; the zero value if the file names no brokers.
 func (c *Common) kafka() kafka.Brokers {
 	if len(c.Brokers) == 0 {
 		return kafka.Brokers{}
@@ -334,8 +340,8 @@ func (c *Common) kafka() kafka.Brokers {
 
 func (c *Common) clusterName() string { return cmp.Or(c.Cluster, "millrace") }
 
-// checkDir refuses a data directory of another cluster or node, and returns
-// its instance.
+// checkDir refuses a data directory of another cluster or node, and returns the instance
+// that the directory names. It returns the zero instance for data "".
 func (c *Common) checkDir(data string, id millrace.NodeID) (instance datadir.Instance, err error) {
 	if data == "" {
 		return instance, nil
@@ -346,8 +352,8 @@ func (c *Common) checkDir(data string, id millrace.NodeID) (instance datadir.Ins
 	return datadir.CheckDir(data, c.clusterName(), id)
 }
 
-// checkPlace refuses a data directory that can never be there, since it is something else, or
-// what it is below is.
+// checkPlace refuses a data directory that cannot be made, since its path or a part of it
+// is no directory.
 func checkPlace(data string) error {
 	for at := data; at != ""; at = filepath.Dir(at) {
 		info, err := os.Stat(at)
@@ -373,12 +379,12 @@ func (c *Common) inEtcd(dir string) cluster.Config {
 	return cluster.Config{Endpoints: c.Etcd, Access: c.Connections.Etcd, Name: c.clusterName(), Dir: dir, Log: slog.Default()}
 }
 
-// waiting says what a role waits for that has not heard of its cluster.
+// waiting returns why a role is not ready that has not yet read its cluster's state.
 func (c *Common) waiting() error { return fmt.Errorf("waiting for etcd at %v", c.Etcd) }
 
-// DrainFor is how long a role that stops still serves: until every broker has heard that a
-// node is not to be asked any more, and until callers, or their load balancer, have heard the
-// same of a broker. They hear of a change within a second.
+// DrainFor is the default of how long a node or broker still serves when it is told to
+// stop. By then every broker knows that it should not ask the node, and callers, or their
+// load balancer, know the same of the broker. Brokers hear of a change within a second.
 const DrainFor = 5 * time.Second
 
 func noKafka(field string) error {

@@ -20,13 +20,13 @@ import (
 	"github.com/millrace/millrace/internal/secure"
 )
 
-// tracesFor is how long traces may take to be handed over in the end.
+// tracesFor is how long a role that ends may take to send its last traces.
 const tracesFor = 2 * time.Second
 
-// startTraces sends OpenTelemetry's traces by OTLP over gRPC, as the standard
-// variables OTEL_* say, and returns how to end that. Without an endpoint in
-// them there are no traces. By plain text they go beyond loopback only if
-// insecure says that they may: they name viewers.
+// startTraces starts to send OpenTelemetry's traces by OTLP over gRPC, as the standard
+// variables OTEL_* say, and returns how to end that. It sends none if the variables name
+// no endpoint. It refuses to send them in plain text beyond loopback unless insecure is
+// true, since traces name viewers.
 func startTraces(ctx context.Context, service string, insecure bool) (stop func(context.Context) error, err error) {
 	endpoint := cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"), os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT"))
 	if endpoint == "" {
@@ -48,12 +48,12 @@ func startTraces(ctx context.Context, service string, insecure bool) (stop func(
 	return provider.Shutdown, nil
 }
 
-// checkCollector refuses a collector of traces that the standard variables have
-// be spoken to by plain text beyond loopback.
+// checkCollector refuses an endpoint beyond loopback to which the standard variables would
+// send traces in plain text, unless insecure is true.
 func checkCollector(endpoint string, insecure bool) error {
 	u, err := url.Parse(endpoint)
 	if err != nil || u.Host == "" {
-		return nil // a socket of this machine, or what the exporter says is no address
+		return nil // a socket of this machine, or no address, which the exporter refuses
 	}
 	plain := strings.EqualFold(u.Scheme, "http")
 	for _, name := range []string{"OTEL_EXPORTER_OTLP_INSECURE", "OTEL_EXPORTER_OTLP_TRACES_INSECURE"} {

@@ -17,16 +17,16 @@ import (
 	"github.com/millrace/millrace/relevance"
 )
 
-// ModelFaults returns how many models serve, what is wrong with those that no node
-// has, and what is odd: versions that some nodes lack, that are condemned, or that
-// cannot be read.
+// ModelFaults returns how many pushed models serve, and lines about their faults. nowhere
+// has those whose serving version no index node has. lines has the rest: versions that
+// some nodes lack, that are condemned, or that cannot be read.
 func ModelFaults(ctx context.Context, cl *cluster.Client) (serve int, nowhere, lines []string, err error) {
 	r, err := openRollout(ctx, cl, io.Discard)
 	if err != nil {
 		return 0, nil, nil, err
 	}
 	condemned, serving := r.Failed.Current(), r.Models.Serving()
-	bad := false // some version is, and no node
+	bad := false // a version is at fault, and not only a node
 	for _, name := range r.Models.Names() {
 		v, serves := serving[name]
 		switch {
@@ -61,10 +61,10 @@ func ModelFaults(ctx context.Context, cl *cluster.Client) (serve int, nowhere, l
 	return len(serving), nowhere, lines, err
 }
 
-// FeedFaults returns how many feeds there are, which of them are refused to everybody
-// since their model does not serve, and what else is wrong with some, as list shows it:
-// what brokers cannot take over, and of those that the cluster defines types that no
-// record has.
+// FeedFaults returns how many feeds there are, built-in ones included, and lines about
+// their faults. refused has the feeds whose requests are all refused, since their model
+// does not serve. lines has the rest: definitions that brokers cannot take over, and
+// definitions of the cluster that name types which no record has.
 func FeedFaults(ctx context.Context, cl *cluster.Client) (n int, refused, lines []string, err error) {
 	versions, err := artefacts.Watch(ctx, cl, feeds.Kind)
 	if err != nil {
@@ -106,8 +106,8 @@ func FeedFaults(ctx context.Context, cl *cluster.Client) (n int, refused, lines 
 	return len(all), refused, slices.Concat(lines, bare, odd), err
 }
 
-// namedTypes are the types of feeds that the cluster defines: what is built in names types
-// of any cluster.
+// namedTypes returns the types of each feed, in the order of names. It returns none for a
+// built-in feed, which may name types that this cluster does not have.
 func namedTypes(all map[string]leans.Definition, names []string) [][]millrace.ContentType {
 	types := make([][]millrace.ContentType, len(names))
 	for i, name := range names {
@@ -118,12 +118,12 @@ func namedTypes(all map[string]leans.Definition, names []string) [][]millrace.Co
 	return types
 }
 
-// lack is what nodes do not have of a version.
+// lack says which nodes lack a version.
 type lack struct {
-	all     bool   // none has it
-	refused bool   // first is: the version is at fault
-	first   string // the first that refuses it, else that has not got it, and why; "": all have
-	wayOut  string // where nothing is wrong with the version
+	all     bool   // all nodes lack it, and there are nodes
+	refused bool   // the node in first refuses the version, so the version is at fault
+	first   string // the first node that refuses it, or else the first that lacks it, and why; "": no node lacks it
+	wayOut  string // what to do about the node in first; "" where the version is at fault
 }
 
 func lacking(all []nodeAnswer) (l lack) {

@@ -33,18 +33,21 @@ import (
 	"github.com/millrace/millrace/schemas/registry"
 )
 
-// review holds a new schema against what is known and what serves.
+// review checks a new schema against the known schemas, and against what reads their
+// fields.
 type review struct {
 	cm    *clusters.Flags
 	out   io.Writer
-	force bool // it may take fields from what serves
-	// accept is the flag that sets force; "" for a command that only looks.
+	force bool // the schema may lose fields that are read
+	// accept is the command's flag that sets force; "" for a command that only looks.
 	accept string
 	found  reviewed
 }
 
-// Review is how a schema is held against what serves before it is brought in. Accept
-// is the flag that sets force.
+// Review returns a function that checks a schema before it is published. It prints to out
+// what the schema would change and who reads that, and refuses a schema that loses a
+// field which something reads, unless force is set. accept is the command's flag that
+// sets force; refusals name it.
 func Review(cm *clusters.Flags, out io.Writer, force bool, accept string) func(context.Context, *registry.Snapshot, *schemas.Schema) error {
 	return (&review{cm: cm, out: out, force: force, accept: accept}).schema
 }
@@ -53,20 +56,22 @@ func Review(cm *clusters.Flags, out io.Writer, force bool, accept string) func(c
 type reviewed struct {
 	Schema      string          `json:"schema"`
 	Fingerprint string          `json:"fingerprint"`
-	Fits        bool            `json:"fits"` // it takes nothing from what serves
+	Fits        bool            `json:"fits"` // it is not refused
 	Changes     []reviewedField `json:"changes"`
-	Unasked     string          `json:"readers_unknown,omitempty"` // why
+	Unasked     string          `json:"readers_unknown,omitempty"` // why it is not known who reads the fields
 }
 
+// reviewedField is one change of a field.
 type reviewedField struct {
 	Field  string       `json:"field"`
 	What   schemas.What `json:"what"`
 	Detail string       `json:"detail,omitempty"`
-	Loses  bool         `json:"loses"` // records of the schema lack it
-	ReadBy []string     `json:"read_by"`
+	Loses  bool         `json:"loses"`   // records of the new schema lack the field
+	ReadBy []string     `json:"read_by"` // feeds, models and experiments
 }
 
-// orAccept is a way out, and the command's flag that needs none.
+// orAccept returns a way out, and after it the flag that accepts the loss, if the command
+// has one.
 func (r *review) orAccept(wayOut string) string {
 	if r.accept != "" {
 		wayOut += ", or say " + r.accept + " if it is meant"
@@ -74,9 +79,10 @@ func (r *review) orAccept(wayOut string) string {
 	return wayOut
 }
 
-// schema prints what a schema would change and who reads it. It refuses one that
-// takes a field from a feed or a model that serves, or from the outcomes of an
-// experiment, unless it is forced.
+// schema prints what a schema would change and who reads that. Unless force is set, it
+// refuses a schema that loses a field which is read by a feed or a model that serves, or
+// by the outcomes of a running experiment. It then also refuses a retired schema, and one
+// that loses a field while it is not known who reads it.
 func (r *review) schema(ctx context.Context, known *registry.Snapshot, add *schemas.Schema) error {
 	if known.Retired(add.Fingerprint()) && !r.force {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "schema", Detail: fmt.Sprintf("schema %s %s is retired: fields that it alone has are not read", add.Name(), add.Fingerprint()),
@@ -118,11 +124,14 @@ func (r *review) schema(ctx context.Context, known *registry.Snapshot, add *sche
 	return nil
 }
 
-// reader is a feed or a model that serves, or a running experiment, and what it reads.
+// reader is a feed or a model that serves, or a running experiment, and the fields that it
+// reads.
 type reader struct {
 	name   string
 	fields []string // such as record.likes
-	of     func(schema string, root string) bool
+	// of reports whether it reads fields of a schema below a root: record, entity or
+	// object.
+	of func(schema string, root string) bool
 }
 
 // readersOf names who reads a field of a schema that changes.
@@ -141,7 +150,9 @@ func readersOf(all []reader, add *schemas.Schema, c schemas.Change) (names []str
 	return names
 }
 
-// readers returns the feeds and models that serve, and the experiments that run.
+// readers returns the feeds and models that serve, built-in models included, and the
+// experiments that run or are paused and have outcomes; by name. What cannot be read is
+// logged and left out.
 func readers(ctx context.Context, cm *clusters.Flags, known *registry.Snapshot) (all []reader, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -189,9 +200,10 @@ func readers(ctx context.Context, cm *clusters.Flags, known *registry.Snapshot) 
 	return all, nil
 }
 
-// outcomesReader is an experiment, which reads from outcomes what answer they are of.
-// Which schemas its topic has nobody says: any may be one whose records say what was
-// acted on.
+// outcomesReader returns an experiment as a reader. An outcome is a record of what a
+// viewer did with an item; the experiment reads from it which answer it belongs to. No
+// configuration says which schemas the topic of outcomes has. So every schema counts
+// whose records have the role of an object.
 func outcomesReader(e *experiment.Experiment, known *registry.Snapshot) reader {
 	return reader{name: "outcomes of experiment " + e.Name, fields: []string{"record." + e.Outcomes.Field()}, of: func(schema, _ string) bool {
 		f := known.Family(schema)
@@ -199,7 +211,7 @@ func outcomesReader(e *experiment.Experiment, known *registry.Snapshot) reader {
 	}}
 }
 
-// builtIn is how readers are named that are part of every binary.
+// builtIn begins the name of a reader that is part of every binary.
 const builtIn = "built-in model "
 
 func anySchema(string, string) bool { return true }
@@ -229,8 +241,8 @@ func modelReader(v artefacts.Version, body []byte, known *registry.Snapshot) (re
 	return readerOf("model "+v.Name, m), nil
 }
 
-// KeepsReaders refuses a change of the schemas if a feed, a model that serves or an
-// experiment reads what no schema would have after it.
+// KeepsReaders refuses a change of the known schemas, such as retiring one, after which no
+// schema would have a field that a feed, a serving model or an experiment reads.
 func KeepsReaders(ctx context.Context, cm *clusters.Flags, known, after *registry.Snapshot) error {
 	cl, err := cm.OpenReadOnly(ctx)
 	var lost []string
@@ -251,11 +263,11 @@ func KeepsReaders(ctx context.Context, cm *clusters.Flags, known, after *registr
 	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "schema", Detail: "what no schema would have then is read by " + strings.Join(lost, "; "), WayOut: way}
 }
 
-// lostReaders says who can be read for by the schemas that are known, and not after
-// a change, and why.
+// lostReaders returns a line for each feed, model and experiment that finds all its
+// fields in the known schemas but would not after the change, and why.
 func lostReaders(ctx context.Context, cm *clusters.Flags, cl *cluster.Client, known, after *registry.Snapshot) (lost []string, err error) {
 	seen, err := cl.Watch(ctx)
-	if err == nil && seen.Current().Epoch() == 0 { // as of a name that is mistyped
+	if err == nil && seen.Current().Epoch() == 0 { // the name may be mistyped
 		err = fmt.Errorf("no cluster %s has ever been assigned there", cm.Name())
 	}
 	if err != nil {
@@ -344,7 +356,8 @@ func readerOf(name string, m *relevance.Model) reader {
 	return r
 }
 
-// SchemaCheck says what a schema would change, and who reads it.
+// SchemaCheck returns the command schema check, which says what a schema would change,
+// and who reads that.
 func SchemaCheck(l *reach.LogFlags) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "check FILE.avsc",

@@ -25,8 +25,7 @@ import (
 	"github.com/millrace/millrace/relevance/experiment"
 )
 
-// Feeds are the commands that look at and change what feeds there
-// are.
+// Feeds returns the commands that show and change the feed definitions of a cluster.
 func Feeds() []*cobra.Command {
 	var serve bool // --serve
 	serves := func(c *cobra.Command) *cobra.Command {
@@ -107,7 +106,8 @@ shown after. A type that no record has yet is noted.
 	}
 }
 
-// feedStore is what the commands of feeds see and change.
+// feedStore holds the feed definitions of a cluster, for the commands that show and
+// change them.
 type feedStore struct{ *leans.Feeds }
 
 func defineFeed(ctx context.Context, w io.Writer, s *feedStore, path string, serve bool) error {
@@ -167,8 +167,9 @@ func defineFeed(ctx context.Context, w io.Writer, s *feedStore, path string, ser
 	return s.showExperiments(ctx, w, d.Feed.Name)
 }
 
-// meaning is a version by what it means, a field a line; its text, if it cannot be
-// read.
+// meaning returns a version's definition in its normal form, a field a line, so that two
+// versions can be compared. A version that cannot be parsed comes back as its text. The
+// error is that etcd is away.
 func (f *feedStore) meaning(ctx context.Context, v artefacts.Version) (string, error) {
 	d, err := f.Read(ctx, v)
 	if err == nil && d.Fault == nil {
@@ -179,16 +180,16 @@ func (f *feedStore) meaning(ctx context.Context, v artefacts.Version) (string, e
 	return string(d.Text), err
 }
 
-// feedShown is a feed as list and show tell of it.
+// feedShown is a feed as the commands list and show print it.
 type feedShown struct {
 	Name       string                 `json:"name"`
 	Model      string                 `json:"model"`
 	Types      []millrace.ContentType `json:"types"` // none: all
 	BuiltIn    bool                   `json:"built_in"`
-	Version    string                 `json:"version,omitempty"`              // of the cluster's
-	Covers     bool                   `json:"in_place_of_built_in,omitempty"` // it has the name of a built-in one
+	Version    string                 `json:"version,omitempty"`              // empty of a built-in feed
+	Covers     bool                   `json:"in_place_of_built_in,omitempty"` // it has the name of a built-in feed, and serves in its place
 	Fault      string                 `json:"fault,omitempty"`
-	Unread     bool                   `json:"unreadable,omitempty"` // it may have any model and types
+	Unread     bool                   `json:"unreadable,omitempty"` // its definition cannot be read, so Model and Types are not known
 	Definition any                    `json:"definition,omitempty"`
 }
 
@@ -272,7 +273,8 @@ func showFeed(ctx context.Context, s *feedStore, args []string) (any, func(io.Wr
 	}, nil
 }
 
-// diffFeed compares definitions by what they mean, a field a line.
+// diffFeed compares the definition in a file with the one that serves, each in its normal
+// form, a field a line.
 func diffFeed(ctx context.Context, s *feedStore, args []string) (any, func(io.Writer) error, error) {
 	file, err := document.ReadFile(args[0])
 	if err != nil {
@@ -377,8 +379,9 @@ func rollbackFeed(ctx context.Context, w io.Writer, s *feedStore, name string, s
 	return nil
 }
 
-// showRollback shows what a rollback of a feed would change, and for which
-// experiments. It refuses one to what could not be defined now.
+// showRollback prints what a rollback of a feed would change, and which experiments use the
+// feed. It refuses a rollback to a version that could not be defined now. It returns the
+// version to go back to.
 func (f *feedStore) showRollback(ctx context.Context, w io.Writer, name string, serve bool) (v artefacts.Version, err error) {
 	if v, err = f.Versions.RollsBackTo(ctx, name); err != nil {
 		return v, err
@@ -419,7 +422,9 @@ func (f *feedStore) showRollback(ctx context.Context, w io.Writer, name string, 
 	return v, err
 }
 
-// keepsVersion is keeps and alters of a version of a feed that would serve.
+// keepsVersion refuses a version of a feed that would give an experiment a fault if it
+// served, or, unless serve is set, that would change what a running experiment compares.
+// It returns what it would change of these; "" for nothing.
 func (f *feedStore) keepsVersion(ctx context.Context, v artefacts.Version, serve bool) (altered string, err error) {
 	d, err := f.Read(ctx, v)
 	if err = cmp.Or(err, d.Fault); err != nil {
@@ -431,7 +436,7 @@ func (f *feedStore) keepsVersion(ctx context.Context, v artefacts.Version, serve
 	return f.Alters(ctx, v.Name, &d.Feed, serve)
 }
 
-// showExperiments tells which experiments lean on a feed.
+// showExperiments prints which experiments use a feed.
 func (f *feedStore) showExperiments(ctx context.Context, w io.Writer, feed string) error {
 	using, err := leans.ExperimentsUsing(ctx, f.Cluster, func(s *experiment.Set) []string { return s.UsesFeed(feed) })
 	if len(using) > 0 {
@@ -440,7 +445,8 @@ func (f *feedStore) showExperiments(ctx context.Context, w io.Writer, feed strin
 	return err
 }
 
-// goBack rolls back to a version that somebody was shown.
+// goBack rolls back to v, which the user was shown. It fails with [artefacts.ErrMoved] if a
+// rollback would lead to another version by now.
 func goBack(ctx context.Context, versions *artefacts.Kind, v artefacts.Version) error {
 	if to, err := versions.RollsBackTo(ctx, v.Name); err != nil || to != v {
 		return cmp.Or(err, fmt.Errorf("%w: it would be back at %s by now", artefacts.ErrMoved, to))
@@ -449,7 +455,8 @@ func goBack(ctx context.Context, versions *artefacts.Kind, v artefacts.Version) 
 	return err
 }
 
-// dropFeed drops the version that serves last: until then the feed is there.
+// dropFeed drops all versions of a feed. The one that serves goes last, so that the feed is
+// there until then.
 func dropFeed(ctx context.Context, w io.Writer, s *feedStore, name string, serve bool, meant command.Meant) error {
 	if done, err := leans.DropUnreadable(ctx, w, s.Versions, "feed", name, meant); done || err != nil {
 		return err
@@ -503,8 +510,8 @@ func dropFeed(ctx context.Context, w io.Writer, s *feedStore, name string, serve
 	return nil
 }
 
-// showDrop shows what would go with a feed, and what would serve in its place:
-// covers is of the built-in feeds, below 0 for none.
+// showDrop prints what would go with a feed, and what would serve in its place. covers is
+// the index of the built-in feed of the same name, below 0 if there is none.
 func (f *feedStore) showDrop(ctx context.Context, w io.Writer, name string, covers int) error {
 	var versions []string
 	for _, v := range f.Versions.All()[name] {
@@ -529,7 +536,7 @@ func (f *feedStore) showDrop(ctx context.Context, w io.Writer, name string, cove
 		writeDiff(w, before, after)
 	}
 	if covers < 0 {
-		return nil // experiments that use it refuse it
+		return nil // no experiment uses it: the drop would be refused
 	}
 	return f.showExperiments(ctx, w, name)
 }

@@ -15,15 +15,16 @@ import (
 	"github.com/millrace/millrace/relevance/experiment"
 )
 
-// condemnation says why a version is condemned, and what ranks in its place.
+// condemnation says why a version of a model is condemned, so that nobody asks for it any
+// more, and what ranks in its place.
 type condemnation struct {
 	of        artefacts.Version
 	When      time.Time `json:"when"`
-	Who       string    `json:"who"` // the node that met it
+	Who       string    `json:"who"` // the node that condemned it
 	Why       string    `json:"why"`
-	InPlace   string    `json:"ranks_in_its_place,omitempty"` // of the version that serves
-	Undrafted []string  `json:"undrafted,omitempty"`          // experiments whose pages are the first model's alone
-	Unknown   string    `json:"undrafted_unknown,omitempty"`  // why that is not known
+	InPlace   string    `json:"ranks_in_its_place,omitempty"` // "": the version does not serve
+	Undrafted []string  `json:"undrafted,omitempty"`          // experiments whose pages it would draft with a first model, which fills them alone now
+	Unknown   string    `json:"undrafted_unknown,omitempty"`  // why Undrafted is not known
 }
 
 func (r *rollout) condemnation(ctx context.Context, v artefacts.Version, x artefacts.Condemnation) *condemnation {
@@ -55,7 +56,9 @@ func (c *condemnation) String() string {
 	return line
 }
 
-// absolve lets a version be asked for again, if it is condemned.
+// absolve releases a version that is condemned, so that it is asked for again, or that
+// nodes refuse since they died of it, so that they try it again. It does nothing for any
+// other.
 func (r *rollout) absolve(ctx context.Context, v artefacts.Version) error {
 	why, died := r.Failed.Why(v), r.diedOf(v)
 	if why == "" && len(died) == 0 {
@@ -73,7 +76,8 @@ func (r *rollout) absolve(ctx context.Context, v artefacts.Version) error {
 	return nil
 }
 
-// diedOf returns the nodes that refuse a version since they died of it.
+// diedOf returns the nodes that refuse a version because their process died while it
+// admitted it; by id.
 func (r *rollout) diedOf(v artefacts.Version) (nodes []millrace.NodeID) {
 	for id, all := range r.heard.Current() {
 		if slices.ContainsFunc(all, func(a members.Admission) bool { return a.Of(v) && a.Deadly }) {

@@ -52,7 +52,7 @@ such were refused, stands behind two: millrace model drop NAME -- -1.`,
 }
 
 // uses returns the feeds and the experiments that name a model, and the experiments on
-// such feeds.
+// feeds whose model it is.
 func (r *rollout) uses(ctx context.Context, name string) ([]string, error) {
 	named, err := r.feedsThatName(ctx, name)
 	if err != nil {
@@ -88,7 +88,7 @@ func (r *rollout) drop(ctx context.Context, name, version string, over bool, mea
 	if err != nil {
 		return err
 	}
-	var named []string // those of a built-in's name use that one
+	var named []string // stays empty for the name of a built-in model: feeds that name it use that one
 	if relevance.CheckName(name) == nil {
 		if named, err = r.uses(ctx, name); err != nil {
 			return err
@@ -98,7 +98,7 @@ func (r *rollout) drop(ctx context.Context, name, version string, over bool, mea
 		if serves {
 			return named
 		}
-		return nil // feeds name models and not versions
+		return nil // feeds name a model, so they use the version that serves
 	}
 	if err := r.ranksNowhere(v); err != nil {
 		return err
@@ -114,7 +114,7 @@ func (r *rollout) drop(ctx context.Context, name, version string, over bool, mea
 	if ok, err := meant(); !ok {
 		return err
 	}
-	if err := r.ranksNowhere(v); err != nil { // what serves may have failed meanwhile
+	if err := r.ranksNowhere(v); err != nil { // the version that serves may have been condemned meanwhile
 		return err
 	}
 	if err := r.Models.Drop(ctx, v, uses, r.who); err != nil {
@@ -124,7 +124,8 @@ func (r *rollout) drop(ctx context.Context, name, version string, over bool, mea
 	return r.Failed.Forget(ctx, v)
 }
 
-// ranksNowhere refuses a version that ranks in the place of one that is condemned.
+// ranksNowhere refuses to drop a version that ranks in the place of the serving one,
+// which is condemned.
 func (r *rollout) ranksNowhere(v artefacts.Version) error {
 	serves, _ := r.Models.Served(v.Name)
 	if in, ok := r.InPlaceOf(v); !ok || in != v || r.Failed.Why(serves) == "" {
@@ -136,8 +137,8 @@ func (r *rollout) ranksNowhere(v artefacts.Version) error {
 	}
 }
 
-// ranksNoPages refuses a version that a page token may name: those of who asked for
-// a first page while it ranked.
+// ranksNoPages refuses to drop a version that a page token may name: some viewer may have
+// got a first page while it ranked, and may still ask for later ones.
 func (r *rollout) ranksNoPages(ctx context.Context, v artefacts.Version) error {
 	events, err := r.Models.History(ctx, v.Name)
 	if err != nil {
@@ -157,8 +158,9 @@ func pagesUntil(events []ledger.Event, v artefacts.Version) time.Time {
 	return lastRanked(events, v, time.Now()).Add(pagetoken.Life)
 }
 
-// lastRanked returns when a version ranked last by a model's history: it served, or
-// had served before another that was condemned. The zero time: never.
+// lastRanked returns when a version ranked last, by a model's history: it served, or it
+// had served before a version that was condemned. It is now if the version ranks still,
+// and the zero time if it never did.
 func lastRanked(events []ledger.Event, v artefacts.Version, now time.Time) (last time.Time) {
 	ranks, served, serves := false, false, "" // the sum of what serves
 	for _, e := range events {                // oldest first
@@ -184,8 +186,8 @@ func lastRanked(events []ledger.Event, v artefacts.Version, now time.Time) (last
 	return last
 }
 
-// feedsThatName returns the feeds of the cluster whose model or shadow has a
-// name.
+// feedsThatName returns the feeds whose model is the one named, or that have it as a
+// shadow.
 func (r *rollout) feedsThatName(ctx context.Context, model string) (names []string, err error) {
 	all, err := r.Feeds.Definitions(ctx)
 	for name, f := range all {

@@ -14,21 +14,21 @@ import (
 	"github.com/millrace/millrace/relevance"
 )
 
-// listedModel is a version of a model as list shows it.
+// listedModel is a version of a model as model list shows it.
 type listedModel struct {
 	Name      string        `json:"name"`
 	Version   string        `json:"version"`
-	BuiltIn   bool          `json:"built_in"` // into every node
-	Serves    bool          `json:"serves"`
-	Covered   bool          `json:"covered,omitempty"` // a built-in model has its name, and answers in its place
-	Nodes     []nodeAnswer  `json:"nodes"`             // of a version that was pushed
+	BuiltIn   bool          `json:"built_in"`          // every node has it
+	Serves    bool          `json:"serves"`            // requests and feeds that name the model are ranked by it
+	Covered   bool          `json:"covered,omitempty"` // a built-in model has its name, and ranks in its place
+	Nodes     []nodeAnswer  `json:"nodes"`             // which of them have admitted it; empty of a built-in model
 	Checksum  string        `json:"checksum,omitempty"`
 	Condemned *condemnation `json:"condemned,omitempty"`
-	Bare      bool          `json:"bytes_missing,omitempty"` // in etcd, so that a node that starts without them cannot load it
+	Bare      bool          `json:"bytes_missing,omitempty"` // etcd has lost its bytes, so a node that starts without them cannot load it
 }
 
-// list shows the built-in models, and of each version that was pushed which nodes
-// have it.
+// list prints the built-in models, and every version that was pushed, with the nodes that
+// have admitted it.
 func (r *rollout) list(ctx context.Context, output *display.Form) error {
 	shown := []listedModel{}
 	builtin := relevance.Builtin()
@@ -116,11 +116,12 @@ func (r *rollout) history(ctx context.Context, output *display.Form, name string
 	})
 }
 
-// nodeAnswer is whether one node has admitted a version.
+// nodeAnswer says whether one node has admitted a version: loaded and checked it, so that
+// it can rank by it.
 type nodeAnswer struct {
 	Node  millrace.NodeID `json:"node"`
-	State string          `json:"state"`         // admitted, not heard or refused
-	Why   string          `json:"why,omitempty"` // it is refused
+	State string          `json:"state"`         // stateAdmitted, stateUnheard or stateRefused
+	Why   string          `json:"why,omitempty"` // the node refuses it
 	// Unkept is why an admitted version is not on the node's disk, so that a restart
 	// while etcd is away loses it.
 	Unkept string `json:"unkept,omitempty"`
@@ -128,7 +129,7 @@ type nodeAnswer struct {
 
 const (
 	stateAdmitted = "admitted"
-	stateUnheard  = "not heard"
+	stateUnheard  = "not heard" // the node has said nothing of it
 	stateRefused  = "refused"
 )
 

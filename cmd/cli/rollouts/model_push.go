@@ -53,8 +53,9 @@ experiment sets does not serve while there is that experiment.`,
 	return c
 }
 
-// packToPush opens a pack and checks it here where its schemas are known. Where
-// they are not, the index nodes know them, and check it.
+// packToPush opens a pack, a model with its manifest. It checks the model if the schemas
+// that it names are built in or among the files avsc. Otherwise only the index nodes,
+// which know them, check it.
 func packToPush(name string, avsc []string) (*modelpack.Pack, error) {
 	_, unsealed := os.Stat(filepath.Join(name, modelpack.ManifestFile))
 	if info, err := os.Stat(name); err == nil && info.IsDir() && unsealed != nil {
@@ -71,20 +72,20 @@ func packToPush(name string, avsc []string) (*modelpack.Pack, error) {
 	if err != nil {
 		return nil, err
 	}
-	go func() { _, _ = pack.Tar() }() // both take a while, of a large one
+	go func() { _, _ = pack.Tar() }() // it is kept for later; with a large pack it takes as long as the check
 	if known := relevance.SchemasOf(snapshot); pack.KnownTo(known) {
 		_, err = modelpack.Validate(pack, known)
 	}
 	return pack, err
 }
 
-// push is how a pack is pushed.
+// push has the flags of model push.
 type push struct {
-	serve, only bool
-	timeout     time.Duration
+	serve, only bool          // --serve, --no-serve
+	timeout     time.Duration // for the index nodes
 }
 
-// errHeld is of a version that serves only if it is told to.
+// errHeld says that a version is published, and that it would serve only with --serve.
 var errHeld = errors.New("is published and does not serve")
 
 func (r *rollout) push(ctx context.Context, pack *modelpack.Pack, p push) error {
@@ -119,7 +120,7 @@ func (r *rollout) push(ctx context.Context, pack *modelpack.Pack, p push) error 
 	case before == v:
 		fmt.Fprintf(r.out, "%s serves already\n", v)
 	case hold != "" && !p.serve:
-		if err := r.Feeds.Keeps(ctx, leans.Change{Model: v}); err != nil { // with --serve, too
+		if err := r.Feeds.Keeps(ctx, leans.Change{Model: v}); err != nil { // then --serve would not help
 			return fmt.Errorf("%s is published and does not serve: %w", v, err)
 		}
 		return held(v, hold)
@@ -136,13 +137,14 @@ func (r *rollout) push(ctx context.Context, pack *modelpack.Pack, p push) error 
 	return nil
 }
 
-// held is [errHeld] with why.
+// held returns [errHeld] with the reason.
 func held(v artefacts.Version, why string) error {
 	return fmt.Errorf("%s %w: %s; add --serve to let it serve all the same, or --no-serve if it is only to be published", v, errHeld, why)
 }
 
-// letServe lets a version serve in place of another. Which experiments run is asked once
-// more, while none changes: one may have begun since it was told what this changes.
+// letServe lets v serve in place of before. It asks once more what that changes of
+// running experiments, while no experiment can change: one may have begun since the user
+// was told. If it changes any and meant is false, the error is errHeld.
 func (r *rollout) letServe(ctx context.Context, before, v artefacts.Version, meant bool) error {
 	err := r.Feeds.Keeping(ctx, func(ctx context.Context) error {
 		if err := r.Feeds.Keeps(ctx, leans.Change{Model: v}); err != nil {
@@ -161,8 +163,9 @@ func (r *rollout) letServe(ctx context.Context, before, v artefacts.Version, mea
 	return unserved(v, now, r.Models.Has(v), err)
 }
 
-// unserved says what became of a version that was published, and that this push could not
-// let serve: others may have changed it meanwhile.
+// unserved returns the error for a published version v that this push could not let serve
+// because of err. now is the version that serves, and there is whether v still exists:
+// others may have changed both meanwhile.
 func unserved(v, now artefacts.Version, there bool, err error) error {
 	switch {
 	case now == v:
@@ -173,8 +176,8 @@ func unserved(v, now artefacts.Version, there bool, err error) error {
 	return fmt.Errorf("%s is published and does not serve: %w", v, err)
 }
 
-// publish stores a pack. The same pack is the same version, whatever wrote its
-// archive.
+// publish stores a pack in etcd as a version that does not serve yet. If the version exists
+// with the same files, it returns that one, even if its archive has other bytes.
 func (r *rollout) publish(ctx context.Context, pack *modelpack.Pack) (artefacts.Version, error) {
 	tar, err := pack.Tar()
 	if err != nil {
@@ -204,7 +207,7 @@ func (r *rollout) publish(ctx context.Context, pack *modelpack.Pack) (artefacts.
 	return v, nil
 }
 
-// pagesOf says what the loss of a version does to pages, if it does anything.
+// pagesOf says what it does to later pages that v was dropped; "" if nothing.
 func (r *rollout) pagesOf(ctx context.Context, v artefacts.Version) string {
 	events, err := r.Models.History(ctx, v.Name)
 	if err != nil {
@@ -227,8 +230,8 @@ func (r *rollout) samePack(ctx context.Context, pack *modelpack.Pack) (artefacts
 	return v, err == nil && have.Checksum == pack.Checksum
 }
 
-// hold says why a version that nodes have admitted should not simply replace the
-// one that serves; "" if it may.
+// hold says why next should not replace the serving version without --serve: it is not
+// newer, or it costs far more. "" if it may.
 func (r *rollout) hold(serving, next artefacts.Version) string {
 	if serving.Version == "" || serving == next {
 		return ""
@@ -241,7 +244,7 @@ func (r *rollout) hold(serving, next artefacts.Version) string {
 	}
 	now, before := r.cost(next), r.cost(serving)
 	if before == 0 {
-		return "" // no node has it or tells: whatever version is better
+		return "" // no node has said what the serving version costs, so there is nothing to compare with
 	}
 	if err := relevance.MuchSlower(now, before); err != nil {
 		return err.Error()
@@ -249,8 +252,8 @@ func (r *rollout) hold(serving, next artefacts.Version) string {
 	return ""
 }
 
-// sameNumber reports whether two versions are one number, such as 1 and 1.0: which of them
-// is newer is not what whoever wrote them says.
+// sameNumber reports whether two versions differ only in ".0" at the end, such as 1 and
+// 1.0: they do not say which of them is newer.
 func sameNumber(a, b string) bool {
 	for _, v := range []*string{&a, &b} {
 		for strings.HasSuffix(*v, ".0") {
@@ -260,8 +263,8 @@ func sameNumber(a, b string) bool {
 	return a == b
 }
 
-// cost returns what a record costs by a version, in operations, as nodes reckon
-// it, which all come to the same; 0 if none has told.
+// cost returns what scoring a record by a version costs, in operations, as the first node
+// says that does: the estimate is the same on all. It returns 0 if none has said.
 func (r *rollout) cost(v artefacts.Version) int {
 	for _, all := range r.heard.Current() {
 		for _, a := range all {
@@ -273,9 +276,10 @@ func (r *rollout) cost(v artefacts.Version) int {
 	return 0
 }
 
-// await waits until every assigned node has answered, and prints the answers.
-// The error says who has not admitted the version. A node that refuses may
-// still change its mind, as when a schema is on its way; it has half the time.
+// await waits until every node that has partitions has answered, and prints the answers.
+// The error says which nodes have not admitted the version. A node that refuses it may
+// admit it later, when a schema that is on its way has come; for that it has half the
+// timeout.
 func (r *rollout) await(ctx context.Context, v artefacts.Version, timeout time.Duration) error {
 	end, half := time.After(timeout), time.After(timeout/2)
 	patient := true
@@ -303,7 +307,8 @@ func (r *rollout) await(ctx context.Context, v artefacts.Version, timeout time.D
 	}
 }
 
-// tell prints answers.
+// tell prints the answers of nodes, equal refusals together. The error says how many have
+// not admitted the version, and what to do; nil if all have.
 func (r *rollout) tell(v artefacts.Version, all []nodeAnswer) error {
 	if len(all) == 0 {
 		return fmt.Errorf("%s is published and does not serve: no index node has partitions; run millrace cluster assign", v)
@@ -321,7 +326,7 @@ func (r *rollout) tell(v artefacts.Version, all []nodeAnswer) error {
 	t := display.NewTable(r.out)
 	for i, a := range all {
 		if a.Why != "" && slices.ContainsFunc(all[:i], a.same) {
-			continue // it stands beside the first who said it
+			continue // it is printed with the first node that said so
 		}
 		nodes := string(a.Node)
 		for _, other := range all[i+1:] {
@@ -344,8 +349,8 @@ func (r *rollout) tell(v artefacts.Version, all []nodeAnswer) error {
 	return fmt.Errorf("%s is published and does not serve: %s, and nothing lets it serve by itself: once millrace model list says that all have admitted it, now %d of %d, run the same millrace model push again, which then serves it at once%s", v, lack, len(all)-refused-unheard, len(all), r.awayOf(all))
 }
 
-// awayOf says what to do about nodes that have not answered since they are not
-// there; "" if all are.
+// awayOf says which nodes have not answered because they are not alive, and what to do;
+// "" if there are none.
 func (r *rollout) awayOf(all []nodeAnswer) string {
 	var away []string
 	for _, a := range all {
@@ -359,13 +364,15 @@ func (r *rollout) awayOf(all []nodeAnswer) string {
 	return fmt.Sprintf("\naway: %s. A push waits for every node that has partitions: start it, move its partitions with millrace node drain, or give it up with millrace node remove if it is gone for good", strings.Join(away, ", "))
 }
 
-// lacked is what no node has found in records of a content type.
+// lacked are the fields that are empty in all records of a content type that nodes looked
+// at.
 type lacked struct {
-	records int // that all nodes looked at
+	records int // how many nodes looked at
 	fields  []string
 }
 
-// lacksOf joins what nodes found: what one of them found, is there.
+// lacksOf returns, by content type, the fields that v reads and that every node found
+// empty in all records that it looked at.
 func (r *rollout) lacksOf(v artefacts.Version) map[string]*lacked {
 	types := map[string]*lacked{}
 	for _, all := range r.heard.Current() {
@@ -388,9 +395,9 @@ func (r *rollout) lacksOf(v artefacts.Version) map[string]*lacked {
 	return types
 }
 
-// tellLacks tells which fields that a version reads no live record has anything
-// in, by content type and by the feeds that show it and name the model. It
-// refuses nothing: records that have them may be on their way.
+// tellLacks prints which fields that v reads are empty in all records of a content type,
+// with the feeds that have the model rank that type. It refuses nothing: records that
+// fill the fields may be on their way.
 func (r *rollout) tellLacks(ctx context.Context, v artefacts.Version) error {
 	types := r.lacksOf(v)
 	if len(types) == 0 {
@@ -411,8 +418,8 @@ func (r *rollout) tellLacks(ctx context.Context, v artefacts.Version) error {
 	return nil
 }
 
-// feedsRanking returns the feeds that have a model rank records of a type, for
-// viewers or as a shadow.
+// feedsRanking returns the feeds in which a model ranks records of a type, for viewers or
+// as a shadow (for comparison alone); by name.
 func feedsRanking(all map[string]leans.Definition, model, t string) (names []string) {
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		f := all[name]

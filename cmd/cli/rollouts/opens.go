@@ -12,8 +12,9 @@ import (
 	"github.com/millrace/millrace/cmd/cli/leans"
 )
 
-// opens returns the built-in feeds that are closed to every caller now, and would
-// not be with another definition of a feed, or with none: nil.
+// opens returns the built-in feeds that are closed now, so that every request for them is
+// refused, and that would be open with another definition of the feed name, or, where to is
+// nil, without one. A private feed closes the built-in ones: they would show what it drops.
 func (f *feedStore) opens(ctx context.Context, name string, to *feeds.Feed) ([]string, error) {
 	all, err := f.Definitions(ctx)
 	if err != nil {
@@ -28,7 +29,7 @@ func (f *feedStore) opens(ctx context.Context, name string, to *feeds.Feed) ([]s
 	return slices.DeleteFunc(now, func(built string) bool { return built == name || slices.Contains(then, built) }), nil
 }
 
-// closed returns the built-in feeds that some definition closes.
+// closed returns the built-in feeds if some definition closes them, sorted; else nil.
 func closed(all map[string]leans.Definition) (names []string) {
 	closes := false
 	for _, name := range slices.Sorted(maps.Keys(all)) {
@@ -44,7 +45,7 @@ func closed(all map[string]leans.Definition) (names []string) {
 	return names
 }
 
-// tellOpens says which built-in feeds open, "are" or "would be".
+// tellOpens prints which built-in feeds open. The verb are is "are" or "would be".
 func tellOpens(w io.Writer, built []string, are string) {
 	if len(built) > 0 {
 		fmt.Fprintf(w, "no feed closes the built-in %s then: requests for them %s answered again, whoever asks, with what private feeds drop\n", strings.Join(built, " and "), are)

@@ -1,5 +1,10 @@
-// Package rollouts is the commands that change which feeds and models a cluster has,
-// and look at them, and what tells whom a schema would take fields from.
+// Package rollouts has the commands that show and change the feeds and models of a
+// cluster, and the check of who reads the fields that a change of schemas would lose.
+//
+// A model and a feed definition have versions in etcd, one of which serves: brokers
+// answer by it. A model that is pushed is published first, then admitted by every index
+// node, and only then serves. A version that fails while it serves is condemned, and
+// another ranks in its place until it is released.
 package rollouts
 
 import (
@@ -25,18 +30,19 @@ import (
 	"github.com/millrace/millrace/relevance/modelpack"
 )
 
-// rollout is what the commands see that change which models there are.
+// rollout is a cluster's models and feeds, for one command on models.
 type rollout struct {
 	*leans.Serving
 	out   io.Writer
 	maps  *cluster.Watcher
-	heard *members.Admitted
-	who   string
-	// overrideWay is [command.Act.OverrideWay], of commands that have one.
+	heard *members.Admitted // which versions each index node has admitted or refused
+	who   string            // runs the command; see [clusters.Who]
+	// overrideWay says how to override a refusal ([command.Act.OverrideWay]); "" for
+	// a command that cannot.
 	overrideWay string
 }
 
-// The ways out of refusals.
+// What to do about refusals of the store of versions.
 var (
 	modelWays = []command.Way{
 		{Of: artefacts.ErrNothingBefore, WayOut: "let another version serve: millrace model push PACK --serve"},
@@ -50,7 +56,8 @@ var (
 	}
 )
 
-// openRollout reads the state of a cluster for the time of ctx.
+// openRollout reads the models and feeds of a cluster, and follows their changes until
+// ctx ends.
 func openRollout(ctx context.Context, cl *cluster.Client, out io.Writer) (*rollout, error) {
 	serves, err := leans.OpenServing(ctx, cl)
 	if err != nil {
@@ -67,13 +74,14 @@ func openRollout(ctx context.Context, cl *cluster.Client, out io.Writer) (*rollo
 	return r, err
 }
 
-// rolloutCommand makes a command that runs on a cluster.
+// rolloutCommand makes run the action of c, on the models of the cluster that its flags
+// name.
 func rolloutCommand(c *cobra.Command, run func(ctx context.Context, r *rollout, args []string) error) *cobra.Command {
 	onRollout(c, run)
 	return c
 }
 
-// onRollout is rolloutCommand, and returns which cluster it runs on.
+// onRollout does what rolloutCommand does, and returns the flags that name the cluster.
 func onRollout(c *cobra.Command, run func(ctx context.Context, r *rollout, args []string) error) *clusters.Flags {
 	return clusters.On(c, func(ctx context.Context, _ *clusters.Flags, cl *cluster.Client, args []string) error {
 		r, err := openRollout(ctx, cl, c.OutOrStdout())
@@ -85,14 +93,15 @@ func onRollout(c *cobra.Command, run func(ctx context.Context, r *rollout, args 
 	})
 }
 
-// rolloutLook is rolloutCommand of one that shows something.
+// rolloutLook does what rolloutCommand does for a command that only shows something.
 func rolloutLook(c *cobra.Command, run func(ctx context.Context, r *rollout, output *display.Form, args []string) error) *cobra.Command {
 	var output display.Form
 	display.Flag(c, &output)
 	return rolloutCommand(c, func(ctx context.Context, r *rollout, args []string) error { return run(ctx, r, &output, args) })
 }
 
-// rolloutAct is rolloutCommand of one that is dry without --apply.
+// rolloutAct does what rolloutCommand does for a command that only shows what it would do,
+// unless it gets --apply.
 func rolloutAct(c *cobra.Command, run func(ctx context.Context, r *rollout, args []string, meant command.Meant) error) *cobra.Command {
 	var a command.Act
 	rolloutCommand(c, func(ctx context.Context, r *rollout, args []string) error { return run(ctx, r, args, a.Of(c)) })
@@ -100,8 +109,8 @@ func rolloutAct(c *cobra.Command, run func(ctx context.Context, r *rollout, args
 	return c
 }
 
-// Models are the commands of which models a cluster has. The schemas of files that
-// they take stand at the command that they are below.
+// Models returns the commands that show and change the models of a cluster. avsc are the
+// schema files of the flag of their parent command.
 func Models(avsc *[]string) []*cobra.Command {
 	var out string
 	pull := rolloutCommand(&cobra.Command{
@@ -160,7 +169,7 @@ func (r *rollout) pack(ctx context.Context, v artefacts.Version) (*modelpack.Pac
 	return modelpack.Read(bytes.NewReader(body))
 }
 
-// version finds a version of a model.
+// version returns the pushed version of a model.
 func (r *rollout) version(name, version string) (artefacts.Version, error) {
 	all := r.Models.All()[name]
 	if len(all) == 0 {
@@ -220,9 +229,9 @@ func (r *rollout) rollback(ctx context.Context, name string, serve bool, meant c
 	return nil
 }
 
-// mayGoBack says what a version that would serve again changes of running experiments.
-// It refuses that, and a version that is condemned, unless it is meant, and what would
-// give one a fault.
+// mayGoBack returns what a rollback would change of running experiments; "" for nothing.
+// It refuses a rollback that would give an experiment a fault. Unless meant is set, it
+// also refuses one that changes a running experiment, and one to a condemned version.
 func (r *rollout) mayGoBack(ctx context.Context, from, to artefacts.Version, meant bool) (string, error) {
 	if x, is := r.Failed.Current()[to]; is && !meant {
 		return "", &millrace.Error{
@@ -240,8 +249,8 @@ func (r *rollout) mayGoBack(ctx context.Context, from, to artefacts.Version, mea
 	return changes, err
 }
 
-// tellUnfit tells what speaks against a version, and refuses nothing by it: it is
-// condemned (see mayGoBack), or nodes do not have it.
+// tellUnfit prints what speaks against a version: it is condemned, or nodes have not
+// admitted it. It refuses nothing; mayGoBack refuses a condemned one.
 func (r *rollout) tellUnfit(ctx context.Context, v artefacts.Version) {
 	if x, is := r.Failed.Current()[v]; is {
 		fmt.Fprintln(r.out, r.condemnation(ctx, v, x))

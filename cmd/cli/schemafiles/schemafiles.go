@@ -1,5 +1,5 @@
-// Package schemafiles reads the schemas that commands are given: those that ship, by
-// their names, and others by their .avsc files.
+// Package schemafiles reads the schemas that commands are given: by name those that ship
+// with Millrace, and others by their .avsc files.
 package schemafiles
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/schemas/registry"
 )
 
-// Read returns a schema that ships, or one from a file.
+// Read returns the schema that ships under a name; for any other name, that of the file.
 func Read(name string) (*schemas.Schema, error) {
 	switch name {
 	case "activity":
@@ -22,7 +22,7 @@ func Read(name string) (*schemas.Schema, error) {
 	case "features":
 		return schemas.Features(), nil
 	}
-	text, err := document.ReadFile(name) // which is more than a schema may have
+	text, err := document.ReadFile(name) // bounds what it reads; that bound is above a schema's
 	if err != nil {
 		return nil, fmt.Errorf("schema: %w (schemas that ship: activity, note, features)", err)
 	}
@@ -33,9 +33,9 @@ func Read(name string) (*schemas.Schema, error) {
 	return s, nil
 }
 
-// Snapshot returns the schemas that ship and those of avsc files as a cluster
-// knows them that admitted the files in their order. Those of a shipped name
-// stand in its place.
+// Snapshot returns the schemas that a cluster would know that admitted those that ship, and
+// then those of the avsc files in their order. A file's schema of a shipped name replaces
+// the shipped one.
 func Snapshot(avsc []string) (*registry.Snapshot, error) {
 	files, err := readSchemas(avsc)
 	if err != nil {
@@ -44,9 +44,9 @@ func Snapshot(avsc []string) (*registry.Snapshot, error) {
 	return admitted(append(shippedBeside(files), files...))
 }
 
-// Beside returns the schemas that a cluster knows and has not retired, those of avsc
-// files as if they came next, and of those that ship the ones whose name nobody else
-// has.
+// Beside returns three kinds of schemas in one snapshot: those that a cluster knows and has
+// not retired, those of the avsc files as if the cluster admitted them next, and the shipped
+// ones whose name none of these has.
 func Beside(known *registry.Snapshot, avsc []string) (*registry.Snapshot, error) {
 	files, err := readSchemas(avsc)
 	if err != nil {
@@ -62,7 +62,7 @@ func Beside(known *registry.Snapshot, avsc []string) (*registry.Snapshot, error)
 	return admitted(append(all, shippedBeside(all)...))
 }
 
-// shippedBeside are the schemas that ship under names that no other has.
+// shippedBeside returns the schemas that ship whose names none of the others has.
 func shippedBeside(others []*schemas.Schema) (all []*schemas.Schema) {
 	for _, s := range []*schemas.Schema{schemas.Activity(), schemas.Note(), schemas.Features()} {
 		if !slices.ContainsFunc(others, func(f *schemas.Schema) bool { return f.Name() == s.Name() }) {
@@ -83,7 +83,7 @@ func readSchemas(avsc []string) (all []*schemas.Schema, err error) {
 	return all, nil
 }
 
-// admitted is what a cluster knows that admitted schemas in their order.
+// admitted returns what a cluster knows after it admitted the schemas in their order.
 func admitted(all []*schemas.Schema) (*registry.Snapshot, error) {
 	known, err := registry.New(nil, nil)
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/millrace/millrace/relevance/shadow"
 )
 
-// query is what `feed shadows` is asked.
+// query has the flags of `feed shadows`.
 type query struct {
 	brokers      []string
 	topic, since string
@@ -29,7 +29,7 @@ type query struct {
 	output       display.Form
 }
 
-// Command is feed shadows.
+// Command returns the command feed shadows.
 func Command() *cobra.Command {
 	var q query
 	c := &cobra.Command{
@@ -72,7 +72,7 @@ are of the items as they would be shown.`,
 
 func (q *query) run(ctx context.Context, w, told io.Writer, feed string) error {
 	var from millrace.Time
-	then := "" // of which time answers are
+	then := "" // says in messages since when answers are read; "": all are
 	if q.since != "" {
 		var err error
 		if from, err = command.Since("since", q.since, time.Now()); err != nil {
@@ -132,7 +132,7 @@ func (q *query) run(ctx context.Context, w, told io.Writer, feed string) error {
 	return err
 }
 
-// Of is the reports of a tally, as JSON has them.
+// Of returns the reports of a tally, with empty lists in place of nil for JSON.
 func Of(t *shadow.Tally) []shadow.Report {
 	reports := t.Reports()
 	for i := range reports {
@@ -157,7 +157,8 @@ func writeShadows(w io.Writer, reports []shadow.Report, beyond int64) error {
 	return nil
 }
 
-// Summarize writes a row for each report, and which command has all of it.
+// Summarize writes a row for each report, and which command shows the rest. beyond is how
+// many rankings are not in the reports.
 func Summarize(w io.Writer, reports []shadow.Report, beyond int64) error {
 	t := display.NewTable(w)
 	t.Printf("SHADOW\tOF\tFEED\tANSWERS\tFAILED\tOVERLAP AT 10\tAT LIMIT\tRBO\tTAU-B\tOTHER AUTHORS\tNS A CANDIDATE\n")
@@ -212,7 +213,8 @@ func writeShadow(w io.Writer, r *shadow.Report) error {
 	return t.Flush()
 }
 
-// failures says in how many answers more a shadow failed.
+// failures says how many answers a shadow failed to rank, besides those of the report; ""
+// if none.
 func failures(r *shadow.Report) string {
 	if r.Failed == 0 {
 		return ""
@@ -220,7 +222,7 @@ func failures(r *shadow.Report) string {
 	return fmt.Sprintf("; it FAILED in %d more: explain of such a request says why", r.Failed)
 }
 
-// share renders a part of a whole, and - for none.
+// share renders a part of a whole in percent, and nil as "-".
 func share(x *float64) string {
 	if x == nil {
 		return "-"

@@ -29,7 +29,8 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
-// Cluster shows the cluster, and changes who hosts what.
+// Cluster returns the command cluster, which shows the cluster and changes which nodes host
+// which partitions.
 func Cluster() *cobra.Command {
 	c := &cobra.Command{Use: "cluster", Short: "Show the cluster, change who hosts what, or restore what etcd lost"}
 	cm := clusters.FlagsOf(c.PersistentFlags())
@@ -140,7 +141,7 @@ type shown struct {
 	Epoch      int64               `json:"epoch"`
 	Replicas   int                 `json:"replicas"`
 	Unserved   []int               `json:"unserved"` // partitions without a ready replica
-	Below      []int               `json:"below"`    // with fewer than replicas
+	Below      []int               `json:"below"`    // partitions with a ready replica, but fewer than Replicas
 	Nodes      []shownNode         `json:"nodes"`
 	Brokers    []clusters.Broker   `json:"brokers"`    // that are registered
 	Assignment topology.Assignment `json:"assignment"` // for assign --from
@@ -151,12 +152,12 @@ type shownNode struct {
 	Addr       string          `json:"addr,omitempty"`
 	Zone       string          `json:"zone,omitempty"`
 	State      string          `json:"state"`
-	Seen       *time.Time      `json:"seen,omitempty"` // when it last lived
+	Seen       *time.Time      `json:"seen,omitempty"` // when it was last heard; null where the node is alive or that is not known
 	Hosts      []int           `json:"hosts"`
 	BacksUp    string          `json:"backs_up,omitempty"` // of a backup node: partitions, such as 0-719
 	Ready      []int           `json:"ready"`
 	Behind     []int           `json:"behind,omitempty"`
-	LagSeconds float64         `json:"lag_seconds,omitempty"` // none: not known how far, if any are behind
+	LagSeconds float64         `json:"lag_seconds,omitempty"` // how long the oldest record not applied has waited at least; 0: not known, or Behind is empty
 	Reports    []shownReport   `json:"reports,omitempty"`
 }
 
@@ -215,7 +216,7 @@ topic progress ("topics history").`,
 	return c
 }
 
-// assigning is what cluster assign is told.
+// assigning has the flags of cluster assign.
 type assigning struct {
 	command.Act
 	nodes    []string
@@ -296,7 +297,7 @@ func (as *assigning) run(ctx context.Context, cl *cluster.Client) (a topology.As
 		if !errors.Is(err, topology.ErrUnknownOwner) && !errors.Is(err, steering.ErrRaced) {
 			return a, err
 		}
-		select { // nodes may be on their way
+		select { // nodes that have just been started may be about to register
 		case <-limited.Done():
 			return a, err
 		case <-time.After(500 * time.Millisecond):
@@ -304,8 +305,8 @@ func (as *assigning) run(ctx context.Context, cl *cluster.Client) (a topology.As
 	}
 }
 
-// make reads an assignment to go back to, or spreads partitions over the nodes
-// as they are now.
+// make reads the assignment of --from, or spreads partitions over the nodes of --nodes as
+// they are now.
 func (as *assigning) make(ctx context.Context, cl *cluster.Client, over bool) (topology.Assignment, error) {
 	s, stats, err := coordinator.Look(ctx, cl)
 	if err != nil {
@@ -332,12 +333,13 @@ func (as *assigning) make(ctx context.Context, cl *cluster.Client, over bool) (t
 
 // restoredDoc is a document that a restoration is about, in words.
 type restoredDoc struct {
-	what string // "": it is nobody's business
+	what string // "": users need not hear of it
 	mend string // what to do where it was not restored
 	by   string // who writes such documents
 }
 
-// called gives a document, or a version of one, the word that commands have for its kind.
+// called returns the name of a document, or of a version of one, behind the word that
+// commands have for its kind. doc is the kind, a space and the name.
 func called(doc string) string {
 	kind, name, _ := strings.Cut(doc, " ")
 	switch kind {
@@ -351,7 +353,7 @@ func called(doc string) string {
 	return kind + " " + name
 }
 
-// document says in words which document a restoration is about.
+// document says in words which document a restoration is about; doc is as in called.
 func document(doc string) restoredDoc {
 	kind, name, _ := strings.Cut(doc, " ")
 	switch {
@@ -414,8 +416,8 @@ func tellRestored(w io.Writer, r *restoration.Restored) {
 	}
 }
 
-// tellPlan tells what becomes of a plan that was under way, which no process keeps. That it
-// cannot be looked at makes nothing undone.
+// tellPlan tells what becomes of a plan that was under way, which no data directory has. err
+// says that the cluster could not be looked at; the restoration holds all the same.
 func tellPlan(w io.Writer, s *coordinator.Steered, err error) {
 	if err != nil {
 		fmt.Fprintf(w, "all is restored, and what becomes of a plan that was under way cannot be told: %v: see millrace cluster status\n", err)
@@ -516,7 +518,7 @@ does within seconds, is named as NOT HEARD.`,
 			defer cl.Close()
 			dirs := make([]string, len(data))
 			for i, d := range data {
-				if _, err := os.Stat(d); err != nil { // mistyped, as an empty one is not
+				if _, err := os.Stat(d); err != nil { // probably mistyped; a directory that is empty is left out below
 					return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "data", Detail: err.Error(), WayOut: "name data directories as the roles' configuration has them (data)"}
 				}
 				dirs[i] = clusters.LastGood(d)

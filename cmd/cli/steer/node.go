@@ -26,7 +26,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
-// Node is the commands of single nodes.
+// Node returns the command node, with the commands for single index nodes.
 func Node() *cobra.Command {
 	c := &cobra.Command{Use: "node", Short: "List, add, drain, replace, remove and restart index nodes"}
 	cm := clusters.FlagsOf(c.PersistentFlags())
@@ -168,7 +168,8 @@ that is there is drained first ("node drain") and then simply stopped.`,
 	}
 }
 
-// changing has a command begin a plan for the nodes that it is given.
+// changing makes c a command that begins a plan of a kind for the nodes that are its
+// arguments.
 func changing(cm *clusters.Flags, kind coordinator.Kind, c *cobra.Command) *cobra.Command {
 	st := hosting{Act: command.Act{Cluster: cm}}
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -179,7 +180,7 @@ func changing(cm *clusters.Flags, kind coordinator.Kind, c *cobra.Command) *cobr
 	return c
 }
 
-// restarting is how nodes are restarted.
+// restarting has the flags of node restart and cluster roll.
 type restarting struct {
 	command.Act
 	exec    string
@@ -241,8 +242,8 @@ leaves the routing first.`,
 	return c
 }
 
-// rollOrder returns the nodes that are there zone by zone, those behind one of them,
-// which may be away.
+// rollOrder returns the nodes that are alive, zone by zone. With after it returns only those
+// behind that node in this order; that node itself need not be alive.
 func rollOrder(s *coordinator.Steered, after string) (ids []millrace.NodeID, err error) {
 	nodes, from := slices.Clone(s.Map.Nodes()), millrace.NodeID(after)
 	if n, ok := s.Map.Past(from); ok && !slices.ContainsFunc(nodes, func(n topology.Node) bool { return n.ID == from }) {
@@ -261,7 +262,8 @@ func rollOrder(s *coordinator.Steered, after string) (ids []millrace.NodeID, err
 	return ids, nil
 }
 
-// run restarts nodes one after the other.
+// run shows the nodes that which returns and, if --apply is given and the user agrees,
+// restarts them one after the other.
 func (r *restarting) run(c *cobra.Command, which func(*coordinator.Steered) ([]millrace.NodeID, error)) error {
 	if _, err := r.Overrides(); err != nil {
 		return err
@@ -310,7 +312,8 @@ func (r *restarting) run(c *cobra.Command, which func(*coordinator.Steered) ([]m
 	return nil
 }
 
-// goOn says where to go on with nodes of which the first are done.
+// goOn adds to err how to go on once the fault is mended: done is how many of ids, the first
+// ones, are restarted.
 func goOn(err error, ids []millrace.NodeID, done int) error {
 	switch {
 	case len(ids) == 1 || done == len(ids):
@@ -321,13 +324,14 @@ func goOn(err error, ids []millrace.NodeID, done int) error {
 	return fmt.Errorf("%w; go on with --after %s once that is mended", err, ids[done-1])
 }
 
-// stopsWithin is how long the command that restarts a node has to end when its
-// time is over.
+// stopsWithin is how long the command that restarts a node has to end after SIGTERM, which it
+// gets when its time is over.
 const stopsWithin = 10 * time.Second
 
-// restart restarts a node, when all that it hosts is served by others, and waits until
-// it is whole. An interrupt meanwhile lets the command end, as the node would stay down
-// otherwise; restarted then says that the node was restarted, though nobody waited.
+// restart restarts a node once all that it hosts is served by others, and waits until it is
+// whole: serves all that it hosts again. An interrupt does not end the command that is
+// restarting the node, since the node would stay down; it ends the wait after that.
+// restarted then says that the node was restarted, though err is not nil.
 func (r *restarting) restart(told context.Context, w io.Writer, cl *cluster.Client, id millrace.NodeID) (restarted bool, err error) {
 	err = cl.Alone(told, "restart "+string(id), func(told context.Context) (err error) {
 		restarted, err = r.restartAlone(told, w, cl, id)
@@ -356,7 +360,7 @@ func (r *restarting) restartAlone(told context.Context, w io.Writer, cl *cluster
 	m := watch.Current()
 	hosted, out := m.Hosted(id), m.Quarantined(id)
 	n, ok := m.Node(id)
-	if !ok { // one that hosts something may be brought back
+	if !ok { // a node that is gone but hosts something may be brought back by a restart
 		n, ok = m.Past(id)
 	}
 	if !ok || !m.Alive(id) && hosted.Len() == 0 {
@@ -391,21 +395,21 @@ func (r *restarting) restartAlone(told context.Context, w io.Writer, cl *cluster
 	return restarted, err
 }
 
-// errLeft is why a node is not restarted that has left since all were listed.
+// errLeft is why a node is left out: it has left the cluster since all were listed.
 var errLeft = errors.New("it is not there any more, and hosts nothing")
 
-// await waits for as long as one step of a restart may take.
+// await waits until fault returns nil for the cluster's map, for r.timeout at most.
 func (r *restarting) await(told context.Context, watch *cluster.Watcher, fault func(*topology.Map) error) error {
 	ctx, cancel := context.WithTimeout(told, r.timeout)
 	defer cancel()
 	return clusters.Await(ctx, watch, fault)
 }
 
-// errByHand is why nobody waits any more where a person has stopped the command.
+// errByHand says that a person has stopped the command.
 var errByHand = errors.New("interrupted")
 
-// overBy is why told is over: a person has stopped the command, or etcd was away for so
-// long that others may take replicas out by now.
+// overBy returns why the context told has ended: a person has stopped the command, or etcd
+// was away for so long that the lease is over and others may take replicas out by now.
 func overBy(told context.Context) error {
 	if why := context.Cause(told); errors.Is(why, cluster.ErrAway) {
 		return why
@@ -413,13 +417,13 @@ func overBy(told context.Context) error {
 	return errByHand
 }
 
-// interrupted says what became of a node whose command has ended, when nobody waits any
-// more until it is whole; and whether it is not to be restarted again: it was for sure, or
-// its command has ended well, and etcd is not there to tell.
+// interrupted returns the error for a node whose command has ended well, if told ended before
+// the node was whole. fault is why it was not yet whole. restarted is true if the node need
+// not be restarted again: the new process is registered, or etcd is away and cannot tell.
 func interrupted(told context.Context, id millrace.NodeID, fault error) (restarted bool, err error) {
 	by := overBy(told)
 	switch {
-	case errors.Is(by, cluster.ErrAway): // which also hides the process that runs now
+	case errors.Is(by, cluster.ErrAway): // without etcd it cannot be seen whether the new process runs
 		return true, fmt.Errorf("%w: the command that restarts %s has ended, and whether it is whole is not known: %w", by, id, fault)
 	case errors.Is(fault, errBefore):
 		return false, fmt.Errorf("%w: the command has ended, and %s may not be restarted: %w", by, id, fault)
@@ -446,8 +450,9 @@ func (shownRestart) text(format string, args ...any) func(io.Writer) error {
 	}
 }
 
-// command runs the command that restarts a node. A terminal that interrupts this
-// process interrupts the command as well; what it does about that is its own.
+// command runs the command that restarts a node, for r.timeout at most. It goes on when told
+// ends. A terminal that interrupts this process interrupts the command as well, which may
+// then end or go on.
 func (r *restarting) command(told context.Context, w io.Writer, n topology.Node) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(told), r.timeout)
 	defer cancel()
@@ -465,7 +470,8 @@ func (r *restarting) command(told context.Context, w io.Writer, n topology.Node)
 	return err
 }
 
-// spared returns an error that says which partitions of a node nobody else serves.
+// spared returns an error that names the partitions of a node that nobody else serves; nil:
+// there are none.
 func spared(m *topology.Map, id millrace.NodeID) error {
 	alone := clusters.Alone(m, id)
 	if k := alone.Len(); k > 0 {
@@ -474,8 +480,9 @@ func spared(m *topology.Map, id millrace.NodeID) error {
 	return nil
 }
 
-// answered refuses a restart while those who serve what a node hosts say nothing, whatever
-// etcd says of them.
+// answered asks the other nodes that host what a node hosts. It returns an error if
+// partitions are served only by nodes that do not answer, even if etcd says that they are
+// ready.
 func (r *restarting) answered(ctx context.Context, m *topology.Map, id millrace.NodeID) error {
 	conns, err := clusters.ConnsOf(ctx)
 	if err != nil {
@@ -519,7 +526,7 @@ func whole(m *topology.Map, before topology.Node, out topology.Set) error {
 	switch {
 	case !m.Alive(id):
 		return errors.New("it is not registered")
-	case n.Instance == before.Instance && n.Start <= before.Start && before.Start > 0: // another data directory counts anew
+	case n.Instance == before.Instance && n.Start <= before.Start && before.Start > 0: // Start counts the starts with one data directory, which Instance names
 		return errBefore
 	case n.Keeps == "" && missing.Len() > 0:
 		return fmt.Errorf("%d partitions are not ready", missing.Len())

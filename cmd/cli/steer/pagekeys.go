@@ -54,7 +54,7 @@ this version: older ones know the first key alone.`,
 		if !rotate {
 			return output.Write(w, shown, shown.write)
 		}
-		from := func() time.Time { return time.Now().Add(secrets.Ahead).Truncate(time.Millisecond) } // when all brokers know it
+		from := func() time.Time { return time.Now().Add(secrets.Ahead).Truncate(time.Millisecond) } // by then all brokers know it
 		if revoke {
 			from = func() time.Time { return time.Now().Truncate(time.Millisecond) }
 		}
@@ -72,7 +72,7 @@ this version: older ones know the first key alone.`,
 		}
 		ok, err := a.Meant(c)
 		if err == nil && ok {
-			next.From = from() // a person may have thought about it for long
+			next.From = from() // again, since the user may have taken long to agree
 			shown.Next.SignsFrom = next.From.UTC()
 			err = shown.rotated(c.Context(), cl, next)
 		}
@@ -104,15 +104,15 @@ type pageKeys struct {
 
 // pageKey is what becomes of tokens that a key signed.
 type pageKey struct {
-	SignsFrom *time.Time `json:"signs_from,omitempty"`  // left out: the first
-	Until     *time.Time `json:"taken_until,omitempty"` // left out: always
-	Taken     bool       `json:"taken"`                 // still
+	SignsFrom *time.Time `json:"signs_from,omitempty"`  // left out: it is the first key, and has always signed
+	Until     *time.Time `json:"taken_until,omitempty"` // left out: without end
+	Taken     bool       `json:"taken"`                 // brokers still accept its tokens
 }
 
 // nextKey is a key that is to be made.
 type nextKey struct {
 	SignsFrom time.Time `json:"signs_from"`
-	Alone     bool      `json:"revokes"` // those before it
+	Alone     bool      `json:"revokes"` // brokers accept no tokens of the keys before it
 }
 
 func pageKeysOf(all []secrets.Generation, now time.Time) *pageKeys {

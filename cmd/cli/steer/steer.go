@@ -1,5 +1,6 @@
-// Package steer is the commands of who hosts what: assignments, plans of moves, nodes
-// that come, go and restart, and what all brokers go by besides.
+// Package steer has the commands that decide which nodes host which partitions: assignments,
+// plans of moves, and nodes that come, go and restart. It also has those for what all
+// brokers go by: page keys and traced viewers.
 package steer
 
 import (
@@ -27,7 +28,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
-// hosting is what every command has that changes who hosts what.
+// hosting has the flags of the commands that change which nodes host which partitions.
 type hosting struct {
 	command.Act
 	wait         bool
@@ -36,7 +37,7 @@ type hosting struct {
 	mibPerSecond int64
 }
 
-// planFlags adds those of a command that begins a plan.
+// planFlags adds the flags of a command that begins a plan.
 func (st *hosting) planFlags(c *cobra.Command) {
 	f := c.Flags()
 	f.BoolVar(&st.wait, "wait", false, "wait until it is done, and show how far it is")
@@ -50,8 +51,8 @@ func (st *hosting) planFlags(c *cobra.Command) {
 // nodeStats is what nodes say of themselves.
 type nodeStats = map[millrace.NodeID]members.NodeStats
 
-// showing has a command show how the cluster is steered: look returns what is
-// shown as JSON, and what writes the same as text.
+// showing makes c a command that shows something of the cluster. look returns what is shown
+// as JSON, and a function that writes the same as text.
 func showing(cm *clusters.Flags, c *cobra.Command, look func(context.Context, *cluster.Client, *coordinator.Steered, nodeStats, []string) (any, func(io.Writer) error, error)) *cobra.Command {
 	var output display.Form
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -75,7 +76,8 @@ func showing(cm *clusters.Flags, c *cobra.Command, look func(context.Context, *c
 	return c
 }
 
-// request completes a request by what the flags say.
+// request completes a request with what the flags say: the limits, and whether it may leave
+// partitions with fewer replicas. An error says that --override names another cluster.
 func (st *hosting) request(r coordinator.Request) (coordinator.Request, error) {
 	lossy, err := st.Overrides()
 	r.By, r.Lossy = clusters.Who(), lossy
@@ -83,7 +85,8 @@ func (st *hosting) request(r coordinator.Request) (coordinator.Request, error) {
 	return r, err
 }
 
-// propose shows the plan for a request and, once the user means it, has it begin.
+// propose shows the plan for a request. If --apply is given and the user agrees, it begins
+// the plan, and with --wait waits for it.
 func (st *hosting) propose(c *cobra.Command, r coordinator.Request) error {
 	r, err := st.request(r)
 	if err != nil {
@@ -142,8 +145,8 @@ func follow(c *cobra.Command, cl *cluster.Client, of awaited) error {
 // errStillOn ends the wait for a plan, and not the plan.
 var errStillOn = errors.New("interrupted: the plan goes on: see millrace cluster status")
 
-// maxAway is how often in a row a plan cannot be looked at, a pause apart,
-// before nobody waits for it any more.
+// maxAway is how often in a row etcd may be away when a plan is looked at, before the wait
+// for the plan ends. With a look every two seconds that is two minutes.
 const maxAway = 60
 
 // awaited is a plan, and the status in which it has done what was asked: another one than
@@ -153,9 +156,10 @@ type awaited struct {
 	leads coordinator.Status
 }
 
-// awaitPlan shows how far a plan is until it ends. An etcd that is away for a
-// while holds a plan up, and does not end it; nor does who no longer waits. Of a plan
-// that is not the last one any more nobody says how it ended.
+// awaitPlan shows how far a plan is until it ends. It returns nil once the plan is done or
+// has the status that was asked for, and an error if it ended otherwise. While etcd is away
+// for a while it waits on. If ctx ends, it returns errStillOn, and the plan goes on. How a
+// plan ended that is not the last one any more cannot be found out; that is an error too.
 func awaitPlan(ctx context.Context, w io.Writer, pause time.Duration, of awaited, look func(context.Context) (*coordinator.Steered, bool, error)) error {
 	var last string
 	tell := func(line string) {
@@ -199,8 +203,8 @@ func awaitPlan(ctx context.Context, w io.Writer, pause time.Duration, of awaited
 	}
 }
 
-// maxLeft is the longest time that is told: who has done next to nothing yet takes for
-// ever at that rate.
+// maxLeft is the longest remaining time that is shown. A plan that has moved next to nothing
+// yet would show a meaningless one.
 const maxLeft = 365 * 24 * time.Hour
 
 func progressLine(p *coordinator.Plan, pr *coordinator.Progress) string {
@@ -211,7 +215,7 @@ func progressLine(p *coordinator.Plan, pr *coordinator.Progress) string {
 	if pr.Rate > 0 {
 		line += fmt.Sprintf(", %.1f MiB/s", pr.Rate/(1<<20))
 	}
-	var full []millrace.NodeID // whose disks
+	var full []millrace.NodeID // the nodes whose disks are full
 	waits := 0
 	for _, m := range pr.UnderWay {
 		if m.Reason == topology.DiskFullReason {
@@ -304,7 +308,7 @@ func replicasFlag(c *cobra.Command, r *coordinator.Request) {
 	c.Flags().IntVar(&r.Replicas, "replicas", 0, "replicas of each partition, 1 or more (default: as many as now)")
 }
 
-// percent is a flag of percent, and a share in the code.
+// percent is a flag that is written in percent, such as 5%; its value is the share, 0.05.
 type percent float64
 
 func (p *percent) String() string { return fmt.Sprintf("%g%%", 100*float64(*p)) }
@@ -319,7 +323,8 @@ func (p *percent) Set(text string) error {
 	return nil
 }
 
-// maxGain is in percent: an empty node among full ones is 100 and more.
+// maxGain is the most that --gain may be, in percent. It is above 100, since the fullest and
+// the emptiest node can differ by more than the mean.
 const maxGain = 1000
 
 // respread proposes to spread the partitions, with another number of replicas if
@@ -333,8 +338,8 @@ func (st *hosting) respread(c *cobra.Command, r coordinator.Request) error {
 	return st.propose(c, r)
 }
 
-// clusterOrder is a command that tells a plan what to do. One takes back what the
-// other does of pause and resume, which act at once; the others are dry.
+// clusterOrder returns the command that gives the running plan an order. Pause and resume act
+// at once, since each undoes the other. Cancel and rollback need --apply.
 func clusterOrder(cm *clusters.Flags, o coordinator.Order, short string) *cobra.Command {
 	a, atOnce, wait := command.Act{Cluster: cm}, o == coordinator.Pause || o == coordinator.Resume, false
 	c := &cobra.Command{
@@ -393,7 +398,8 @@ type shownOrder struct {
 	Applied  bool                          `json:"applied"`
 }
 
-// warnings says what an order does not do at once.
+// warnings says what a rollback brings about that may surprise, or does not do at once. Other
+// orders have no warnings.
 func warnings(o coordinator.Order, s *coordinator.Steered) []string {
 	out := []string{}
 	if o == coordinator.Rollback {
@@ -461,7 +467,7 @@ type shownStatus struct {
 	Intent     coordinator.Intent   `json:"intent"`
 }
 
-// statusOf is how a cluster is steered, but for who leads.
+// statusOf returns what cluster status shows, without the leader.
 func statusOf(s *coordinator.Steered, stats nodeStats, seen map[millrace.NodeID]time.Time) shownStatus {
 	out := shownStatus{Plan: s.Plan, Standstill: s.Plan.Standstill(), Progress: s.Progress(time.Now()), Waits: display.List(s.Waits(stats, time.Now())), Notes: s.Notes, Gone: display.List(goneOf(s, seen)), Intent: s.Intent}
 	out.Progress.UnderWay, out.Progress.Nodes = display.List(out.Progress.UnderWay), display.List(out.Progress.Nodes)
@@ -474,15 +480,15 @@ func statusOf(s *coordinator.Steered, stats nodeStats, seen map[millrace.NodeID]
 // shownGone is a node that hosts something, or is to, and is not there.
 type shownGone struct {
 	Node        millrace.NodeID `json:"node"`
-	Since       time.Time       `json:"since"`              // it was last heard, where that is known
-	WaitedSince time.Time       `json:"waited_since"`       // by the coordinator
-	GivenUp     bool            `json:"given_up,omitempty"` // it is not waited for any more
+	Since       time.Time       `json:"since"`              // see goneSince
+	WaitedSince time.Time       `json:"waited_since"`       // when a coordinator began to wait for it
+	GivenUp     bool            `json:"given_up,omitempty"` // the coordinator waits for it no more
 }
 
 // goneOf returns the nodes that are gone, by their ids.
 func goneOf(s *coordinator.Steered, seen map[millrace.NodeID]time.Time) (out []shownGone) {
 	for _, id := range slices.Sorted(maps.Keys(s.Notes.Gone)) {
-		if s.Map.Alive(id) { // a coordinator that is gone itself cannot take back what it noted
+		if s.Map.Alive(id) { // it is back, and no coordinator has run since to take the note back
 			continue
 		}
 		waited := s.Notes.Gone[id]
@@ -491,8 +497,9 @@ func goneOf(s *coordinator.Steered, seen map[millrace.NodeID]time.Time) (out []s
 	return out
 }
 
-// goneSince is since when a node is gone: since it was last heard, where that is known. A
-// coordinator waits for it from when it first missed it, as when a plan gave it something.
+// goneSince returns since when a node is gone: the earlier of the time when it was last heard,
+// if that is known (not zero), and the time when a coordinator first missed it. The second
+// may be much later, as when a plan gave partitions to a node that was gone already.
 func goneSince(missed, heard time.Time) time.Time {
 	if heard.IsZero() || missed.Before(heard) {
 		return missed

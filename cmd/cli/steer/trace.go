@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster/brokers"
 )
 
-// Trace has every broker trace one viewer for a while.
+// Trace returns the command trace, which has every broker trace one viewer for a while.
 func Trace() *cobra.Command {
 	var viewer string
 	var d time.Duration

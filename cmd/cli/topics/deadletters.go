@@ -25,7 +25,8 @@ import (
 	"github.com/millrace/millrace/schemas/registry"
 )
 
-// DeadLetters shows what partitioners refused, and has it read again.
+// DeadLetters returns the command deadletters, which shows what partitioners and index nodes
+// refused, and has it judged again.
 func DeadLetters() *cobra.Command {
 	c := &cobra.Command{Use: "deadletters", Short: "Show the records that were refused, and why; have them judged again"}
 	l := reach.LogFlagsOf(c.PersistentFlags())
@@ -37,7 +38,7 @@ func DeadLetters() *cobra.Command {
 type letterQuery struct {
 	reason, topic, containing, since string
 	limit                            int
-	after                            int64 // an offset
+	after                            int64 // only those behind this offset; -1: all
 }
 
 func deadlettersList(l *reach.LogFlags) *cobra.Command {
@@ -96,8 +97,8 @@ func rowOf(d kafka.DeadLetter) letterRow {
 	}
 }
 
-// The list is read backwards, a span at a time, each twice as long as the one
-// before.
+// The list is read backwards, a span of offsets at a time. Each span is twice as long as the
+// one before, up to maxSpan.
 const (
 	firstSpan = 256
 	maxSpan   = 64 << 10
@@ -241,7 +242,7 @@ func readLetter(ctx context.Context, l *reach.LogFlags, d kafka.DeadLetter) (let
 	return shown, l.WithSchemas(ctx, func(_ *schemalog.Log, known *registry.Snapshot) error {
 		if s := known.ByFingerprint(framed.Fingerprint); s != nil {
 			shown.Schema = fmt.Sprintf("%s (%s)", s.Name(), s.Fingerprint())
-			shown.Record, _ = s.JSONValue(framed.Body) // the reason says what is wrong with it
+			shown.Record, _ = s.JSONValue(framed.Body) // if it cannot be decoded, the letter's reason says why
 		}
 		return nil
 	})

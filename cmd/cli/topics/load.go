@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/load"
 )
 
-// Load brings records into a topic.
+// Load returns the command load, which brings records of a file into a topic.
 func Load() *cobra.Command {
 	var (
 		o      load.Options
@@ -56,11 +56,11 @@ The schema is one that ships (activity, note, features), or an .avsc file.`,
 			began := time.Now()
 			report, err := load.Run(c.Context(), o)
 			if err != nil && report.Lines == 0 {
-				return err // it has not begun
+				return err // it read no line, so there is nothing to report
 			}
 			if report.Loaded > 0 {
 				refused := "What partitioners refuse later"
-				if o.Force { // nobody may read it
+				if o.Force { // it may be that no partitioner reads the topic
 					refused = "If partitioners read this topic, what they refuse later"
 				}
 				fmt.Fprintf(c.ErrOrStderr(), "%s: millrace deadletters list --topic %s --since %s%s\n",
@@ -96,7 +96,7 @@ The schema is one that ships (activity, note, features), or an .avsc file.`,
 	return c
 }
 
-// sameLog is the flags by which another command reaches the same log; empty for the
+// sameLog returns the flags by which another command reaches the same log; empty for the
 // defaults.
 func sameLog(brokers []string, prefix string) (flags string) {
 	if list := strings.Join(brokers, ","); list != reach.DefaultBroker {

@@ -58,7 +58,7 @@ A letter may be replayed twice: of two equal versions of a record the first stay
 	return c
 }
 
-// offsets returns which letters are meant, the oldest first.
+// offsets returns the offsets of the letters that are meant, the oldest first, each once.
 func (r *replaying) offsets(ctx context.Context, args []string) (all []int64, err error) {
 	if r.all == (len(args) > 0) {
 		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "OFFSET", Detail: "it is not clear which dead letters are meant", WayOut: "name their offsets (millrace deadletters list), or say --all with what chooses them"}
@@ -90,12 +90,12 @@ type replayedLine struct {
 	Offset   int64  `json:"offset"`
 	Source   string `json:"source"`
 	Reason   string `json:"reason"`
-	Topic    string `json:"topic,omitempty"`
-	Refused  string `json:"refused,omitempty"`
+	Topic    string `json:"topic,omitempty"`   // where it goes; empty: it is left out
+	Refused  string `json:"refused,omitempty"` // why it is left out
 	ID       string `json:"id,omitempty"`
 	Entity   string `json:"entity,omitempty"`
-	Unjudged bool   `json:"unjudged,omitempty"`
-	Applied  bool   `json:"applied"`
+	Unjudged bool   `json:"unjudged,omitempty"` // only a partitioner can judge it
+	Applied  bool   `json:"applied"`            // it was written
 }
 
 func (r *replaying) run(c *cobra.Command, args []string) error {
@@ -159,13 +159,13 @@ func (r *replaying) run(c *cobra.Command, args []string) error {
 	return errors.Join(encodeReplay(w, letters, ok), err)
 }
 
-// perCall is how many letters a node is given in a call: a quarter of what it takes, so that
-// a busy log has them within the default wait.
+// perCall is how many letters a node is given in a call. It is a quarter of what a node
+// accepts, so that the call ends within the default --wait even if the log is busy.
 const perCall = 250
 
-// inCalls calls with letters, the oldest first, as many as a node takes or, where those
-// have too many bytes, half of that. It stops at the first call that fails, and says
-// from where to go on.
+// inCalls calls call with the offsets, in their order, at most perCall at a time. If the node
+// says that their letters have too many bytes, it tries half as many. It stops at the first
+// call that fails otherwise, and the error says how to go on.
 func inCalls(offsets []int64, call func([]int64) error) error {
 	for done, most := 0, perCall; done < len(offsets); {
 		next := offsets[done:min(done+most, len(offsets))]
@@ -186,7 +186,7 @@ func inCalls(offsets []int64, call func([]int64) error) error {
 	return nil
 }
 
-// taken is how many are written again.
+// taken returns how many letters are written again, or would be.
 func taken(letters []*nodev1.ReplayedLetter) (n int) {
 	for _, l := range letters {
 		if l.Topic != "" {

@@ -20,7 +20,8 @@ import (
 	"github.com/millrace/millrace/schemas/registry"
 )
 
-// Schema lists and checks schemas, and gives one up.
+// Schema returns the command schema, which lists, checks, defines, retires and gives up
+// schemas.
 func Schema() *cobra.Command {
 	c := &cobra.Command{Use: "schema", Short: "List, check and define the schemas of the log, and give up one that will never come"}
 	l := reach.LogFlagsOf(c.PersistentFlags())
@@ -46,15 +47,15 @@ func schemaList(l *reach.LogFlags) *cobra.Command {
 // schemasShown is what schema list shows.
 type schemasShown struct {
 	Schemas []schemaShown `json:"schemas"`
-	Notes   []string      `json:"notes"` // of fields that schemas do not have alike
+	Notes   []string      `json:"notes"` // on fields to which schemas give different types
 }
 
 type schemaShown struct {
 	Fingerprint string `json:"fingerprint"`
 	Name        string `json:"name,omitempty"`
 	State       string `json:"state"`        // known, retired or refused
-	By          string `json:"by,omitempty"` // who said so, and when
-	At          string `json:"at,omitempty"`
+	By          string `json:"by,omitempty"` // who retired or refused it
+	At          string `json:"at,omitempty"` // and when
 }
 
 func schemasShownOf(log *schemalog.Log, known *registry.Snapshot) *schemasShown {
@@ -179,9 +180,10 @@ fingerprint, now and later, and for good. A schema of it is refused from then on
 	})
 }
 
-// word is what an operator says about a fingerprint to everyone, for good.
+// word is what an operator says about a fingerprint to the whole cluster, for good: that its
+// schema is retired, or that no schema of it will come.
 type word struct {
-	// show says what it would do, or why it cannot be said.
+	// show writes what the word would do. Its error says why it must not be said.
 	show func(ctx context.Context, w io.Writer, log *schemalog.Log, known *registry.Snapshot, fp millrace.Fingerprint) error
 	give func(ctx context.Context, at kafka.Brokers, topic string, fp millrace.Fingerprint, by string) error
 	done string
@@ -206,7 +208,7 @@ func schemaWord(l *reach.LogFlags, say word, c *cobra.Command) *cobra.Command {
 		if ok, err := a.Meant(c); !ok {
 			return err
 		}
-		ctx, again := l.Bound(c.Context()) // the question has taken its time
+		ctx, again := l.Bound(c.Context()) // a new one, since the user may have taken long to agree
 		defer again()
 		if err := say.give(ctx, l.At(ctx), l.Topics().Schemas, fp, clusters.Who()); err != nil {
 			return err

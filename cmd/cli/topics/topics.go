@@ -1,5 +1,5 @@
-// Package topics is the commands of the log: its topics, schemas and dead letters, and
-// records that are brought into it.
+// Package topics has the commands for the log: its topics, schemas and dead letters, and
+// loading records into it.
 package topics
 
 import (
@@ -23,7 +23,8 @@ import (
 	"github.com/millrace/millrace/internal/kafka/progress"
 )
 
-// Command shows the topics and what reads them.
+// Command returns the command topics, which shows the topics and the partitioners that read
+// them, and gets partitioners past what they cannot read.
 func Command() *cobra.Command {
 	c := &cobra.Command{Use: "topics", Short: "Show the log and how far it is partitioned, and get past what cannot be read"}
 	l := reach.LogFlagsOf(c.PersistentFlags())
@@ -57,7 +58,7 @@ committed at its last heartbeat, for whatever reason, such as a stuck partition.
 type topicsShown struct {
 	Kafka    string       `json:"kafka_cluster"`
 	Topics   []topicShown `json:"topics"`
-	Warnings []string     `json:"warnings"` // of what the log of record does not keep
+	Warnings []string     `json:"warnings"` // of Millrace's topics that delete records
 	Groups   []groupShown `json:"groups"`   // of partitioners
 	Inputs   []inputShown `json:"inputs"`   // the topics that groups carry
 }
@@ -92,12 +93,12 @@ type topicShown struct {
 
 type groupShown struct {
 	Group    string                        `json:"group"`
-	Instance string                        `json:"instance"` // which partitioner was heard last
+	Instance string                        `json:"instance"` // the partitioner that was heard last
 	At       time.Time                     `json:"heard_at"`
 	Through  *time.Time                    `json:"partitioned_through,omitempty"` // left out: nothing is proven yet
-	Silent   string                        `json:"silent,omitempty"`              // that it has not been heard for long
-	Carries  map[string]progress.TopicKind `json:"carries"`                       // by topic
-	OtherLog string                        `json:"other_log,omitempty"`           // why it writes nothing
+	Silent   string                        `json:"silent,omitempty"`              // see Silence
+	Carries  map[string]progress.TopicKind `json:"carries"`                       // content or features, by topic
+	OtherLog string                        `json:"other_log,omitempty"`           // why it writes nothing: its outputs are other topics than before
 	Stuck    []stuckShown                  `json:"stuck"`
 	behind   map[string]int64              // by topic, what it had not committed
 }
@@ -157,8 +158,8 @@ func topicsOf(ctx context.Context, l *reach.LogFlags) (*topicsShown, error) {
 	return shown, err
 }
 
-// inputsOf looks at the topics that groups carry. What Kafka does not tell of one is said
-// in its place: it may be gone, or another's.
+// inputsOf looks at the topics that groups carry. If Kafka does not tell about one, which may
+// be gone or in another Kafka, its entry says so, and that is no error.
 func inputsOf(ctx context.Context, l *reach.LogFlags, of []groupShown) ([]inputShown, error) {
 	names := map[string]bool{}
 	for _, g := range of {
@@ -180,8 +181,8 @@ func inputsOf(ctx context.Context, l *reach.LogFlags, of []groupShown) ([]inputS
 	return all, nil
 }
 
-// behindIn is how much of a topic the group that is furthest behind had not committed; nil
-// where no heartbeat says it.
+// behindIn returns how many offsets of a topic the group that is furthest behind had not
+// committed; nil if no heartbeat says it.
 func behindIn(of []groupShown, topic string) (most *int64) {
 	for _, g := range of {
 		if n, ok := g.behind[topic]; ok && (most == nil || n > *most) {
@@ -221,7 +222,7 @@ func inputOf(ctx context.Context, look *kafka.Inspector, topic string) inputShow
 	return in
 }
 
-// write says what waits in a topic, and for whom.
+// write says what waits in a topic, and for which open transaction.
 func (in inputShown) write(w io.Writer, now time.Time) {
 	if in.Waiting > 0 {
 		display.Printf(w, "%s: %d entries wait behind a transaction that is open, and are read once it has ended\n", in.Name, in.Waiting)
@@ -341,8 +342,8 @@ func noteOf(ctx context.Context, l *reach.LogFlags) func(audit.Entry) error {
 type skipFlags struct {
 	command.Act
 	group, topic string
-	partition    int32 // -1: all that have nothing to keep
-	offset       int64 // -1: wherever it is
+	partition    int32 // -1: all places of the topic where what was to be read next is gone
+	offset       int64 // where the batch to skip begins; -1 if partition is
 }
 
 func topicsSkip(l *reach.LogFlags) *cobra.Command {
@@ -378,7 +379,8 @@ to be read next is gone: there is nothing to keep. It says what is lost.`,
 	return c
 }
 
-// skipPlaces asks for skips and waits until they were carried out.
+// skipPlaces shows the places that f names and, if --apply is given and the user agrees, asks
+// the partitioners to skip them and waits until they have.
 func skipPlaces(c *cobra.Command, l *reach.LogFlags, said *progress.Log, f skipFlags) error {
 	w, places := c.OutOrStdout(), f.places(said)
 	if len(places) == 0 {
@@ -401,7 +403,7 @@ func skipPlaces(c *cobra.Command, l *reach.LogFlags, said *progress.Log, f skipF
 	if ok, err := f.Meant(c); !ok {
 		return err
 	}
-	ctx, cancel := l.Bound(c.Context()) // the question has taken its time
+	ctx, cancel := l.Bound(c.Context()) // a new one, since the user may have taken long to agree
 	defer cancel()
 	var asked []progress.Skip
 	for _, at := range places {
@@ -424,7 +426,8 @@ func skipPlaces(c *cobra.Command, l *reach.LogFlags, said *progress.Log, f skipF
 	return nil
 }
 
-// awaitSkips waits until what was asked is carried out.
+// awaitSkips waits until the partitioners have carried out what was asked. With an error, ctx
+// ended before; the request stands.
 func awaitSkips(ctx context.Context, said *progress.Log, group string, asked []progress.Skip) error {
 	for {
 		moved := said.Moved()
@@ -440,7 +443,7 @@ func awaitSkips(ctx context.Context, said *progress.Log, group string, asked []p
 	}
 }
 
-// places returns where the group says that it is stuck, of what the flags name.
+// places returns those places that the flags name at which the group says that it is stuck.
 func (f skipFlags) places(said *progress.Log) (all []progress.Stuck) {
 	p, _ := said.Group(f.group)
 	for _, at := range p.Stuck {
@@ -512,7 +515,7 @@ func adopt(c *cobra.Command, a *command.Act, l *reach.LogFlags, group string, fr
 	if ok, err := a.Meant(c); !ok {
 		return err
 	}
-	ctx, again := l.Bound(c.Context()) // the question has taken its time
+	ctx, again := l.Bound(c.Context()) // a new one, since the user may have taken long to agree
 	defer again()
 	from := "from where it is"
 	if fromBeginning {
@@ -545,7 +548,7 @@ still runs comes back with the next.`,
 					return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "group", Detail: fmt.Sprintf("no partitioner of the group %q ever wrote", group),
 						WayOut: "millrace topics show names the groups"}
 				}
-				if heard := time.Since(p.At()); heard.Abs() < forgetAfter { // one that is far ahead may be of a clock that was
+				if heard := time.Since(p.At()); heard.Abs() < forgetAfter { // a heartbeat from far in the future is from a clock that was wrong, and may be forgotten
 					return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "group", Detail: fmt.Sprintf("a partitioner of the group %q runs: %s told of itself %s ago", group, p.Instance, heard.Round(time.Second)),
 						WayOut: fmt.Sprintf("stop the group's partitioners, and forget it when it was not heard for %s", forgetAfter)}
 				}
@@ -554,7 +557,7 @@ still runs comes back with the next.`,
 				if ok, err := a.Meant(c); !ok {
 					return err
 				}
-				ctx, again := l.Bound(c.Context()) // the question has taken its time
+				ctx, again := l.Bound(c.Context()) // a new one, since the user may have taken long to agree
 				defer again()
 				return command.Noted(noteOf(ctx, l), audit.Entry{Act: "forget", On: "group " + group, Before: last, After: "forgotten"}, func() error {
 					return progress.ForgetGroup(ctx, l.At(ctx), l.Topics().Progress, group)
@@ -570,16 +573,16 @@ still runs comes back with the next.`,
 	return c
 }
 
-// HeartbeatLimit is how old the word of a group of partitioners may be, and
-// how far it may be behind.
+// HeartbeatLimit is how old the newest heartbeat of a group of partitioners may be, and how
+// far the group may be behind, before that is a fault.
 const HeartbeatLimit = 10 * time.Second
 
-// forgetAfter is how long a group must be silent before it can be forgotten, and it
-// is said how.
+// forgetAfter is how long a group must be silent before it can be forgotten. From then on
+// Silence says how.
 const forgetAfter = time.Minute
 
-// Silence says that a group of partitioners has not been heard, and what that
-// does; "" if it has.
+// Silence says for how long a group of partitioners has not been heard, and what follows; ""
+// if it was heard within HeartbeatLimit.
 func Silence(g progress.Progress, now time.Time) string {
 	silent := now.Sub(g.At())
 	if silent <= HeartbeatLimit {

@@ -20,7 +20,9 @@ const Module = "github.com/millrace/millrace"
 // scripts/release.
 var Release string
 
-// Here is Millrace's, of which a team's binary is a build too.
+// Here returns the version of Millrace in this binary: Release if it is set, else that of the
+// module, else "(devel)". In the binary of another module that imports Millrace, it is the
+// version that this module requires.
 func Here() string {
 	module := ""
 	if info, ok := debug.ReadBuildInfo(); ok {
@@ -37,7 +39,7 @@ func Here() string {
 	return cmp.Or(Release, module, "(devel)")
 }
 
-// Command says which version this is.
+// Command returns the command version.
 func Command() *cobra.Command {
 	return display.Looking(&cobra.Command{
 		Use:   "version",

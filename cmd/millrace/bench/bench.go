@@ -24,25 +24,25 @@ import (
 type Config struct {
 	Shape    string        // a name of [Names]
 	Nodes    []int         // index nodes of each cluster that is measured
-	Entities int           // in the world; 0: as the shape says
+	Entities int           // in the world, the synthetic timelines; 0: as the shape says
 	Viewers  int           // who ask, in turn; 0: as the shape says
-	Duration time.Duration // of a step; 0: 5 s
-	Seed     uint64        // of the world and the arrivals
+	Duration time.Duration // of one step of the measurement; 0: 5 s
+	Seed     uint64        // of the world, and of the instants at which questions arrive
 	Data     string        // directory to keep the log and the stores in; empty: a temporary one
 	Profile  string        // directory for CPU profiles of the saturated roles; empty: none
-	Progress io.Writer     // what is being done
-	Out      io.Writer     // the table
+	Progress io.Writer     // gets a line for each step; nil: none
+	Out      io.Writer     // gets the table
 
-	// Of the shapes team and team-flat.
-	Against     []string // what they are compared with, of [team.Baselines]
+	// For the shapes team and team-flat alone.
+	Against     []string // what Millrace is compared with, of [team.Baselines]
 	Kafka, Etcd string   // host:port of those to use; empty: started for the run
 
-	// Of the shape random.
-	Seeds int  // how many workloads, of Seed and those that follow
-	Fault bool // give the baseline a wrong number, to see that it is found
+	// For the shape random alone.
+	Seeds int  // how many workloads: those of Seed, Seed+1 and so on
+	Fault bool // give the baseline a wrong number, to see that the comparison finds it
 }
 
-// replicas is how many nodes have each partition, where there are as many.
+// replicas is how many nodes have each partition, if there are so many nodes.
 const replicas = 2
 
 func (c *Config) defaults() {
@@ -51,7 +51,7 @@ func (c *Config) defaults() {
 	c.Duration = cmp.Or(c.Duration, 5*time.Second)
 }
 
-// Validate reports every fault at once.
+// Validate returns all faults, joined, or nil.
 func (c *Config) Validate() error {
 	var errs []error
 	_, ok := shapes[c.Shape]
@@ -78,8 +78,8 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Run measures, and prints a table and then the figures. The error says what
-// failed, or that an answer was wrong.
+// Run measures what c says, and prints a table to c.Out and then the figures (see package
+// figure). The error says what failed, or that an answer was wrong.
 func Run(ctx context.Context, c Config) error {
 	switch c.Shape {
 	case "team", "team-flat":
@@ -96,7 +96,7 @@ func Run(ctx context.Context, c Config) error {
 	return c.run(ctx)
 }
 
-// run measures one of the shapes of this package.
+// run measures one of the shapes of this package, with each number of nodes in turn.
 func (c Config) run(ctx context.Context) (err error) {
 	if err := c.Validate(); err != nil {
 		return err
@@ -151,7 +151,7 @@ func (c *Config) say(format string, args ...any) {
 	}
 }
 
-// Names are the shapes that there are.
+// Names returns the names of all shapes, sorted.
 func Names() []string {
 	names := []string{"team", "team-flat", "random"}
 	for name := range shapes {

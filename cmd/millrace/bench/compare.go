@@ -21,25 +21,23 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// Compare says which two binaries to compare, and when one counts as worse.
+// Compare says which two binaries to compare, and when head counts as worse than base.
 type Compare struct {
 	Config          // the load: Shape, Entities, Viewers, Duration, Seed, Progress, Out
-	Base     string // the binary to compare with
-	Head     string // the other one; "": this one
+	Base     string // the path of the binary to compare with
+	Head     string // the path of the other one; "": this binary
 	Rounds   int
-	Slack    float64
-	SlackP99 float64
+	Slack    float64 // the share by which head may need more CPU time, such as 0.05
+	SlackP99 float64 // the share by which head's p99 may be longer
 }
 
-// The level of the intervals, how many rounds give one at least, and the share of
-// questions of which head may fail more than base does.
 const (
-	compareAlpha  = 0.05
-	leastRounds   = 6
-	failuresSlack = 0.001
+	compareAlpha  = 0.05  // intervals are of the confidence 1 - compareAlpha
+	leastRounds   = 6     // fewer rounds give no such interval
+	failuresSlack = 0.001 // the share of questions that head may fail to answer beyond base's share
 )
 
-// Validate reports every fault at once.
+// Validate returns all faults, joined, or nil.
 func (c *Compare) Validate() error {
 	errs := []error{c.Config.Validate()}
 	if c.Rounds < leastRounds {
@@ -56,16 +54,18 @@ func (c *Compare) Validate() error {
 	return errors.Join(errs...)
 }
 
-// turn is what was measured of one binary in one round: CPU time of the roles, a
-// record or a query, and how answers came that were asked for at a rate.
+// turn is what was measured of one binary in one round.
 type turn struct {
+	// CPU time: of the partitioner and of the index node for a record, of the broker and of
+	// the nodes for a query.
 	partition, ingest, broker, nodes time.Duration
-	p99                              time.Duration
-	asked, failed                    int
-	execution                        string // of the model: generated or interpreted
-	digests                          []uint64
+	p99                              time.Duration // of the questions that arrived at the rate
+	asked, failed                    int           // those questions; failed: refused or not answered in time
+	execution                        string        // how the model ran: generated or interpreted
+	digests                          []uint64      // of the answer to each question
 }
 
+// query returns the CPU time of all roles for a query.
 func (t *turn) query() time.Duration { return t.broker + t.nodes }
 
 // comparison is a run of [Compare].
@@ -74,14 +74,14 @@ type comparison struct {
 	family  *rig.Family
 	backing *rig.Backing
 	world   *world
-	records int     // of the log, and as many of content
-	rate    float64 // of questions, the same for both
-	turns   int     // that were begun
+	records int     // in the timeline topic, and as many in the content topic
+	rate    float64 // questions a second that arrive, the same for both: half of what one client gets answered; 0: not known yet
+	turns   int     // how many were begun
 }
 
-// RunCompare measures two binaries by turns under the same load, which this one
-// makes, and prints a table and figures. It fails if head has lost: if it is worse
-// by more than the slack, and not by chance.
+// RunCompare measures two binaries in turns under the same load, which this process makes,
+// and prints a table and figures. The error says that a run failed, or that head has lost:
+// that the whole confidence interval of some ratio is above the slack.
 func RunCompare(ctx context.Context, c Compare) (err error) {
 	if err := c.Validate(); err != nil {
 		return err
@@ -116,7 +116,7 @@ func RunCompare(ctx context.Context, c Compare) (err error) {
 
 // side is one of the two binaries in a round.
 type side struct {
-	name, binary, own string // own: of what it leaves
+	name, binary, own string // own: the name of its directory, and before the names of its files
 	d                 *driver
 	cpu               cpuTime
 	queries           int
@@ -124,8 +124,8 @@ type side struct {
 	turn
 }
 
-// all measures all rounds. One before them finds the rate at which questions
-// arrive, and is not counted: it is the one that finds a cold machine.
+// all measures all rounds. A round before them finds the rate at which questions arrive;
+// it is not counted, because the machine is still cold.
 func (r *comparison) all() (base, head []*turn, err error) {
 	for i := range r.Rounds + 1 {
 		sides := [2]*side{{name: "base", binary: r.Base}, {name: "head", binary: r.Head}}
@@ -144,9 +144,9 @@ func (r *comparison) all() (base, head []*turn, err error) {
 	return base, head, nil
 }
 
-// round starts the roles of both sides with nothing, and asks both by turns, in
-// slices that are short beside what else the machine does. Every other round the
-// second side goes first.
+// round starts the roles of both sides with empty stores, and asks both in turns. The turns
+// are short, so that whatever else the machine does meets both sides alike. swapped says
+// that the second side goes first, as it does every other round.
 func (r *comparison) round(sides [2]*side, swapped bool) (err error) {
 	before := r.family.Size()
 	first, second := sides[0], sides[1]
@@ -168,7 +168,7 @@ func (r *comparison) round(sides [2]*side, swapped bool) (err error) {
 		}
 		return nil
 	}
-	if err := turns(r.closed); err != nil { // warm, and the rate
+	if err := turns(r.closed); err != nil { // warms both up, and gives the rate
 		return err
 	}
 	if r.rate == 0 {
@@ -188,19 +188,20 @@ func (r *comparison) round(sides [2]*side, swapped bool) (err error) {
 		s.asked = len(s.arrived.took) + s.failed
 	}
 	err = r.family.End(before)
-	for _, s := range sides { // whose processes have ended
+	for _, s := range sides { // their processes have ended
 		err = errors.Join(err, os.RemoveAll(filepath.Join(r.family.Dir, s.own)))
 	}
 	return err
 }
 
-// quartets is how often the two sides take turns: A, B, B, A each time.
+// quartets is how many times the sides take the turns A, B, B, A.
 const quartets = 4
 
-// slice is how long a turn is.
+// slice returns how long a turn is: each side has 2*quartets turns in Duration.
 func (r *comparison) slice() time.Duration { return r.Duration / (2 * quartets) }
 
-// start has a side bring content on, and then the log, and checks its answers.
+// start has a side partition the content topic, then starts its cluster, which reads the
+// timeline topic, and checks its answers. It notes the CPU time of both for a record.
 func (r *comparison) start(s *side) error {
 	ctx := r.family.Ctx
 	r.turns++
@@ -236,7 +237,8 @@ func (r *comparison) start(s *side) error {
 	return err
 }
 
-// closed has one client ask for a slice, for what a query costs.
+// closed has one client ask for a slice, one question after the other. It measures the CPU
+// time of queries.
 func (r *comparison) closed(s *side) error {
 	before, err := cpuOf(s.d.run)
 	if err != nil {
@@ -252,7 +254,7 @@ func (r *comparison) closed(s *side) error {
 	return err
 }
 
-// open has questions arrive for a slice, for how long they take.
+// open has questions arrive at the rate for a slice. It measures how long they take.
 func (r *comparison) open(s *side) error {
 	got, err := s.d.open(r.family.Ctx, r.rate, r.slice())
 	s.arrived.took = append(s.arrived.took, got.took...)
@@ -260,10 +262,10 @@ func (r *comparison) open(s *side) error {
 	return err
 }
 
-// ratio is how much worse head is in one thing, pair by pair.
+// ratio is one measure in which head is compared with base, round by round.
 type ratio struct {
 	name  string
-	of    func(*turn) float64
+	of    func(*turn) float64 // the measure in unit; larger is worse
 	unit  string
 	slack float64
 }
@@ -281,7 +283,8 @@ func (r *comparison) ratios() []ratio {
 	}
 }
 
-// report prints what was found, and returns what head has lost.
+// report prints what was found. The error says in what head has lost, or that the two
+// cannot be compared.
 func (r *comparison) report(base, head []*turn) error {
 	if base[0].execution != head[0].execution {
 		return fmt.Errorf("not comparable: the model of this benchmark is %s by base and %s by head, since it changed between them; compare commits that both have it", base[0].execution, head[0].execution)
@@ -324,8 +327,8 @@ func (r *comparison) report(base, head []*turn) error {
 	return errors.New("head has lost: " + strings.Join(lost, "; "))
 }
 
-// compare returns by how much head is worse, and in what interval that lies. What
-// the machine did besides met both sides of a round alike.
+// compare returns the ratio head/base and its confidence interval, by the signed-rank test
+// over the pairs of all rounds.
 func (m *ratio) compare(base, head []*turn) (value float64, in stats.Interval, err error) {
 	var logs []float64
 	for i := range base {
@@ -339,7 +342,8 @@ func (m *ratio) compare(base, head []*turn) (value float64, in stats.Interval, e
 // Any other failure ends the run.
 func (t *turn) failures() float64 { return float64(t.failed) / float64(max(1, t.asked)) }
 
-// moreFailures returns how many more of head's questions fail.
+// moreFailures returns by how much head's share of failures exceeds base's, and the
+// confidence interval.
 func moreFailures(base, head []*turn) (float64, stats.Interval, error) {
 	var more []float64
 	for i := range base {
@@ -348,6 +352,7 @@ func moreFailures(base, head []*turn) (float64, stats.Interval, error) {
 	return stats.SignedRank(more, compareAlpha)
 }
 
+// middle returns the median of a measure, the upper one of two.
 func middle(all []*turn, of func(*turn) float64) float64 {
 	var values []float64
 	for _, t := range all {

@@ -6,7 +6,8 @@ import (
 	"github.com/millrace/millrace/cmd/millrace/bench/rig"
 )
 
-// cpuTime is CPU time by role.
+// cpuTime is CPU time by role. nodes is that of all index nodes together; client is that of
+// this process.
 type cpuTime struct{ broker, nodes, client time.Duration }
 
 func (c cpuTime) less(o cpuTime) cpuTime {
@@ -21,7 +22,7 @@ func (c cpuTime) each(queries int) cpuTime {
 // served is the CPU time of the servers, without the client's.
 func (c cpuTime) served() time.Duration { return c.broker + c.nodes }
 
-// cpuOf is the CPU time that the roles have used.
+// cpuOf returns the CPU time that the roles have used since they started.
 func cpuOf(r *rig.Cluster) (c cpuTime, err error) {
 	c.client = rig.OwnCPU()
 	broker, err := r.Broker.Used()

@@ -19,25 +19,24 @@ import (
 	"github.com/millrace/millrace/internal/rpcerr"
 )
 
-// driver asks a cluster the world's questions and holds every answer against
-// the one that was found right before.
+// driver asks a cluster the world's questions, and compares every answer with the right
+// one, which check has found before.
 type driver struct {
 	run   *rig.Cluster
 	world *world
-	right []right // by question
-	next  atomic.Uint64
+	right []right       // by question
+	next  atomic.Uint64 // counts the questions asked; see turn
 }
 
-// right is a right answer: as it is when read, and on the wire.
+// right is hashes of a right answer.
 type right struct {
-	digest uint64
-	items  uint64
+	digest uint64 // of the decoded answer; see digest
+	items  uint64 // of the items on the wire; see glance
 }
 
-// patient bounds one question, and deadline one that arrives at a given rate.
 const (
-	patient  = 10 * time.Second
-	deadline = 500 * time.Millisecond
+	patient  = 10 * time.Second       // the timeout of any question
+	deadline = 500 * time.Millisecond // of a question that arrives at a rate, from when it was due
 )
 
 // errMissed says that a question's time was up before all was answered.
@@ -56,7 +55,8 @@ func (d *driver) get(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.G
 	return resp, nil
 }
 
-// refusal returns rig.ErrRefused and errMissed for what the broker and gRPC say.
+// refusal returns rig.ErrRefused if the broker was overloaded, errMissed if the deadline
+// passed, else err.
 func refusal(err error) error {
 	err = rpcerr.FromStatus(err)
 	if e, ok := errors.AsType[*millrace.Error](err); ok {
@@ -70,7 +70,7 @@ func refusal(err error) error {
 	return err
 }
 
-// glance asks a question and leaves the answer undecoded.
+// glance asks a question and hashes the answer without decoding it.
 func (d *driver) glance(ctx context.Context, q *question) (g glance, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patient)
 	defer cancel()
@@ -83,7 +83,7 @@ func (d *driver) glance(ctx context.Context, q *question) (g glance, err error) 
 	return g, nil
 }
 
-// turn is whose question is next.
+// turn returns the index of the question to ask next.
 func (d *driver) turn() int { return int(d.next.Add(1) % uint64(len(d.world.asked))) }
 
 // ask asks the next question. A wrong answer is an error.
@@ -98,15 +98,16 @@ func (d *driver) ask(ctx context.Context) error {
 
 func otherwise(i int) error { return fmt.Errorf("question %d is answered otherwise than before", i) }
 
-// closed has clients ask one question after the other for a while.
+// closed has clients ask for length, each one question after the other. It returns how long
+// answers took, sorted, and how long all of it took.
 func (d *driver) closed(ctx context.Context, clients int, length time.Duration) (rig.Latencies, time.Duration, error) {
 	return rig.Closed(ctx, clients, length, func(ctx context.Context, _ int) error { return d.ask(ctx) })
 }
 
-// open has questions arrive as a Poisson process of so many a second, whether
-// those before are answered or not, and measures from the instant each was
-// due; so what the client does too late is within. How much that is it tells
-// apart, as it does those that were refused or not answered in time.
+// open has questions arrive as a Poisson process of rate questions a second, whether or not
+// those before are answered. It measures from the instant each was due, so that a client
+// that sends late counts as latency too. The result has that lateness on its own as well,
+// and counts the questions that were refused or not answered in time.
 func (d *driver) open(ctx context.Context, rate float64, length time.Duration) (res arrivals, err error) {
 	alarm, err := newAlarm()
 	if err != nil {
@@ -159,18 +160,18 @@ func (d *driver) open(ctx context.Context, rate float64, length time.Duration) (
 	return res, err
 }
 
-// arrivals are questions that came when they were due.
+// arrivals is what open measures.
 type arrivals struct {
-	took    rig.Latencies // from the instant each was due
-	late    rig.Latencies // of that, until the client sent it
-	seconds []rig.Latencies
+	took    rig.Latencies   // of answered questions, from the instant each was due
+	late    rig.Latencies   // the part of that until the client sent the question
+	seconds []rig.Latencies // took, by the second in which the question was due
 	refused int
 	missed  int // not answered in time
 }
 
-// usual returns what a share took no longer than, in the median second of
-// those that were whole: what a machine does that stands still for a moment
-// once in ten seconds is not in it.
+// usual returns the median over all seconds of what a share of a second's answers took at
+// most. The last second is left out, as it may not be whole. A machine that stands still
+// for a moment once in ten seconds does not change it.
 func (a *arrivals) usual(share float64) time.Duration {
 	var each rig.Latencies
 	for _, s := range a.seconds[:max(1, len(a.seconds)-1)] {
@@ -180,5 +181,6 @@ func (a *arrivals) usual(share float64) time.Duration {
 	return each.At(0.5)
 }
 
-// sustained reports whether all but one of a thousand were answered in time.
+// sustained reports whether at most one question was refused or missed for every thousand
+// that were answered.
 func (a *arrivals) sustained() bool { return 1000*(a.refused+a.missed) <= len(a.took) }

@@ -13,8 +13,8 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// fill brings the world into the log, unless the file done says that it is
-// there.
+// fill writes the world's records into the log, and then the file done. If that file exists
+// already, it does nothing.
 func fill(ctx context.Context, c *Config, w *world, b *rig.Backing, done string) error {
 	if have, err := os.ReadFile(done); err == nil {
 		c.say("the log is filled already: %s", bytes.TrimSpace(have))
@@ -33,7 +33,7 @@ func fill(ctx context.Context, c *Config, w *world, b *rig.Backing, done string)
 	return os.WriteFile(done, []byte(what+"\n"), 0o644)
 }
 
-// bodies are all records of the world; it counts entities as it comes to them.
+// bodies yields all records of the world, and counts the entities that it has finished.
 func (w *world) bodies(entities *atomic.Int64) iter.Seq2[rig.Body, error] {
 	return func(yield func(rig.Body, error) bool) {
 		for i := range w.entities {
@@ -48,7 +48,7 @@ func (w *world) bodies(entities *atomic.Int64) iter.Seq2[rig.Body, error] {
 	}
 }
 
-// every calls do now and then until the returned function is called.
+// every calls do each d until stop is called. stop waits for a call in progress.
 func (c *Config) every(d time.Duration, do func()) (stop func()) {
 	done, ended := make(chan struct{}), make(chan struct{})
 	tick := time.NewTicker(d)

@@ -12,9 +12,9 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 )
 
-// glance is what the timed client makes of an answer: enough to tell whether
-// it is the right one, without making objects of it. The client stands for
-// many callers, who decode their answers on machines of their own.
+// glance is what the timed client reads of an answer: enough to tell whether it is the
+// right one, without decoding it. The client stands for many callers, which decode their
+// answers on machines of their own; their CPU time must not be measured.
 type glance struct {
 	items   uint64 // a hash of all items, byte for byte
 	partial bool   // coverage names something missing
@@ -30,10 +30,10 @@ var (
 	missingField  = fieldNumber((*feedv1.Coverage)(nil), "missing")
 )
 
-// seed makes hashes of this process comparable.
+// seed is shared by all hashes of this process, so that they can be compared.
 var seed = maphash.MakeSeed()
 
-// read reads a GetFeedResponse.
+// read fills g from an encoded GetFeedResponse.
 func (g *glance) read(message []byte) error {
 	var h maphash.Hash
 	h.SetSeed(seed)
@@ -54,8 +54,8 @@ func (g *glance) read(message []byte) error {
 	return err
 }
 
-// eachBytes calls f with each field of a message that is a message, a string
-// or the like.
+// eachBytes calls f with each length-delimited field of an encoded message: messages,
+// strings, bytes.
 func eachBytes(message []byte, f func(protowire.Number, []byte) error) error {
 	for len(message) > 0 {
 		field, kind, n := protowire.ConsumeTag(message)
@@ -78,11 +78,11 @@ func eachBytes(message []byte, f func(protowire.Number, []byte) error) error {
 	return nil
 }
 
-// asBytes is gRPC's codec of questions that are bytes already, and answers
-// that are glanced at.
+// asBytes is a gRPC codec that sends a []byte as it is, and reads an answer into a
+// *glance.
 type asBytes struct{}
 
-// Name implements encoding.CodecV2.
+// Name implements encoding.CodecV2. It is protobuf's, since the bytes are protobuf.
 func (asBytes) Name() string { return "proto" }
 
 // Marshal implements encoding.CodecV2.

@@ -18,24 +18,23 @@ import (
 // result is what was measured of one cluster.
 type result struct {
 	nodes              int
-	cores              int     // of a node
-	candidates, scored float64 // of a mean query
-	execution          string  // generated or interpreted
-	exact              int     // answers equal to the oracle's
-	one                rig.Latencies
-	oneCPU, fullCPU    cpuTime  // a query, of one client and saturated
-	most               float64  // answers a second that clients get, and
-	clients            int      // how many those are
-	saturation         float64  // queries a second that are answered in time
-	half               arrivals // at half of that
+	cores              int           // of a node
+	candidates, scored float64       // records of a mean query: before and after the filter
+	execution          string        // how the model ran: generated or interpreted
+	exact              int           // answers equal to the oracle's, a simple implementation
+	one                rig.Latencies // with one client
+	oneCPU, fullCPU    cpuTime       // of a query: with one client, and with clients clients
+	most               float64       // the most answers a second that clients got, each asking again once answered
+	clients            int           // how many clients got them
+	saturation         float64       // the highest rate, in queries a second, at which arriving queries are answered in time
+	half               arrivals      // at half the saturation
 }
 
-// measure starts a cluster of so many nodes, checks it, measures it and ends
-// it.
+// measure starts a cluster of so many nodes, checks its answers, measures it and ends it.
 func measure(c *Config, f *rig.Family, w *world, b *rig.Backing, truth []oracle.Answer, nodes int) (res result, err error) {
 	ctx, before := f.Ctx, f.Size()
 	defer func() {
-		if err == nil { // else the family is ended whole
+		if err == nil { // else run ends the whole family
 			err = f.End(before)
 		}
 	}()
@@ -57,7 +56,7 @@ func measure(c *Config, f *rig.Family, w *world, b *rig.Backing, truth []oracle.
 		return res, err
 	}
 	c.say("%d nodes: every feed asked once, %d as the oracle says", nodes, res.exact)
-	if _, _, err := d.closed(ctx, 2, c.Duration/2); err != nil { // warm
+	if _, _, err := d.closed(ctx, 2, c.Duration/2); err != nil { // warms it up
 		return res, err
 	}
 	if err := d.oneClient(ctx, c, &res); err != nil {
@@ -77,8 +76,8 @@ func measure(c *Config, f *rig.Family, w *world, b *rig.Backing, truth []oracle.
 	return res, nil
 }
 
-// check asks every question, holds the first answers against the oracle, and
-// keeps what tells all of them when they are given again.
+// check asks every question once, compares the first answers with those of the oracle in
+// truth, and keeps hashes of all answers in d.right. It sets what it learns in res.
 func (d *driver) check(ctx context.Context, truth []oracle.Answer, res *result) error {
 	for i, q := range d.world.asked {
 		explained := proto.Clone(q.req).(*feedv1.GetFeedRequest)
@@ -112,7 +111,7 @@ func (d *driver) check(ctx context.Context, truth []oracle.Answer, res *result) 
 	return nil
 }
 
-// cost runs work and returns the CPU time of each query of it.
+// cost runs work, and returns its CPU time for each query.
 func (d *driver) cost(ctx context.Context, work func() (rig.Latencies, error)) (cpuTime, error) {
 	before, err := cpuOf(d.run)
 	if err != nil {
@@ -135,14 +134,16 @@ func (d *driver) oneClient(ctx context.Context, c *Config, res *result) (err err
 }
 
 const (
-	// maxClients ends the search for the most answers,
+	// maxClients is the highest number of clients that crowd tries.
 	maxClients = 64
-	// and so do two steps in a row that grow by less than this: one may have
-	// met a moment at which the machine did something else.
+	// growth is the factor by which a step must get more answers a second. After two
+	// steps in a row that do not, crowd ends: a single one may have met a moment at
+	// which the machine did something else.
 	growth = 1.03
 )
 
-// crowd doubles the clients until they get no more answers a second.
+// crowd doubles the clients until they get no more answers a second. Then it measures the
+// CPU time of a query with the number of clients that got the most, and writes profiles.
 func (d *driver) crowd(ctx context.Context, c *Config, res *result) error {
 	flat := 0
 	for clients := 1; clients <= maxClients; clients *= 2 {
@@ -184,16 +185,15 @@ func (d *driver) crowd(ctx context.Context, c *Config, res *result) error {
 	return g.Wait()
 }
 
-// slower is by what a rate is lowered that is not sustained, and leastShare of
-// the most answers a second is not searched below.
 const (
-	slower     = 0.95
-	leastShare = 0.25
+	slower     = 0.95 // the factor by which saturate lowers a rate that is not sustained
+	leastShare = 0.25 // saturate tries no rate below this share of the most answers a second
 )
 
-// saturate lowers the rate from the most answers that clients get who wait for
-// them, until questions that arrive whether those before are answered or not
-// are answered in time.
+// saturate finds the saturation. It begins at the rate of the most answers that waiting
+// clients got, and lowers it until questions that arrive at the rate, whether or not
+// those before are answered, are answered in time. If none is sustained, the saturation
+// is the last rate tried.
 func (d *driver) saturate(ctx context.Context, c *Config, res *result) error {
 	for rate := res.most; rate > leastShare*res.most; rate *= slower {
 		got, err := d.open(ctx, rate, c.Duration)

@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/internal/figure"
 )
 
-// report prints a table, and the figures of each cluster.
+// report prints a table with a column for each cluster, and then the figures of each.
 func report(c *Config, w *world, all []result) error {
 	features, inModel := len(w.model.Spec().Features), 0
 	for _, f := range w.model.Spec().Features {

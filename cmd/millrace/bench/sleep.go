@@ -4,7 +4,7 @@ package bench
 
 import "time"
 
-// alarm wakes who sleeps, with the precision of the runtime's timers.
+// alarm wakes a sleeper, with the precision of the runtime's timers.
 type alarm struct{}
 
 func newAlarm() (*alarm, error) { return &alarm{}, nil }

@@ -7,13 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// alarm wakes who sleeps when they asked for it, by a timer of the kernel that
-// is waited for like the network. The runtime's timers wake an idle process up
-// to a millisecond late, and who sleeps in a system call keeps what it has
-// started waiting: both would be taken for latency.
+// alarm wakes one sleeper at a time, precisely: it uses a timer of Linux as a file, which
+// the runtime waits for as it does for the network. The runtime's own timers wake an idle
+// process up to a millisecond late. A sleep in a system call would keep a processor from
+// the goroutines that the sleeper has started. Both would count as latency.
 type alarm struct {
-	fd int
-	f  *os.File
+	fd int      // of f
+	f  *os.File // the timer
 }
 
 func newAlarm() (*alarm, error) {
@@ -26,7 +26,7 @@ func newAlarm() (*alarm, error) {
 
 func (a *alarm) close() { _ = a.f.Close() }
 
-// sleepUntil returns at t, or soon after.
+// sleepUntil returns at t, or soon after; at once if t has passed.
 func (a *alarm) sleepUntil(t time.Time) error {
 	d := time.Until(t)
 	if d <= 0 {
@@ -35,7 +35,7 @@ func (a *alarm) sleepUntil(t time.Time) error {
 	if err := unix.TimerfdSettime(a.fd, 0, &unix.ItimerSpec{Value: unix.NsecToTimespec(d.Nanoseconds())}, nil); err != nil {
 		return os.NewSyscallError("timerfd_settime", err)
 	}
-	var times [8]byte // that the timer went off
+	var times [8]byte // how many times the timer expired
 	_, err := a.f.Read(times[:])
 	return err
 }

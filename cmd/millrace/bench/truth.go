@@ -13,10 +13,11 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// verified is how many questions the oracle answers too.
+// verified is how many questions the oracle answers too. The oracle is a simple
+// implementation of feeds (package oracle), with which answers are compared.
 const verified = 4
 
-// truth is the oracle's answers to the first few questions.
+// truth returns the oracle's answers to the first n questions.
 func (w *world) truth(n int) ([]oracle.Answer, error) {
 	eval, err := oracle.NewEval(schemas.Activity())
 	if err != nil {
@@ -53,7 +54,7 @@ func (w *world) truth(n int) ([]oracle.Answer, error) {
 	return all, nil
 }
 
-// vocabulary is the viewer as a node sees it.
+// vocabulary returns the viewer in the form in which filters and models see it.
 func (v *viewer) vocabulary() millrace.Viewer {
 	var reads []string
 	for _, l := range v.reads {
@@ -66,7 +67,7 @@ func (v *viewer) vocabulary() millrace.Viewer {
 	}
 }
 
-// differs tells how an explained answer is not the oracle's, or "".
+// differs says how an explained answer differs from the oracle's; "" if it does not.
 func differs(want oracle.Answer, got *feedv1.GetFeedResponse) string {
 	var b strings.Builder
 	if e := got.GetExplain(); e.GetCandidates() != int64(want.Stages.Candidates) || e.GetScored() != int64(want.Stages.Scored) {
@@ -76,7 +77,8 @@ func differs(want oracle.Answer, got *feedv1.GetFeedResponse) string {
 	return b.String()
 }
 
-// digest is a hash of what an answer shows: items, order, scores.
+// digest returns a hash of what an answer shows: the items' ids, objects and scores, how many
+// others each names as also, and their order.
 func digest(resp *feedv1.GetFeedResponse) uint64 {
 	h := fnv.New64a()
 	var word [8]byte

@@ -18,8 +18,8 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// world is synthetic timelines and the questions of their viewers. All of it follows from
-// the seed, so that records are made when they are needed and only questions are kept.
+// world is synthetic timelines and the questions of viewers. All of it follows from the
+// seed, so that records are made when they are needed, and only questions are kept.
 type world struct {
 	shape    shape
 	label    string // name of the shape
@@ -32,18 +32,18 @@ type world struct {
 	asked    []question
 }
 
-// question is what a viewer asks, each time the same.
+// question is the request of one viewer, the same each time.
 type question struct {
 	viewer  viewer
-	follows []int
+	follows []int // the numbers of the entities that the viewer follows
 	req     *feedv1.GetFeedRequest
 	wire    []byte // req as protobuf
 }
 
 type viewer struct {
 	name           string
-	reads          []int // of languages
-	country, muted int
+	reads          []int // indexes of languages
+	country, muted int   // indexes of countries
 	freshnessHours float64
 	chatty, visual float64
 }
@@ -73,10 +73,11 @@ func newWorld(c Config) (*world, error) {
 	return w, nil
 }
 
-// name is one of this world alone, for what is kept of several in one directory.
+// name returns a name that only this world has: several worlds may be kept in one directory.
 func (w *world) name() string { return fmt.Sprintf("%s-%d-%d", w.label, w.entities, w.seed) }
 
-// rand returns the random numbers of one thing of the world.
+// rand returns a source of random numbers for the i-th thing of a kind (ofEntity and so on).
+// It is the same each time.
 func (w *world) rand(kind, i int) *rand.Rand {
 	return rand.New(rand.NewPCG(w.seed, uint64(kind)<<32|uint64(i)))
 }
@@ -97,17 +98,17 @@ var (
 
 const text = "What somebody wrote about a day at the sea, the people met there, and the long way home"
 
-// record is one of the world's.
+// record is a record of the world, before it is encoded.
 type record struct {
-	entity, number, kind                 int // kind: which of the feed's types
-	at                                   int64
-	article                              int // what it is about; -1: itself
-	version, text                        int
-	language, country, visibility        int // places in the lists above
+	entity, number, kind                 int   // number: among the entity's records; kind: index of the feed's types
+	at                                   int64 // milliseconds since the epoch
+	article                              int   // what it is about; -1: itself
+	version, text                        int   // text: its length in bytes
+	language, country, visibility        int   // indexes of the lists above
 	likes, comments, shares, impressions int
 }
 
-// records returns what an entity did, of each type the oldest first.
+// records returns the records of an entity, type by type, and of each type the oldest first.
 func (w *world) records(entity int) []record {
 	r := w.rand(ofEntity, entity)
 	articles := rand.NewZipf(r, 1.3, 1, uint64(w.entities))
@@ -121,7 +122,7 @@ func (w *world) records(entity int) []record {
 				at:       int64(asOf) - history.Milliseconds() + int64(i)*span + 1 + r.Int64N(span-1),
 				language: r.IntN(len(languages)), country: r.IntN(len(countries)),
 			}
-			if r.IntN(5) == 0 { // a fifth is about what others are about too
+			if r.IntN(5) == 0 { // a fifth of the records are about objects that others are about too
 				x.article = int(articles.Uint64())
 			}
 			if r.IntN(100) < 7 {
@@ -144,7 +145,7 @@ func (w *world) records(entity int) []record {
 
 func (x *record) id() string { return fmt.Sprintf("%d/%d", x.entity, x.number) }
 
-// object is what the record is about.
+// object returns the object that the record is about; "" for itself.
 func (x *record) object() string {
 	if x.article < 0 {
 		return ""
@@ -152,7 +153,7 @@ func (x *record) object() string {
 	return fmt.Sprintf("article:%d", x.article)
 }
 
-// body is the record as Avro.
+// body returns the record as Avro without framing.
 func (w *world) body(x *record) ([]byte, error) {
 	return schemas.Activity().EncodeJSON(fmt.Appendf(nil,
 		`{"id":%q,"actor":%q,"verb":%q,"created_at":%d,"object":%q,"version":%d,"language":%q,"country":%q,"visibility":%q,"text":%q,"likes":%d,"comments":%d,"shares":%d,"impressions":%d}`,
@@ -190,7 +191,7 @@ func (w *world) question(i int) question {
 	return q
 }
 
-// timelines is how many timelines a mean query asks for.
+// timelines returns how many timelines a query asks for on average.
 func (w *world) timelines() float64 {
 	n := 0
 	for i := range w.asked {

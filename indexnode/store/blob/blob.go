@@ -30,8 +30,8 @@ import (
 // Integers are little-endian.
 //
 // There is no checksum: Pebble's blocks have one, checked at every read from
-// disk, and the digest, which Check recomputes, covers what a block's cannot,
-// a wrong program.
+// disk. The digest finds what that cannot, the faults of a wrong program, when a
+// check of the partition recomputes it.
 //
 // Record bytes never change once written, and an append only writes behind
 // them: what was decoded from a blob, sharing its memory, stays valid for ever.
@@ -53,7 +53,7 @@ const (
 	recFlags   = recDeleted | recVersion | recSchema | recObject
 )
 
-// Err is bytes that are no blob.
+// Err is the error for bytes that are no blob; match it with errors.Is.
 var Err = errors.New("blob")
 
 func blobError(format string, args ...any) error {
@@ -76,7 +76,7 @@ func (b *Blob) addDigest(d uint64) {
 	binary.LittleEndian.PutUint64(b.Buf[6:], b.Digest()+d)
 }
 
-// SetHasChain marks the head of a timeline with a chain, or any other blob.
+// SetHasChain sets or clears the mark of the head of a timeline that has a chain.
 func (b *Blob) SetHasChain(yes bool) {
 	b.Buf[1] &^= blobHasChain
 	if yes {
@@ -84,7 +84,8 @@ func (b *Blob) SetHasChain(yes bool) {
 	}
 }
 
-// Encode makes a blob of records in oldest-first order.
+// Encode makes a blob of records, which are in oldest-first order. digest is the sum of
+// their digests; see [RecordDigest].
 func Encode(recs []millrace.Record, digest uint64) *Blob {
 	var fps []millrace.Fingerprint
 	size := blobHeader
@@ -118,8 +119,9 @@ func indexOf(fps []millrace.Fingerprint, fp millrace.Fingerprint) int {
 	return -1
 }
 
-// Append adds a record newer than every other. It reports false when the
-// blob's schemas lack the record's: then the blob must be encoded anew.
+// Append adds a record that is newer than every other, with its digest. If the blob's
+// schemas lack the record's, it changes nothing and reports false: then the blob must be
+// encoded anew.
 func (b *Blob) Append(r *millrace.Record, digest uint64) bool {
 	schema := -1
 	fps := b.schemas()
@@ -160,7 +162,8 @@ func recordBody(r *millrace.Record, schema int) int {
 	return n
 }
 
-// RecordSize is how many bytes of a blob a record takes, with its length in front.
+// RecordSize returns how many bytes of a blob a record takes, with its length in front.
+// schema is the index of its schema in the blob.
 func RecordSize(r *millrace.Record, schema int) int {
 	n := recordBody(r, schema)
 	return uvarintLen(uint64(n)) + n
@@ -195,7 +198,8 @@ func appendRecord(dst []byte, r *millrace.Record, schema int) []byte {
 	return append(dst, r.Body...)
 }
 
-// cut takes the record at an offset: its bytes, and where the next begins.
+// cut returns the record at an offset: its bytes without the length in front, which share
+// the blob's memory, and where the next begins.
 func (b *Blob) cut(at int) (rec []byte, next int, err error) {
 	n, w := uvarint(b.Buf[at:])
 	if w <= 0 || n > uint64(len(b.Buf)-at-w) {
@@ -215,7 +219,8 @@ func uvarint(b []byte) (uint64, int) {
 	return binary.Uvarint(b)
 }
 
-// position reads what orders a record, and returns the bytes behind it.
+// position reads a record's flags, and its id and time, by which records are ordered. rest are
+// the bytes behind them. id shares rec's memory.
 func position(rec []byte) (flags byte, id millrace.RecordID, t millrace.Time, rest []byte, err error) {
 	if len(rec) == 0 {
 		return 0, "", 0, nil, blobError("empty record")
@@ -284,7 +289,8 @@ func decodeRest(flags byte, id millrace.RecordID, at millrace.Time, rest, schema
 	return nil
 }
 
-// View checks the header of a stored blob, which it keeps.
+// View checks the header of a stored blob and returns the blob, which keeps buf. Newest needs
+// a blob from Open instead.
 func View(buf []byte) (*Blob, error) {
 	if len(buf) < blobHeader {
 		return nil, blobError("%d bytes", len(buf))
@@ -302,7 +308,7 @@ func View(buf []byte) (*Blob, error) {
 // MaxTime is later than any record.
 const MaxTime = millrace.Time(1<<63 - 1)
 
-// FirstTime returns the oldest record's time, or maxTime if there is none.
+// FirstTime returns the oldest record's time, or MaxTime if there is none.
 func (b *Blob) FirstTime() (millrace.Time, error) {
 	if b.records() == len(b.Buf) {
 		return MaxTime, nil
@@ -315,8 +321,8 @@ func (b *Blob) FirstTime() (millrace.Time, error) {
 	return t, err
 }
 
-// Open checks the structure of a stored blob, which it keeps: header,
-// bounds, count, and strictly ascending positions.
+// Open checks the structure of a stored blob: header, bounds, count, and that each record
+// is newer than the one before. It returns the blob, which keeps buf.
 func Open(buf []byte) (*Blob, error) {
 	b, err := View(buf)
 	if err != nil {
@@ -351,7 +357,8 @@ func Newer(at millrace.Time, aid millrace.RecordID, bt millrace.Time, bid millra
 	return at > bt || at == bt && aid < bid
 }
 
-// DecodeAll appends the records, oldest first, sharing the blob's memory.
+// DecodeAll appends the records to dst, oldest first, sharing the blob's memory. With an error
+// it returns those before the fault, and perhaps a part of the next.
 func (b *Blob) DecodeAll(dst []millrace.Record) ([]millrace.Record, error) {
 	schemas := b.schemas()
 	for at := b.records(); at < len(b.Buf); {
@@ -368,7 +375,7 @@ func (b *Blob) DecodeAll(dst []millrace.Record) ([]millrace.Record, error) {
 	return dst, nil
 }
 
-// At decodes the record at an offset.
+// At decodes the record at an offset; it shares the blob's memory.
 func (b *Blob) At(off int) (r millrace.Record, err error) {
 	rec, _, err := b.cut(off)
 	if err == nil {
@@ -395,7 +402,8 @@ func (b *Blob) ends(off int) (millrace.Time, millrace.RecordID) {
 	return t, id
 }
 
-// Find returns the index and offset of the record of an id.
+// Find returns the index, from the oldest, and the offset of the record of an id. It panics
+// unless Open has checked the blob.
 func (b *Blob) Find(id millrace.RecordID) (index, off int, ok bool) {
 	for at := b.records(); at < len(b.Buf); index++ {
 		rec, next, err := b.cut(at)
@@ -411,8 +419,8 @@ func (b *Blob) Find(id millrace.RecordID) (index, off int, ok bool) {
 	return 0, 0, false
 }
 
-// Split cuts records into runs of at most max bytes each, or of one record, by
-// halves.
+// Split cuts records into runs, by halves, until each is of one record or takes at most max
+// bytes as a blob. It counts the bytes as if all records of a run had one schema.
 func Split(recs []millrace.Record, max int) [][]millrace.Record {
 	size := blobHeader + 8
 	for i := range recs {

@@ -8,8 +8,10 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// A chain is the metadata of a timeline's older blobs, all but the head. Its
-// row exists from the first rename of a head on, and keeps the suffix counter.
+// A chain is the metadata of a timeline's older blobs, all but the head, which has the
+// newest records. When a head is full it becomes an older blob, under a key that ends in
+// a suffix, and a new head begins. The row of the chain exists from the first time on that
+// this happens, and keeps the counter of suffixes.
 //
 //	0   format, 1
 //	1   flags: 1 = a floor stands at the end
@@ -23,9 +25,9 @@ import (
 // The width is fixed so that a reader searches the row without decoding it.
 type Chain struct {
 	Next  uint32 // suffix of the next blob; only rises
-	Stale uint32 // id rows that trimming left for the sweep
+	Stale uint32 // id rows (which say where an older record is) of dropped blobs, for the next sweep to remove
 	Links []Link // oldest first
-	Floor *Floor
+	Floor *Floor // nil: there is none
 }
 
 // Link is the metadata of an older blob.
@@ -35,8 +37,8 @@ type Link struct {
 	Digest         uint64
 }
 
-// Floor is the oldest position that retention by count keeps, once a record
-// left from among the counted.
+// Floor is the oldest position that retention by count keeps, once one of the records that
+// it counted is gone. Without it older records would come back in its place.
 type Floor struct {
 	Time millrace.Time
 	ID   millrace.RecordID
@@ -53,10 +55,10 @@ const (
 	LinkBytes   = 32 // of a chain, for each link
 )
 
-// ErrChain is a row that is no chain.
+// ErrChain is the error for a row that is no chain; match it with errors.Is.
 var ErrChain = errors.New("chain")
 
-// Encode appends the row.
+// Encode appends the chain to dst, as the row that [DecodeChain] reads.
 func (c *Chain) Encode(dst []byte) []byte {
 	var flags byte
 	if c.Floor != nil {
@@ -120,7 +122,7 @@ func decodeLink(b []byte) Link {
 	}
 }
 
-// LinkOf is the metadata of a blob that is not empty.
+// LinkOf returns the metadata of a blob that is not empty, and that Open or Encode made.
 func LinkOf(suffix uint32, b *Blob) Link {
 	oldest, _ := b.Oldest()
 	newest, _ := b.Newest()

@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// DigestOf folds words into a digest.
+// DigestOf returns a digest of words, at most 8.
 func DigestOf(words ...uint64) uint64 {
 	var b [8 * 8]byte
 	for i, w := range words {
@@ -18,12 +18,13 @@ func DigestOf(words ...uint64) uint64 {
 	return xxhash.Sum64(b[:8*len(words)])
 }
 
-// TimelineDigest is what the digests of a timeline's records begin with.
+// TimelineDigest returns the hash of a timeline's name that [RecordDigest] takes.
 func TimelineDigest(t millrace.Timeline) uint64 {
 	return xxhash.Sum64String(string(t.Entity)) ^ bits.RotateLeft64(xxhash.Sum64String(string(t.Type)), 1)
 }
 
-// RecordDigest is what a record adds to the digest of its partition.
+// RecordDigest returns what a record adds to the digests of its blob and its partition, which
+// are sums. timeline is the timeline's TimelineDigest.
 func RecordDigest(timeline uint64, r *millrace.Record) uint64 {
 	object := uint64(0)
 	if !ownObject(r) {

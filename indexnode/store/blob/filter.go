@@ -31,7 +31,8 @@ const (
 	filterProbes  = 6
 )
 
-// ErrFilter is a row that is no filter, or one that lacks an id.
+// ErrFilter is the error for a row that is no filter, or for a filter that lacks an id which
+// was added.
 var ErrFilter = errors.New("filter")
 
 // segments is how many segments hold count ids: the first n have room for
@@ -65,7 +66,8 @@ func (f *Filter) MayHave(id millrace.RecordID) bool {
 	return false
 }
 
-// probe visits an id's bits until visit says no.
+// probe visits an id's bits in a segment until visit returns false, and reports whether it
+// never did.
 func probe(id millrace.RecordID, segment []byte, visit func(b *byte, bit byte) bool) bool {
 	h := xxhash.Sum64String(string(id))
 	step := h>>32 | 1

@@ -5,10 +5,10 @@ import (
 	"errors"
 )
 
-// ErrKey is a key that no store writes.
+// ErrKey is the error for a key that no store writes.
 var ErrKey = errors.New("key")
 
-// ErrRow is a row that cannot be read as what its key says.
+// ErrRow is the error for a row that cannot be read as what its key says it is.
 var ErrRow = errors.New("row")
 
 // AppendString appends the length of a string, and the string.
@@ -16,8 +16,8 @@ func AppendString[S ~string](dst []byte, s S) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
 }
 
-// CutString takes what [AppendString] wrote off b. It refuses a length that is not written
-// in as few bytes as possible.
+// CutString reads what [AppendString] wrote at the beginning of b, and returns the rest of b.
+// It refuses, with ErrKey, a length that is not written in as few bytes as possible.
 func CutString(b []byte) (s string, rest []byte, err error) {
 	n, w := binary.Uvarint(b)
 	if w <= 0 || n > uint64(len(b)-w) || w > 1 && b[w-1] == 0 {

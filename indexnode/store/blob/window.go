@@ -6,10 +6,11 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// Grant is told how many bytes a read takes next. Its error ends the read.
+// Grant is called before a blob is read, with its bytes. Its error ends the read. A nil Grant
+// allows everything.
 type Grant func(bytes int) error
 
-// of asks for a blob.
+// of asks for the bytes of a blob.
 func (g Grant) of(b *Blob) error {
 	if g == nil {
 		return nil
@@ -20,15 +21,16 @@ func (g Grant) of(b *Blob) error {
 // Window picks the live records of a span of time from blobs that come newest
 // first.
 type Window struct {
-	From, To millrace.Time
-	Most     int // records that retention keeps, the newest; 0: all
+	From, To millrace.Time // From is part of the span, To is not
+	Most     int           // how many records retention keeps, the newest, deleted ones counted; 0: all
 	Floor    *Floor
 	Grant    Grant
-	Skipped  int // records, live or not, of the blobs before
+	Skipped  int // how many records, deleted or not, the blobs so far had
 }
 
-// Append appends a blob's records, newest first: it fills the room for all of
-// them from behind, then closes the gap that those left out leave.
+// Append appends the records of a blob that the window keeps, newest first, sharing the
+// blob's memory. It fills the room for all of them from behind, then closes the gap that
+// those left out leave. With an error dst is as it was.
 func (w *Window) Append(dst []millrace.Record, b *Blob) ([]millrace.Record, error) {
 	start, count, schemas := len(dst), b.Count(), b.schemas()
 	if count > len(b.Buf)/4 {
@@ -73,5 +75,5 @@ func (w *Window) Append(dst []millrace.Record, b *Blob) ([]millrace.Record, erro
 	return dst, nil
 }
 
-// Done reports whether retention keeps nothing behind the blobs seen.
+// Done reports whether retention keeps nothing that is older than the blobs so far.
 func (w *Window) Done() bool { return w.Most > 0 && w.Skipped >= w.Most }

@@ -1,6 +1,6 @@
-// Package disk is the disk as Pebble sees it: one that keeps room for what Pebble
-// cannot do without, and waits where Pebble could not go on. Who calls a store
-// hears of both; Pebble does not.
+// Package disk is the disk as Pebble, the storage engine, sees it. It keeps room for the
+// writes that Pebble cannot do without, and where such a write fails it waits until the disk
+// works again. Callers of the store are told about a full or failing disk; Pebble is not.
 package disk
 
 import (
@@ -18,12 +18,13 @@ import (
 type Config struct {
 	FS      vfs.FS
 	Dir     string // the store's
-	MinFree int64  // bytes below which a store takes nothing more in; negative: no limit
-	Full    error  // what an error for want of room is
-	Offline bool   // nobody waits: the store ends where another would wait for the disk
+	MinFree int64  // free bytes below which the store takes nothing more in; negative: no limit
+	Full    error  // what errors for want of room wrap
+	Offline bool   // the store ends where another would wait for the disk
 	Log     *slog.Logger
-	Done    <-chan struct{} // closed when the store is
-	// Stalls hears each time a call of Pebble's meets a disk that fails.
+	Done    <-chan struct{} // closed when the store is closed
+	// Stalls is called each time that a call of Pebble's fails because of the disk, before
+	// the call is tried again.
 	Stalls func(error)
 }
 
@@ -36,10 +37,10 @@ type Disk struct {
 
 	ending  sync.Once
 	ended   chan struct{} // closed when the store has ended; see End
-	endedBy error         // set before
+	endedBy error         // set before ended is closed
 }
 
-// New returns the disk of a store whose directory is there.
+// New returns the disk of a store whose directory exists.
 func New(c Config) *Disk {
 	return &Disk{c: c, ballast: newBallast(c), ended: make(chan struct{})}
 }
@@ -47,18 +48,20 @@ func New(c Config) *Disk {
 // FS is the file system for Pebble.
 func (d *Disk) FS() vfs.FS { return fileSystem{d.c.FS, d} }
 
-// Opened says that Pebble is open: from now on it is waited for.
+// Opened says that Pebble is open. From now on its calls wait for a disk that is full, too;
+// while Pebble opens, they wait only for one that fails with EIO.
 func (d *Disk) Opened() { d.opened.Store(true) }
 
-// Hold takes the ballast up again.
+// Hold writes the ballast, or what of it is missing: a file that takes up space until Pebble
+// needs the space. An error is only logged.
 func (d *Disk) Hold() {
 	if err := d.ballast.hold(); err != nil {
 		d.c.Log.Warn("store: the ballast for a full disk is not whole", "bytes", d.ballast.size(), "err", err)
 	}
 }
 
-// Room reports whether the disk has at least as much free space. An error of one
-// that has not is Config.Full.
+// Room returns nil if the disk has at least so many bytes free, if there is no limit, or if
+// the file system cannot tell. If there are fewer, the error wraps Config.Full.
 func (d *Disk) Room(least int64) error {
 	if d.c.MinFree < 0 {
 		return nil
@@ -86,10 +89,10 @@ func (d *Disk) Usage() (size, free int64) {
 	return int64(min(u.TotalBytes, math.MaxInt64)), int64(min(u.AvailBytes, math.MaxInt64))
 }
 
-// End takes the store out of use for good, and never returns: Pebble's call
-// that met err may hold its locks, and must not go on. Its goroutine and the
-// store's memory stay until the process ends. Reads go on as far as they need
-// none of these locks; who waits for Pebble gets err, see OrEnd.
+// End takes the store out of use for good, and never returns: Pebble's call that met err
+// may hold Pebble's locks, and must not go on. Its goroutine and the store's memory stay
+// until the process ends. Reads go on as far as they need none of these locks. Callers that
+// wait for Pebble get err: see OrEnd.
 func (d *Disk) End(err error) {
 	d.ending.Do(func() {
 		d.c.Log.Error("store: it cannot go on: writes fail, reads may go on", "err", err)
@@ -99,8 +102,8 @@ func (d *Disk) End(err error) {
 	select {}
 }
 
-// OrEnd does what waits for Pebble's manifest, and returns when the store ends
-// meanwhile.
+// OrEnd calls do, which may wait for Pebble's manifest, and returns its error. If the store
+// ends meanwhile, OrEnd returns what it ended by, and do goes on in its goroutine.
 func (d *Disk) OrEnd(do func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- do() }()
@@ -112,8 +115,8 @@ func (d *Disk) OrEnd(do func() error) error {
 	}
 }
 
-// Stuck says why Pebble cannot write: the store has ended, or the disk is
-// waited for.
+// Stuck returns why Pebble cannot write: the store has ended, or a call waits for the disk.
+// It returns nil if neither is so.
 func (d *Disk) Stuck() error {
 	select {
 	case <-d.ended:
@@ -126,13 +129,13 @@ func (d *Disk) Stuck() error {
 	return nil
 }
 
-// Ended is closed when the store has ended, and Why then says by what.
+// Ended returns a channel that is closed when the store has ended; Why then says by what.
 func (d *Disk) Ended() <-chan struct{} { return d.ended }
 
-// Why says what the store ended by.
+// Why returns what the store ended by. It may be called once Ended is closed.
 func (d *Disk) Why() error { return d.endedBy }
 
-// SyncDir puts a directory on disk.
+// SyncDir puts a directory's entries on disk.
 func SyncDir(fs vfs.FS, dir string) error {
 	d, err := fs.OpenDir(dir)
 	if err != nil {

@@ -11,9 +11,9 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// fileSystem is the file system as Pebble sees it. Pebble ends the process when it
-// cannot write its manifest, so what it needs to go on never meets a full disk:
-// tables, which may fail, leave room for the rest, and the rest has the ballast.
+// fileSystem is the file system as Pebble sees it. Pebble ends the process when it cannot
+// write its manifest. So a table, whose write may fail, is refused while there is still some
+// room, and all other files may use the room of the ballast when the disk is full.
 type fileSystem struct {
 	vfs.FS
 	d *Disk
@@ -23,11 +23,11 @@ type fileSystem struct {
 // Pebble would try again at once.
 const tablePause = 250 * time.Millisecond
 
-// Create creates a file.
+// Create creates a file. It refuses a table if less than an eighth of Config.MinFree is free.
 //
-// A manifest is in its directory when it returns. Pebble syncs the directory
-// only together with the marker that names the manifest, and a crash in between
-// may keep the marker and lose the manifest: then nothing opens any more.
+// It also syncs the directory of a manifest. Pebble syncs it only together with the marker
+// file that names the manifest, and a crash in between may keep the marker and lose the
+// manifest: then the store cannot be opened.
 func (fs fileSystem) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	if strings.HasSuffix(name, ".sst") {
 		if err := fs.d.Room(fs.d.c.MinFree / 8); err != nil {
@@ -80,7 +80,7 @@ type spendingFile struct {
 	ballast *ballast
 }
 
-// Write writes all of b or says why not.
+// Write writes all of b, or returns an error.
 func (f spendingFile) Write(b []byte) (n int, err error) {
 	err = f.ballast.spend(func() error {
 		w, err := f.File.Write(b[n:])
@@ -101,13 +101,13 @@ type ballast struct {
 	mu   sync.Mutex // held while it is written or removed
 	fs   vfs.FS
 	path string
-	want int64 // 0 has none
+	want int64 // its size, in bytes; 0: there is no ballast
 }
 
 const (
 	// maxBallastBytes is room for a manifest of a hundred thousand files.
 	maxBallastBytes = 16 << 20
-	// openBytes is what Pebble writes when it opens, many times over.
+	// openBytes is many times what Pebble writes when it opens.
 	openBytes = 64 << 10
 )
 
@@ -127,7 +127,7 @@ func (b *ballast) size() int64 {
 	return info.Size()
 }
 
-// hold takes up as much space as there is, up to what is wanted.
+// hold fills the ballast up to what is wanted, or as far as there is space.
 func (b *ballast) hold() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -143,7 +143,7 @@ func (b *ballast) fill() error {
 		return err
 	}
 	var key [32]byte
-	noise := make([]byte, 64<<10) // a file system may compress
+	noise := make([]byte, 64<<10) // random, since a file system may compress
 	rand.NewChaCha8(key).Read(noise)
 	for at := b.size(); at < b.want && err == nil; {
 		var n int
@@ -153,8 +153,8 @@ func (b *ballast) fill() error {
 	return errors.Join(err, f.Close())
 }
 
-// spend does what may meet a full disk. Then the ballast is given up, it is done
-// again, and what is left of the space is taken up again.
+// spend calls do. If do meets a full disk, spend removes the ballast, calls do again, and
+// fills the ballast with what space is left.
 func (b *ballast) spend(do func() error) error {
 	err := do()
 	if b.want == 0 || !errors.Is(err, syscall.ENOSPC) {
@@ -166,11 +166,12 @@ func (b *ballast) spend(do func() error) error {
 		return err
 	}
 	err = do()
-	b.fill() // as far as it goes: it is judged when the store is opened
+	b.fill() // as far as there is space: RoomToOpen checks what it lacks
 	return err
 }
 
-// RoomToOpen refuses to open where Pebble would find no space for a manifest.
+// RoomToOpen returns an error if Pebble would have no space for a manifest when it opens, in
+// the ballast or beside it.
 func (d *Disk) RoomToOpen() error {
 	if d.ballast.want == 0 {
 		return nil

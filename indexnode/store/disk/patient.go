@@ -10,25 +10,25 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// Pebble cannot go on, or panics in a goroutine of its own, when it cannot write
-// its manifest or sync a directory. So it never hears of that: the call that
-// meets a disk that fails, or that is full although the ballast was given up,
-// waits in the file system, is told, and is done anew until it works. Pebble
-// does not hold the locks of readers meanwhile. An offline store has nobody to
-// wait for, and ends.
+// Pebble cannot go on, or panics in a goroutine of its own, when it cannot write its manifest
+// or sync a directory. So such a call does not return while the disk fails, or is full in
+// spite of the ballast. It waits in the file system and is tried again until it works, and
+// the store's callers are told (see Stuck). Pebble does not hold the locks of readers
+// meanwhile. An offline store serves nobody, so it does not wait but ends.
 
-// mayGo are errors of the disk, which may go away.
+// mayGo are errors of the disk that may go away.
 var mayGo = []error{syscall.EIO, syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS}
 
 func ofDisk(err error) bool {
 	return slices.ContainsFunc(mayGo, func(e error) bool { return errors.Is(err, e) })
 }
 
-// patience is the pause before what met EIO is done anew.
+// patience is the pause before a call that the disk failed is tried again.
 const patience = 250 * time.Millisecond
 
-// patiently does what Pebble cannot do without, anew as long as the disk fails.
-// Of a store that ended or was closed meanwhile it never returns: see Close.
+// patiently calls do, which Pebble cannot do without, again as long as the disk fails. It
+// never returns if the store ends or is closed meanwhile; so Close of a store does not wait
+// for it.
 func (d *Disk) patiently(do func() error) error {
 	for {
 		err := do()
@@ -53,19 +53,19 @@ func (d *Disk) patiently(do func() error) error {
 	}
 }
 
-// patientFile is a file other than a table, all of which is kept in memory. A
-// sync that failed must not be done again, since the system may have let go of
-// what it could not write: the whole file is written anew, and moved into the
-// place of the former one.
+// patientFile is a manifest or a marker. Its whole contents are kept in memory. A sync that
+// failed must not be tried again on the same file, since the system may have dropped what it
+// could not write. Instead the whole file is written anew, and moved to the place of the old
+// one.
 type patientFile struct {
 	vfs.File
 	fs    fileSystem
 	name  string
 	kept  []byte
-	wrong bool // File lacks something
+	wrong bool // File may lack something of kept
 }
 
-// Write writes all of b or says why not.
+// Write writes all of b, or returns an error.
 func (f *patientFile) Write(b []byte) (int, error) {
 	f.kept = append(f.kept, b...)
 	return len(b), f.do(func() error { _, err := f.File.Write(b); return err })
@@ -77,7 +77,7 @@ func (f *patientFile) Sync() error { return f.do(f.File.Sync) }
 // SyncData puts the file's data on disk.
 func (f *patientFile) SyncData() error { return f.do(f.File.SyncData) }
 
-// SyncTo may do nothing: Sync follows.
+// SyncTo does nothing, which is allowed: Sync follows.
 func (f *patientFile) SyncTo(int64) (fullSync bool, err error) { return false, nil }
 
 func (f *patientFile) do(op func() error) error {
@@ -91,13 +91,13 @@ func (f *patientFile) do(op func() error) error {
 	return f.fs.d.patiently(f.anew)
 }
 
-// anew writes the file anew.
+// anew writes a new file with all that is kept, syncs it, and moves it to the file's place.
 func (f *patientFile) anew() error {
 	again, err := f.fs.create(f.name + ".again")
 	if err != nil {
 		return err
 	}
-	_, err = again.Write(slices.Clone(f.kept)) // Pebble's file systems may scribble over it
+	_, err = again.Write(slices.Clone(f.kept)) // Pebble's file systems may change the slice
 	if err = errors.Join(err, again.Sync()); err == nil {
 		err = f.fs.FS.Rename(f.name+".again", f.name)
 	}
@@ -112,9 +112,9 @@ func (f *patientFile) anew() error {
 	return nil
 }
 
-// patientDir is a directory whose sync waits for the disk. To do it again is
-// sound, unlike that of a file: it ends the journal's transaction, and a
-// journal that failed fails until the file system is mounted anew.
+// patientDir is a directory whose sync waits for the disk. Unlike that of a file, a sync of a
+// directory may be tried again: it ends a transaction of the file system's journal, and a
+// journal that failed goes on failing until the file system is mounted again.
 type patientDir struct {
 	vfs.File
 	d *Disk
@@ -132,7 +132,7 @@ func (fs fileSystem) OpenDir(name string) (vfs.File, error) {
 	return patientDir{d, fs.d}, nil
 }
 
-// kept reports whether a file is one that Pebble cannot do without.
+// kept reports whether a file is one that Pebble cannot do without: a manifest or a marker.
 func (fs fileSystem) kept(name string) bool {
 	base := fs.PathBase(name)
 	return strings.HasPrefix(base, "MANIFEST-") || strings.HasPrefix(base, "marker.")

@@ -10,28 +10,29 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// Merge reads the tables of a checkpoint row by row, the newest of each key
-// first. What is newer than the bottom goes into tables of one run: the rows
-// that are there, and a tombstone for each row of the bottom that is not. All
-// rows that are there are checked.
+// Merge reads the tables of a checkpoint row by row, and of each key the newest row first.
+// The bottom is the tables of Pebble's lowest level, which do not overlap and are used as
+// they are. Everything above the bottom is merged into tables of one run, which do not
+// overlap either: the rows that are there, and a tombstone for each row of the bottom that
+// newer tables delete. All rows that are there are checked.
 //
-// Sequence numbers are compared within a table only. Among tables the order
-// decides, as it does among Pebble's levels: a table that was ingested has no
-// sequence numbers of its own.
+// Sequence numbers are compared within a table only, because a table that was ingested has
+// none of its own. Among tables the order decides, as it does among Pebble's levels.
 type Merge struct {
-	prefix []byte // of all keys; end is behind the last of these
-	end    []byte
+	prefix []byte // of all keys
+	end    []byte // behind the last key with prefix
 	tables []*mergeTable
 	heap   mergeHeap
 	out    *Writer
-	ranges []deletedRange          // that begin behind the key at hand, in order
-	active []deletedRange          // that may hold the key at hand
-	key    []byte                  // the key at hand
-	last   *mergeTable             // of the bottom, from which the last row came
-	check  func(k, v []byte) error // of a row
+	ranges []deletedRange          // those that begin behind the current key, by their start
+	active []deletedRange          // those that may contain the current key
+	key    []byte                  // the current key
+	last   *mergeTable             // the table of the bottom that the last bottom row came from
+	check  func(k, v []byte) error // refuses a row that no store writes
 }
 
-// NewMerge merges tables of rows whose keys begin with prefix, up to end, into out.
+// NewMerge returns a merge into out, without tables yet. All keys must begin with prefix; end
+// is behind the last such key. check refuses wrong rows.
 func NewMerge(prefix, end []byte, out *Writer, check func(k, v []byte) error) *Merge {
 	return &Merge{prefix: prefix, end: end, out: out, check: check}
 }
@@ -44,7 +45,8 @@ type mergeTable struct {
 	bottom bool
 }
 
-// mergeHeap has the tables with the least key, and the newest, on top.
+// mergeHeap has on top the table whose current key is least, and among equal keys the newest
+// table.
 type mergeHeap []*mergeTable
 
 func (h mergeHeap) Len() int      { return len(h) }
@@ -61,7 +63,7 @@ func (h *mergeHeap) Pop() any {
 	return t
 }
 
-// Close closes the tables, and ends the one that is being written.
+// Close closes the tables, and finishes the one that is being written.
 func (m *Merge) Close() error {
 	errs := []error{m.out.Finish()}
 	for _, t := range m.tables {
@@ -70,7 +72,8 @@ func (m *Merge) Close() error {
 	return errors.Join(errs...)
 }
 
-// Add takes a table that is older than those before it.
+// Add adds a table, which must be older than those added before. name is for errors; bottom
+// says that the table is of the bottom. Close closes the table, also after an error.
 func (m *Merge) Add(t *Table, name string, bottom bool) error {
 	n := &mergeTable{Table: t, name: name, age: len(m.tables), bottom: bottom}
 	m.tables = append(m.tables, n)
@@ -97,7 +100,7 @@ func (m *Merge) Add(t *Table, name string, bottom bool) error {
 
 var errForeign = fmt.Errorf("%w: it holds rows of another partition", ErrTable)
 
-// Run merges everything.
+// Run merges all tables that were added.
 func (m *Merge) Run() error {
 	heap.Init(&m.heap)
 	slices.SortFunc(m.ranges, func(a, b deletedRange) int { return bytes.Compare(a.start, b.start) })
@@ -109,7 +112,7 @@ func (m *Merge) Run() error {
 	return m.out.Finish()
 }
 
-// row merges the rows of the least key; t has the newest of them.
+// row merges all rows of the least key. t, the top of the heap, has the newest of them.
 func (m *Merge) row(t *mergeTable) error {
 	if len(t.Key) <= len(m.prefix) || !bytes.HasPrefix(t.Key, m.prefix) {
 		return t.wrong(errForeign)
@@ -138,8 +141,8 @@ func (m *Merge) row(t *mergeTable) error {
 
 func (t *mergeTable) wrong(err error) error { return fmt.Errorf("file %s: %w", t.name, err) }
 
-// skip goes on to the next key in all tables, and reports whether the bottom
-// has a row of this one.
+// skip moves all tables past the current key, and reports whether the bottom has a row of
+// that key.
 func (m *Merge) skip() (below bool, err error) {
 	bottom := false
 	for len(m.heap) > 0 && bytes.Equal(m.heap[0].Key, m.key) {
@@ -162,9 +165,9 @@ func (m *Merge) skip() (below bool, err error) {
 	return below, nil
 }
 
-// refuse refuses a row that no store writes, or that no store takes: tables of
-// the bottom follow one another, and have one row of a key. another says that
-// there was one already.
+// refuse returns an error for a current row that no store writes or takes. Tables of the
+// bottom must not overlap, and have one row of a key; another says that the bottom had a
+// row of the current key already.
 func (m *Merge) refuse(t *mergeTable, another bool) error {
 	switch t.Kind {
 	case pebble.InternalKeyKindSet, pebble.InternalKeyKindSetWithDelete, pebble.InternalKeyKindDelete:
@@ -184,7 +187,7 @@ func (m *Merge) refuse(t *mergeTable, another bool) error {
 	return nil
 }
 
-// deletes reports whether a newer range deletes the row at hand.
+// deletes reports whether a newer range deletion covers the current row of t.
 func (m *Merge) deletes(t *mergeTable) bool {
 	for len(m.ranges) > 0 && bytes.Compare(m.ranges[0].start, t.Key) <= 0 {
 		m.active = append(m.active, m.ranges[0])

@@ -1,6 +1,6 @@
-// Package tables is what a store does with sstables outside of Pebble: writes
-// them, reads them row by row, and merges those of a checkpoint into what a store
-// can ingest.
+// Package tables handles sstables outside of Pebble, the store's key-value database: it
+// writes them, reads them row by row, and merges the tables of a checkpoint into tables
+// that a store can ingest.
 package tables
 
 import (
@@ -18,18 +18,18 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// ErrTable is a table that no store writes.
+// ErrTable is the error for a table that no store writes.
 var ErrTable = errors.New("table")
 
-// tableBytes is about the size of a table that is written beside Pebble.
+// tableBytes is about the size at which a Writer begins the next table.
 const tableBytes = 32 << 20
 
 // LowestLevel is the lowest of Pebble's levels.
 const LowestLevel = 6
 
-// Maker makes and reads tables as a store's Pebble does.
+// Maker makes and reads tables in the way of a store's Pebble.
 type Maker struct {
-	FS      vfs.FS          // tables are read through it
+	FS      vfs.FS          // through which tables are read
 	Options *pebble.Options // Pebble's; tables are written through its FS
 	Format  sstable.TableFormat
 }
@@ -38,7 +38,7 @@ type Maker struct {
 type Writer struct {
 	Maker
 	Dir, Prefix string
-	Level       int // Pebble hides the tombstones of a table for its lowest
+	Level       int // of Pebble, for which the tables are; in tables for LowestLevel Pebble hides tombstones
 	Files       []File
 	w           *sstable.Writer
 }
@@ -49,7 +49,7 @@ type File struct {
 	Size int64  // bytes
 }
 
-// Add adds a row, or, where kind says so, a tombstone.
+// Add adds a row, or a tombstone if kind is InternalKeyKindDelete. Keys must ascend.
 func (t *Writer) Add(kind pebble.InternalKeyKind, key, value []byte) error {
 	if t.w == nil {
 		name := fmt.Sprintf("%s%06d.sst", t.Prefix, len(t.Files))
@@ -73,14 +73,14 @@ func (t *Writer) Add(kind pebble.InternalKeyKind, key, value []byte) error {
 	return err
 }
 
-// unsynced is a file that its writer does not sync: who needs it on disk does,
-// for many at once.
+// unsynced is a file whose syncs do nothing. A caller that needs the tables on disk calls
+// [Maker.Sync] for many at once.
 type unsynced struct{ vfs.File }
 
 func (unsynced) Sync() error     { return nil }
 func (unsynced) SyncData() error { return nil }
 
-// StartSync has a table's bytes written, and does not wait for it.
+// StartSync starts to write a table's bytes to disk, and does not wait for the end.
 func (m Maker) StartSync(path string, size int64) error {
 	return m.withTable(path, func(f vfs.File) error {
 		_, err := f.SyncTo(size)
@@ -88,7 +88,7 @@ func (m Maker) StartSync(path string, size int64) error {
 	})
 }
 
-// Sync has tables on disk when it returns.
+// Sync syncs tables to disk.
 func (m Maker) Sync(paths []string) error {
 	for _, path := range paths {
 		if err := m.withTable(path, vfs.File.Sync); err != nil {
@@ -106,7 +106,7 @@ func (m Maker) withTable(path string, use func(vfs.File) error) error {
 	return errors.Join(use(f), f.Close())
 }
 
-// Finish ends the table at hand.
+// Finish ends the table that is being written, if there is one, and notes its size in Files.
 func (t *Writer) Finish() error {
 	if t.w == nil {
 		return nil
@@ -122,27 +122,29 @@ func (t *Writer) Finish() error {
 	return err
 }
 
-// Table is a table that is read row by row, the newest of a key first.
+// Table is a table that is read row by row, and of each key the newest row first. Key, Seq,
+// Kind and val are the current row, if More says that there is one; Key and val hold until
+// the next call of Next.
 type Table struct {
 	r           *sstable.Reader
 	it          sstable.Iterator
-	begun, More bool // more: there is a row at hand:
+	begun, More bool
 	Key         []byte
 	Seq         pebble.SeqNum
 	Kind        pebble.InternalKeyKind
 	val         []byte
-	// Ranges are the ranges that it deletes, in order.
+	// Ranges are the table's range deletions, by their start.
 	Ranges []deletedRange
 }
 
-// deletedRange is a range whose older rows are deleted.
+// deletedRange is a range deletion: it deletes rows with start <= key < end that are older.
 type deletedRange struct {
 	start, end []byte
 	seq        pebble.SeqNum
-	age        int // of the table among those merged
+	age        int // of its table among those merged; 0 is the newest
 }
 
-// Open opens a table, which is read from its beginning to its end.
+// Open opens a table file. It is to be read once, from its beginning to its end.
 func (m Maker) Open(path string) (*Table, error) {
 	f, err := m.FS.Open(path)
 	if err != nil {
@@ -180,7 +182,7 @@ func newTable(r *sstable.Reader) (*Table, error) {
 	return t, nil
 }
 
-// Close lets go of the table.
+// Close closes the table and its file.
 func (t *Table) Close() error {
 	var err error
 	if t.it != nil {
@@ -189,8 +191,8 @@ func (t *Table) Close() error {
 	return errors.Join(err, t.r.Close())
 }
 
-// readRanges reads the ranges that the table deletes, and refuses one with
-// range keys, which no store writes.
+// readRanges reads the table's range deletions. The error refuses a table with range keys,
+// which no store writes.
 func (t *Table) readRanges() error {
 	keys, err := t.r.NewRawRangeKeyIter(context.Background(), sstable.NoFragmentTransforms, sstable.NoReadEnv)
 	if err != nil {
@@ -216,7 +218,8 @@ func (t *Table) readRanges() error {
 	return nil
 }
 
-// Next goes to the first row, and then to the next.
+// Next goes to the first row when it is called first, and then to the next row each time. At
+// the end More is false.
 func (t *Table) Next() error {
 	if !t.begun {
 		t.begun = true
@@ -237,7 +240,7 @@ func (t *Table) Next() error {
 	return err
 }
 
-// tableFile is a table's file, which is read from its beginning to its end.
+// tableFile is a table's file, read from its beginning to its end, and so with read-ahead.
 type tableFile struct {
 	vfs.File
 	size int64
@@ -254,17 +257,17 @@ func (f tableFile) NewReadHandle(objstorage.ReadBeforeSize) objstorage.ReadHandl
 	return &aheadReader{f: f}
 }
 
-// aheadBytes is how much of a table is read at once; a block has 4 KiB.
+// aheadBytes is how many bytes of a table are read at once. A block has 4 KiB.
 const aheadBytes = 128 << 10
 
 var aheadBuffers = sync.Pool{New: func() any { return new([aheadBytes]byte) }}
 
-// aheadReader reads ahead where the blocks that are asked for follow each other.
+// aheadReader reads ahead as long as each block that is asked for follows the last one.
 type aheadReader struct {
 	f    tableFile
-	buf  []byte // of aheadBuffers, if any
-	from int64  // where buf begins
-	next int64  // behind the last block
+	buf  []byte // from aheadBuffers; nil: none yet
+	from int64  // the offset in the file at which buf begins
+	next int64  // the offset behind the last block read
 }
 
 func (r *aheadReader) ReadAt(ctx context.Context, b []byte, at int64) error {

@@ -1,6 +1,6 @@
-// Package tally counts what a partition has of each content type, as it changes,
-// and is the row of it on disk. It knows records and blobs, and no store: who has
-// a [Tally] guards it, as by the lock of its partition.
+// Package tally counts what a partition has of each content type, as it changes, and
+// encodes the counts as a row on disk. It knows records and blobs, and no store. A [Tally]
+// has no lock of its own: its owner guards it, as by the lock of its partition.
 package tally
 
 import (
@@ -23,15 +23,14 @@ type Counts struct {
 	Bytes     int64         // of both, as blobs have them
 	Newest    millrace.Time // the latest time of a record ever taken in; 0: there was none
 
-	// Since the partition began. A restore begins it anew: with what is there
-	// taken in, and nothing hidden or expired. So does a recount of a partition
-	// that was uncounted.
+	// Counted since the partition began. A restore, or a count of a partition that was
+	// not counted, begins anew: Taken is then the live records, and the others are 0.
 	Taken   int64 // records, and newer versions of records
 	Hidden  int64 // live records that a tombstone took the place of
 	Expired int64 // live records that retention dropped, and whose space is reclaimed
 }
 
-// Add adds up what two partitions have.
+// Add returns the sum of what two partitions have; Newest is the later one.
 func (c Counts) Add(d Counts) Counts {
 	return Counts{
 		c.Records + d.Records, c.Deleted + d.Deleted, c.Timelines + d.Timelines, c.Bytes + d.Bytes, max(c.Newest, d.Newest),
@@ -39,7 +38,7 @@ func (c Counts) Add(d Counts) Counts {
 	}
 }
 
-// Scan counts a record that is there.
+// Scan counts a record, or tombstone, that a scan of the partition finds.
 func (c *Counts) Scan(r *millrace.Record) {
 	c.Bytes += int64(blob.RecordSize(r, 0))
 	if r.Deleted {
@@ -50,32 +49,32 @@ func (c *Counts) Scan(r *millrace.Record) {
 	c.Newest = max(c.Newest, r.Time)
 }
 
-// Tally counts a partition. Of more types than its [Flows] tell apart the others
-// are counted together, as type "".
+// Tally counts a partition by content type. It counts as many types by name as its [Flows]
+// do, those that come first, and all others together as type "".
 type Tally struct {
-	known bool // otherwise it has only what changed since it was made
+	known bool // see Known
 	flows *Flows
 	types map[millrace.ContentType]*Type
 }
 
-// Type counts a content type.
+// Type is the counts of a content type in a partition.
 type Type struct {
 	Counts
-	flow *flow
+	flow *flow // the node's counts of the type, over all partitions
 }
 
-// Begin returns the tally of a partition that has nothing, or of one that nobody
-// has counted: then it is not known.
+// Begin returns an empty tally. Say that it is known for a partition that has nothing, and
+// not known for one whose content nobody has counted.
 func (f *Flows) Begin(known bool) *Tally {
 	return &Tally{known, f, map[millrace.ContentType]*Type{}}
 }
 
-// Known reports whether the tally has all that is there, and not only what
-// changed since it was made.
+// Known reports whether the tally counts all that the partition has. Otherwise it has only
+// what changed since the tally was made.
 func (c *Tally) Known() bool { return c.known }
 
-// Of returns what counts a type: of the first ones each by itself, of further
-// ones the one without a name.
+// Of returns the counts of a type, for the caller to change. A type that came after the
+// last one that is counted by name shares those of type "".
 func (c *Tally) Of(t millrace.ContentType) *Type {
 	if n := c.types[t]; n != nil {
 		return n
@@ -91,7 +90,7 @@ func (c *Tally) Of(t millrace.ContentType) *Type {
 	return n
 }
 
-// Take counts a record that comes, a tombstone perhaps.
+// Take counts a record that comes in, perhaps a tombstone.
 func (n *Type) Take(r *millrace.Record) {
 	n.count(r, 1)
 	if !r.Deleted {
@@ -142,29 +141,32 @@ func (n *Type) count(r *millrace.Record, sign int64) {
 	}
 }
 
-// Timeline counts a timeline that had records, or did not, and has now.
+// Timeline counts a change of a timeline: whether it had records or tombstones before, and
+// whether it has now.
 func (n *Type) Timeline(had, has bool) {
 	if had != has {
 		n.Timelines += map[bool]int64{true: 1, false: -1}[has]
 	}
 }
 
-// The row of the counts, at its key: format, 1, and what it is of (the
-// partition's digest of content, and what of it was dropped: 8 bytes each), then
-// the number of types; of each, by name, the name behind its length and the
-// fields of Counts in their order, varint.
+// countsFormat is the first byte of the row of the counts. Then come the State that they
+// are of, two little-endian uint64, and the number of types, a uvarint. Of each type, sorted
+// by name, there is the name after its length, and the fields of Counts in their order, a
+// varint each.
 const countsFormat = 1
 
-// State is the state of a partition that counts are of: the partition's digest of
-// content, and what of it was dropped. An earlier version goes on with the
-// partition and leaves the counts behind.
+// State is the state of a partition that counts belong to: the digest of its content, and
+// of what retention dropped from it. A binary of an earlier version changes the partition
+// and not the counts; that they have another State then shows that they are wrong.
 type State struct{ Content, Dropped uint64 }
+
+// fields returns the fields in the order of the row.
 
 func (c *Counts) fields() []*int64 {
 	return []*int64{&c.Records, &c.Deleted, &c.Timelines, &c.Bytes, (*int64)(&c.Newest), &c.Taken, &c.Hidden, &c.Expired}
 }
 
-// Encode returns the row of the counts, which are of a state.
+// Encode returns the row of the counts, with the state that they belong to.
 func (c *Tally) Encode(of State) []byte {
 	b := binary.LittleEndian.AppendUint64([]byte{countsFormat}, of.Content)
 	b = binary.LittleEndian.AppendUint64(b, of.Dropped)
@@ -178,7 +180,7 @@ func (c *Tally) Encode(of State) []byte {
 	return b
 }
 
-// decode reads the row, which must be of a state.
+// decode reads a row. It fails if the row is malformed or belongs to another state.
 func (f *Flows) decode(b []byte, of State) (map[millrace.ContentType]Counts, error) {
 	const header = 1 + 8 + 8
 	if len(b) < header || b[0] != countsFormat || of != (State{binary.LittleEndian.Uint64(b[1:]), binary.LittleEndian.Uint64(b[9:])}) {
@@ -211,10 +213,10 @@ func (f *Flows) decode(b []byte, of State) (map[millrace.ContentType]Counts, err
 	return all, nil
 }
 
-// Read makes a tally of a partition's row of counts. A partition that has
-// nothing yet needs none, and one that is left says nothing; without it any
-// other is uncounted, and so it is where the row cannot be read or is of another
-// state.
+// Read makes a tally from a partition's row of counts; row is nil if there is none. begun
+// says whether the partition has anything: if not, the tally is empty and known, whatever
+// the row. A partition that has something is not known if it has no row, or one that cannot
+// be read or belongs to another state.
 func (f *Flows) Read(row []byte, begun bool, of State) *Tally {
 	c := f.Begin(!begun)
 	if row == nil || !begun {
@@ -228,7 +230,8 @@ func (f *Flows) Read(row []byte, begun bool, of State) *Tally {
 	return c
 }
 
-// Scanned makes a tally of what was read of a partition that begins anew with it.
+// Scanned makes a known tally from what a scan found, for a partition that begins anew:
+// Taken is its live records.
 func (f *Flows) Scanned(found map[millrace.ContentType]*Counts) *Tally {
 	c := f.Begin(true)
 	for name, there := range found {
@@ -239,7 +242,7 @@ func (f *Flows) Scanned(found map[millrace.ContentType]*Counts) *Tally {
 	return c
 }
 
-// Now returns the counts.
+// Now returns a copy of the counts, by type.
 func (c *Tally) Now() map[millrace.ContentType]Counts {
 	at := make(map[millrace.ContentType]Counts, len(c.types))
 	for name, n := range c.types {
@@ -248,9 +251,10 @@ func (c *Tally) Now() map[millrace.ContentType]Counts {
 	return at
 }
 
-// Mend makes counts right by what a scan found at the moment when they were was,
-// and returns of how many types they were wrong; none if they were not known,
-// and are now.
+// Mend corrects the counts by what a scan found. The scan saw the partition at the moment
+// when its counts were was; what changed since stays counted. Mend returns for how many
+// types the counts were wrong, or 0 if they were not known before. They are known then. It
+// adds entries to found.
 func (c *Tally) Mend(was map[millrace.ContentType]Counts, found map[millrace.ContentType]*Counts) (wrong int) {
 	for name := range was {
 		if found[name] == nil {
@@ -275,21 +279,22 @@ func (c *Tally) Mend(was map[millrace.ContentType]Counts, found map[millrace.Con
 	return wrong
 }
 
-// Flow is what became of records of a content type since the store was opened,
-// over all partitions. What is applied again counts again.
+// Flow is what became of records of a content type since the store was opened, over all
+// partitions; see Counts for its fields. What is applied again counts again.
 type Flow struct{ Taken, Hidden, Expired int64 }
 
 type flow struct{ taken, hidden, expired atomic.Int64 }
 
-// Flows are those of the types by name; of those beyond the most that are told
-// apart together, without one. Make them by [NewFlows].
+// Flows holds the Flow of each content type on a node. It holds as many types by name as
+// NewFlows says, those that come first, and all others together as type "". Make it by
+// [NewFlows]. It is safe for concurrent use.
 type Flows struct {
-	most int
+	most int // types by name
 	mu   sync.Mutex
 	all  map[millrace.ContentType]*flow
 }
 
-// NewFlows tells so many types apart.
+// NewFlows returns empty Flows that hold up to most types by name.
 func NewFlows(most int) *Flows {
 	return &Flows{most: most, all: map[millrace.ContentType]*flow{"": {}}}
 }
@@ -306,8 +311,7 @@ func (f *Flows) of(t millrace.ContentType) *flow {
 	return f.all[t]
 }
 
-// Now returns what became of records, by type; of those that are not told apart
-// together, as type "".
+// Now returns the flow of each type; type "" is all that are not held by name.
 func (f *Flows) Now() map[millrace.ContentType]Flow {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -10,44 +10,45 @@ import (
 	"github.com/millrace/millrace/indexnode/store/blob"
 )
 
-// ErrDigest is a digest that does not follow from the records.
+// ErrDigest is the error for a digest that is not that of the records.
 var ErrDigest = errors.New("digest")
 
-// Checker checks the rows of timelines, which come in key order: each row by itself, and
-// what must hold between those of one timeline.
+// Checker checks the rows of timelines, which come in key order: each row by itself, and the
+// rows of a timeline against each other. The caller calls Add for each row, and then End.
 type Checker struct {
 	Found Found
 
-	// The timeline at hand:
+	// Of the timeline at hand:
 	prefix []byte
 	name   millrace.Timeline
 	hash   uint64
 	head   *head
 	chain  *blob.Chain
-	blobs  map[uint32]span // of the older blobs seen
+	blobs  map[uint32]span // the older blobs that have come, by suffix
 	filter *blob.Filter
-	ids    map[millrace.RecordID]millrace.Time // outside the head
-	inHead map[millrace.RecordID]bool          // where there are others
-	rows   int                                 // id rows that say where their record is
+	ids    map[millrace.RecordID]millrace.Time // the records outside the head, and their times
+	inHead map[millrace.RecordID]bool          // the ids in the head, if there are older blobs
+	rows   int                                 // id rows that say rightly where their record is
 
-	recs []millrace.Record // of the blob at hand; they share its memory
-	room []byte            // memory for what is kept of the timeline at hand
+	recs []millrace.Record // those of the last blob; they share its memory
+	room []byte            // memory for what is kept of the timeline
 }
 
-// Found is told what a [Checker] finds right.
+// Found is told what a [Checker] finds.
 type Found interface {
-	// Timeline says that the rows of one begin. An error ends the check.
+	// Timeline is called when the rows of a timeline begin. An error ends the check.
 	Timeline(name millrace.Timeline) error
 	// Blob gets the records of one of the timeline's blobs, and their digest. The
 	// records must not be used after it returns.
 	Blob(recs []millrace.Record, digest uint64)
-	// StaleRow is an id row of a record that is no longer where it says.
+	// StaleRow is called for an id row whose record is no longer outside the head. That is
+	// no fault: retention leaves such rows until the next sweep.
 	StaleRow()
-	// End says that the timeline is right, and whether it has records.
+	// End is called when all rows of a timeline are right, and says whether it has records.
 	End(records bool)
 }
 
-// head is what a timeline's newest blob was found to hold.
+// head is what the checker needs of the head of a timeline, its newest blob.
 type head struct {
 	count    int
 	hasChain bool
@@ -55,13 +56,14 @@ type head struct {
 	oldestID millrace.RecordID
 }
 
-// span is what an older blob was found to hold.
+// span is what the checker needs of an older blob.
 type span struct {
-	link             blob.Link
+	link             blob.Link // the link that the chain must have for it
 	oldestID, newest millrace.RecordID
 }
 
-// Add checks the next row.
+// Add checks the next row, with key k and value v. They may be changed after it returns. An
+// error is a fault of this row, or of the timeline before it.
 func (c *Checker) Add(k, v []byte) error {
 	rest, same := bytes.CutPrefix(k, c.prefix)
 	if !same || c.prefix == nil {
@@ -84,14 +86,14 @@ func (c *Checker) Add(k, v []byte) error {
 	return nil
 }
 
-// begin goes on to another timeline, in the room and the maps of the last.
+// begin begins with another timeline. It uses the memory of the last one again.
 func (c *Checker) begin(prefix []byte, name millrace.Timeline) {
 	c.prefix, c.name, c.hash = append(c.prefix[:0], prefix...), name, blob.TimelineDigest(name)
 	c.head, c.chain, c.filter, c.rows, c.room = nil, nil, nil, 0, c.room[:0]
 	c.blobs, c.ids, c.inHead = emptied(c.blobs), emptied(c.ids), emptied(c.inHead)
 }
 
-// emptied returns an empty map: m, unless that costs more than a new one.
+// emptied returns an empty map: m, unless m is so large that a new one is cheaper.
 func emptied[K comparable, V any](m map[K]V) map[K]V {
 	if m == nil || len(m) > 1024 {
 		return map[K]V{}
@@ -100,25 +102,26 @@ func emptied[K comparable, V any](m map[K]V) map[K]V {
 	return m
 }
 
-// roomBytes is how much room a Checker makes at a time.
+// roomBytes is how many bytes a Checker allocates at a time for what it keeps.
 const roomBytes = 256 << 10
 
-// keep returns a copy of bytes that lasts as long as their timeline is at hand.
+// keep returns a copy of b that is valid until the next timeline begins.
 func (c *Checker) keep(b []byte) []byte {
 	if len(b) > cap(c.room)-len(c.room) {
-		c.room = make([]byte, 0, max(roomBytes, len(b))) // what was kept stays in the old
+		c.room = make([]byte, 0, max(roomBytes, len(b))) // what was kept before stays in the old memory
 	}
 	n := len(c.room)
 	c.room = append(c.room, b...)
 	return c.room[n:len(c.room):len(c.room)]
 }
 
-// keepID keeps an id.
+// keepID is keep for an id.
 func (c *Checker) keepID(id millrace.RecordID) millrace.RecordID {
 	kept := c.keep(unsafe.Slice(unsafe.StringData(string(id)), len(id)))
 	return millrace.RecordID(unsafe.String(unsafe.SliceData(kept), len(kept)))
 }
 
+// part checks a row of the timeline at hand. rest is its key without the prefix.
 func (c *Checker) part(rest, v []byte) (err error) {
 	if !isPart(rest) {
 		return blob.ErrKey
@@ -167,8 +170,8 @@ func (c *Checker) part(rest, v []byte) (err error) {
 	return nil
 }
 
-// blob checks a blob by itself, its digest too, and leaves its records in recs.
-// Both are read from v, and are gone with it.
+// blob checks a blob by itself, with its digest, and puts its records into c.recs. The blob and
+// the records share the memory of v.
 func (c *Checker) blob(v []byte) (*blob.Blob, error) {
 	b, err := blob.Open(v)
 	if err != nil {
@@ -188,6 +191,7 @@ func (c *Checker) blob(v []byte) (*blob.Blob, error) {
 	return b, nil
 }
 
+// older checks an older blob by itself, and that no other blob has its records.
 func (c *Checker) older(suffix uint32, v []byte) error {
 	b, err := c.blob(v)
 	if err != nil {
@@ -209,7 +213,8 @@ func (c *Checker) older(suffix uint32, v []byte) error {
 	return nil
 }
 
-// End checks what holds between the rows of the timeline at hand.
+// End checks the rows of the timeline at hand against each other. Add calls it before each
+// further timeline, and the caller after the last row.
 func (c *Checker) End() error {
 	if c.prefix == nil {
 		return nil
@@ -258,7 +263,8 @@ func (c *Checker) whole() error {
 	return nil
 }
 
-// next is the oldest position of the blob before the i-th link's.
+// next returns the position of the oldest record in the blob that is next newer than that of
+// the i-th link.
 func (c *Checker) next(i int) (millrace.Time, millrace.RecordID) {
 	if i+1 == len(c.chain.Links) {
 		return c.head.oldest, c.head.oldestID

@@ -7,20 +7,19 @@ import (
 	"github.com/millrace/millrace/indexnode/store/blob"
 )
 
-// Keeper is retention as it stands at one point of the log. Of a timeline it
-// keeps the first MaxCount records that are not older than the floor nor than
-// the horizon. All three move only with the log and never bring a record back,
-// so that what is kept is a function of the log, while the space of the rest
-// is reclaimed, whole blobs from the tail, whenever it suits. What is dropped
-// but still there is treated as absent.
+// Keeper is retention at one point of the log. Of a timeline it keeps the newest Count records,
+// as far as they are not older than Horizon and than the floor of the chain (see blob.Floor).
+// Horizon and floor move only with the log, and never bring a record back, so what is kept is
+// a function of the log. Records that are not kept count as absent, even while they are still
+// there: their space is reclaimed later, in whole blobs from the oldest on.
 type Keeper struct {
-	Horizon millrace.Time // the oldest time that is kept
-	Count   int           // 0 keeps all
+	Horizon millrace.Time // the oldest time that is kept; math.MinInt64 keeps all
+	Count   int           // how many records are kept; 0 keeps all
 }
 
 func (k Keeper) keepsAll() bool { return k.Count == 0 && k.Horizon == math.MinInt64 }
 
-// Dropped reports whether retention has dropped a record that is there.
+// Dropped reports whether retention does not keep a record that is there.
 func (k Keeper) Dropped(t *Timeline, at Place) (bool, error) {
 	if at.Rec.Time < k.Horizon {
 		return true, nil
@@ -37,7 +36,7 @@ func (k Keeper) Dropped(t *Timeline, at Place) (bool, error) {
 	return t.newerThan(at.link, at.blob.Count()-1-at.index) >= k.Count, nil
 }
 
-// Excludes reports whether a record that is not there has no place.
+// Excludes reports whether retention would not keep a record that is not there.
 func (k Keeper) Excludes(t *Timeline, r *millrace.Record) (bool, error) {
 	if r.Time < k.Horizon {
 		return true, nil
@@ -73,9 +72,11 @@ func (k Keeper) Excludes(t *Timeline, r *millrace.Record) (bool, error) {
 	return t.newerThan(i, n) >= k.Count, nil
 }
 
-// records counts the records that are there.
+// records counts the records that are there. The chain must be loaded.
 func (t *Timeline) records() int { return t.newerThan(0, 0) + t.countOf(0) }
 
+// countOf returns how many records the blob of the i-th link has; of the head without links, or
+// for inHead.
 func (t *Timeline) countOf(i int) int {
 	if i < 0 || len(t.Links()) == 0 {
 		return t.Count()
@@ -91,7 +92,8 @@ func (t *Timeline) Count() int {
 	return t.Head.Count()
 }
 
-// newerThan counts the records in front of the n-th newest of a blob.
+// newerThan counts the records that are newer than a record of the i-th link's blob, or of the
+// head for inHead, of which n records in that blob are newer.
 func (t *Timeline) newerThan(i, n int) int {
 	links := t.Links()
 	if i == inHead || len(links) == 0 {
@@ -104,9 +106,9 @@ func (t *Timeline) newerThan(i, n int) int {
 	return n
 }
 
-// SetFloor is called before a record leaves its place. When as many are kept
-// as may be, the last of them becomes the floor, lest those behind it come
-// back.
+// SetFloor is called before a record leaves its place. If the timeline has Count records or
+// more, the oldest that is kept becomes the floor. Otherwise an older record would be kept in
+// place of the one that leaves, and so come back.
 func (k Keeper) SetFloor(t *Timeline) error {
 	if k.Count == 0 {
 		return nil
@@ -146,14 +148,14 @@ func (k Keeper) SetFloor(t *Timeline) error {
 	return nil
 }
 
-// expiry counts what retention drops.
+// expiry counts what retention drops. ExpireBlob gets each blob that is dropped.
 type expiry interface {
 	ExpireBlob(b *blob.Blob) error
 }
 
-// Trim drops the tail blobs that hold nothing kept, and returns their digest.
-// They are read for the counts alone. It does nothing unless the chain is
-// loaded. Their id rows stay until the sweep.
+// Trim drops the oldest blobs that have no record which is kept, and returns the sum of their
+// digests. It reads them only so that n can count them. It does nothing if the chain is not
+// loaded. The id rows of the blobs stay until Sweep.
 func (k Keeper) Trim(t *Timeline, n expiry) (dropped uint64, err error) {
 	if k.keepsAll() {
 		return 0, nil

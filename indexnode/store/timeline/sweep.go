@@ -7,7 +7,9 @@ import (
 	"github.com/millrace/millrace/indexnode/store/blob"
 )
 
-// Sweep drops what is not kept, and returns the digest of its records.
+// Sweep drops the oldest blobs that have no record which is kept, and the id rows that Trim has
+// left. If no record of the timeline is kept, it drops all of it. It returns the sum of the
+// digests of the blobs that it dropped.
 func (k Keeper) Sweep(t *Timeline, n expiry) (dropped uint64, err error) {
 	if t.Head == nil || k.keepsAll() {
 		return 0, nil
@@ -26,7 +28,7 @@ func (k Keeper) Sweep(t *Timeline, n expiry) (dropped uint64, err error) {
 		f = t.Chain.Floor
 	}
 	if f != nil && f.Time >= k.Horizon {
-		return dropped, nil // it still has something to say
+		return dropped, nil // the floor still keeps older records out
 	}
 	if t.Head.Count() > 0 {
 		if newest, _ := t.Head.Newest(); newest >= k.Horizon {
@@ -41,7 +43,7 @@ func (k Keeper) Sweep(t *Timeline, n expiry) (dropped uint64, err error) {
 	return dropped, nil
 }
 
-// sweepIDs removes the id rows of the blobs that trimming dropped.
+// sweepIDs removes the id rows of the blobs that Trim has dropped.
 func (t *Timeline) sweepIDs() error {
 	if t.Chain == nil || t.Chain.Stale == 0 {
 		return nil
@@ -61,12 +63,12 @@ func (t *Timeline) sweepIDs() error {
 	return nil
 }
 
-// erase removes the timeline with everything it knows.
+// erase empties the timeline. Write then deletes all its rows.
 func (t *Timeline) erase() {
 	*t = Timeline{Name: t.Name, Hash: t.Hash, Prefix: t.Prefix, max: t.max, src: nothing{}, gone: true}
 }
 
-// Clean reports whether nothing of the timeline changed since it was read or written.
+// Clean reports whether nothing of the timeline has changed since it was read or written.
 func (t *Timeline) Clean() bool {
 	return !t.gone && !t.headDirty && !t.chainDirty && !t.seenDirty && len(t.older) == 0 && len(t.dead) == 0 && len(t.ids) == 0
 }

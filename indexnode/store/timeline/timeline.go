@@ -1,6 +1,11 @@
-// Package timeline changes a timeline: where a record goes, which blobs split,
-// what retention keeps, and which rows are written for it. Rows are read through
-// a [Source]; the caller's lock guards all of it.
+// Package timeline changes a timeline in the store: where a record goes, which blobs split,
+// what retention keeps, and which rows are written for it.
+//
+// The records of a timeline are in blobs, each a run of records in the order of time and id.
+// The blob with the newest records is the head. The others are the older blobs. Each has a
+// number, its suffix, and a link in the chain, which lists them oldest first. An id row says
+// where the record of an id is outside the head, and a Bloom filter which ids may have one.
+// Rows are read through a [Source]. The caller's lock guards everything.
 package timeline
 
 import (
@@ -14,47 +19,45 @@ import (
 	"github.com/millrace/millrace/indexnode/store/blob"
 )
 
-// Timeline is a timeline with what changed since the last flush. The rest is
-// read through src when it is needed. Its partition's lock guards it.
+// Timeline is a timeline with the changes that are not on disk yet. The rest is read through
+// src when it is needed. The lock of its partition guards it.
 type Timeline struct {
 	Name   millrace.Timeline
-	Hash   uint64
+	Hash   uint64 // goes into the digests of its records
 	Prefix []byte // of its keys
 	src    Source
-	max    int // bytes of a blob
+	max    int // the largest size of a blob, in bytes
 
-	Head  *blob.Blob  // nil while there is no record and no chain
-	Chain *blob.Chain // nil until loaded, or while there is none
-	older map[uint32]*blob.Blob
-	dead  []uint32 // suffixes whose blobs are gone
-	ids   map[millrace.RecordID]IDRow
-	Seen  *blob.Filter // of the ids outside the head; nil until loaded
+	Head  *blob.Blob                  // nil while there is no record and no chain
+	Chain *blob.Chain                 // nil until loaded, and while there is none
+	older map[uint32]*blob.Blob       // changed older blobs, by suffix
+	dead  []uint32                    // suffixes of older blobs that are to be deleted
+	ids   map[millrace.RecordID]IDRow // changed id rows; not present: to be deleted
+	Seen  *blob.Filter                // has the ids outside the head; nil until loaded
 
-	headDirty, chainDirty, seenDirty bool
-	gone                             bool // first delete every row
+	headDirty, chainDirty, seenDirty bool // the row has changed
+	gone                             bool // Write is to delete every row first
 
-	olderBytes int
+	olderBytes int // memory of older
 }
 
-// IDRow tells at which time the record of an id is outside the head. It is a
-// hint: that row may be left behind, but a record outside the head always has
-// one.
+// IDRow says at which time the record of an id is, outside the head. Every record outside the
+// head has one. A row may also be left of a record that is no longer there.
 type IDRow struct {
 	At      millrace.Time
-	present bool
+	present bool // false: there is no such row
 }
 
-// Source reads rows by key; it returns nil for a key that is not there. The
-// bytes are the caller's.
+// Source reads rows of the store. The bytes that it returns are the caller's.
 type Source interface {
-	Get(key []byte) ([]byte, error)
-	IDRows(prefix []byte) (map[millrace.RecordID]IDRow, error)
+	Get(key []byte) ([]byte, error)                            // nil for a key that is not there
+	IDRows(prefix []byte) (map[millrace.RecordID]IDRow, error) // all id rows of a timeline
 }
 
-// ErrState is rows of a timeline that contradict each other.
+// ErrState is the error for rows of a timeline that contradict each other.
 var ErrState = errors.New("chain and blobs disagree")
 
-// Open reads a timeline's head.
+// Open returns a timeline, with its head read. max is the largest size of a blob in bytes.
 func Open(src Source, p millrace.Partition, name millrace.Timeline, max int) (*Timeline, error) {
 	t := &Timeline{
 		Name:   millrace.Timeline{Entity: millrace.Entity(strings.Clone(string(name.Entity))), Type: millrace.ContentType(strings.Clone(string(name.Type)))},
@@ -71,7 +74,7 @@ func Open(src Source, p millrace.Partition, name millrace.Timeline, max int) (*T
 	return t, err
 }
 
-// Memory estimates the bytes held.
+// Memory estimates the bytes of memory that the timeline takes.
 func (t *Timeline) Memory() int {
 	n := 300 + len(t.Name.Entity) + cap(t.Prefix) + t.olderBytes + 100*len(t.ids)
 	if t.Head != nil {
@@ -86,7 +89,8 @@ func (t *Timeline) Memory() int {
 	return n
 }
 
-// LoadChain makes t.chain current; it stays nil when there is none.
+// LoadChain reads the chain into t.Chain, unless it is there already. Chain stays nil if the
+// timeline has none.
 func (t *Timeline) LoadChain() error {
 	if t.Chain != nil || t.Head == nil || !t.Head.HasChain() {
 		return nil
@@ -102,7 +106,7 @@ func (t *Timeline) LoadChain() error {
 	return err
 }
 
-// Links returns the loaded chain's links, oldest first.
+// Links returns the links of the chain, oldest first; nil if the chain is not loaded.
 func (t *Timeline) Links() []blob.Link {
 	if t.Chain == nil {
 		return nil
@@ -119,7 +123,7 @@ func (t *Timeline) makeChain() error {
 	return nil
 }
 
-// BlobAt returns an older blob.
+// BlobAt returns the older blob of a link, and reads it if it is not in memory.
 func (t *Timeline) BlobAt(l *blob.Link) (*blob.Blob, error) {
 	if b := t.older[l.Suffix]; b != nil {
 		return b, nil
@@ -138,7 +142,7 @@ func (t *Timeline) BlobAt(l *blob.Link) (*blob.Blob, error) {
 	return b, err
 }
 
-// Loaded returns an older blob that is in memory, or nil.
+// Loaded returns an older blob that has changed and so is in memory; nil for others.
 func (t *Timeline) Loaded(suffix uint32) *blob.Blob { return t.older[suffix] }
 
 func (t *Timeline) setOlder(suffix uint32, b *blob.Blob) {
@@ -164,7 +168,8 @@ func (t *Timeline) setID(id millrace.RecordID, row IDRow) {
 	t.ids[id] = row
 }
 
-// placeID notes that a record is outside the head.
+// placeID adds the id row of a record that is outside the head, at a time, and its id to the
+// filter.
 func (t *Timeline) placeID(id millrace.RecordID, at millrace.Time) error {
 	if err := t.LoadFilter(); err != nil {
 		return err
@@ -177,7 +182,7 @@ func (t *Timeline) placeID(id millrace.RecordID, at millrace.Time) error {
 	return nil
 }
 
-// LoadFilter makes t.Seen current.
+// LoadFilter reads the filter into t.Seen, unless it is there already.
 func (t *Timeline) LoadFilter() error {
 	if t.Seen != nil {
 		return nil
@@ -194,17 +199,19 @@ func (t *Timeline) LoadFilter() error {
 	return err
 }
 
-// Place is where a record is: in the head, or in the blob of a link.
+// Place is where a record is: in the head, or in the older blob of a link.
 type Place struct {
-	link  int // index in the chain's links, or inHead
+	link  int // index into the chain's links, or inHead
 	blob  *blob.Blob
-	index int // from the oldest of the blob
+	index int // in the blob, from its oldest record
 	Rec   millrace.Record
 }
 
+// inHead stands for the head where an index into the chain's links is expected.
 const inHead = -1
 
-// Find looks an id up, in the head and then by its id row.
+// Find returns the place of the record with an id. It looks in the head and then by the id
+// row.
 func (t *Timeline) Find(id millrace.RecordID) (at Place, ok bool, err error) {
 	if t.Head == nil {
 		return at, false, nil
@@ -256,9 +263,9 @@ func (t *Timeline) idRow(id millrace.RecordID) (IDRow, error) {
 	return DecodeIDRow(v)
 }
 
-// target returns the blob that a position belongs to: the oldest one such that
-// every blob older than it is older than the position. Blobs are read only to
-// break ties of time. The chain is loaded.
+// target returns the blob that a position belongs to, as an index into the links or inHead:
+// the oldest blob whose newest record is not older than the position; the head if there is
+// none. Blobs are read only if the times are equal. The chain must be loaded.
 func (t *Timeline) target(at millrace.Time, id millrace.RecordID) (int, error) {
 	links := t.Links()
 	var failed error
@@ -285,8 +292,8 @@ func (t *Timeline) target(at millrace.Time, id millrace.RecordID) (int, error) {
 	return i, nil
 }
 
-// Insert puts a record that is not there at its position, and reports whether
-// it is now the newest of all.
+// Insert adds a record, whose id the timeline must not have, at its position. It reports
+// whether the record is now the newest of all.
 func (t *Timeline) Insert(r *millrace.Record) (newest bool, err error) {
 	d := blob.RecordDigest(t.Hash, r)
 	if t.Head == nil {
@@ -313,8 +320,8 @@ func (t *Timeline) Insert(r *millrace.Record) (newest bool, err error) {
 	return i == inHead && t.Head.Count() == 0, t.insertInto(i, r, d)
 }
 
-// append puts the newest record at the end of the head. A head that would
-// exceed its size becomes an older blob, and a new one begins.
+// append adds the newest record, with its digest d, to the head. If the head would become too
+// large, it becomes an older blob, and a new head begins.
 func (t *Timeline) append(r *millrace.Record, d uint64) error {
 	t.headDirty = true
 	if len(t.Head.Buf)+blob.RecordSize(r, 0) <= t.max {
@@ -334,8 +341,8 @@ func (t *Timeline) append(r *millrace.Record, d uint64) error {
 	return nil
 }
 
-// retire makes a blob of the head's the newest of the older ones, under a new
-// suffix, with id rows for its records. The chain is loaded.
+// retire makes a blob of records from the head the newest of the older blobs, under a new
+// suffix, with id rows for its records. The chain must be loaded.
 func (t *Timeline) retire(b *blob.Blob) error {
 	recs, err := b.DecodeAll(nil)
 	if err != nil {
@@ -362,7 +369,8 @@ func (t *Timeline) writeOlder(suffix uint32, b *blob.Blob) blob.Link {
 	return blob.LinkOf(suffix, b)
 }
 
-// insertInto puts a record into a blob, which splits if it becomes too large.
+// insertInto adds a record, with its digest d, to the blob of the i-th link, or to the head. The
+// blob splits if it becomes too large.
 func (t *Timeline) insertInto(i int, r *millrace.Record, d uint64) error {
 	b, err := t.blobOf(i)
 	if err != nil {
@@ -388,9 +396,9 @@ func (t *Timeline) blobOf(i int) (*blob.Blob, error) {
 	return t.BlobAt(&t.Chain.Links[i])
 }
 
-// rewrite replaces a blob by records, oldest first, splitting them when they
-// exceed the size. The newest part of a head stays the head; the oldest part
-// of an older blob keeps its suffix; every other part gets a new one.
+// rewrite replaces the records of a blob, whose digest is then digest. recs are oldest first. If
+// they are too large for one blob, they are split. The newest part of a head stays the head,
+// the oldest part of an older blob keeps its suffix, and every other part gets a new suffix.
 func (t *Timeline) rewrite(i int, recs []millrace.Record, digest uint64) error {
 	parts := blob.Split(recs, t.max)
 	blobs := make([]*blob.Blob, len(parts))
@@ -436,7 +444,7 @@ func (t *Timeline) rewriteHead(blobs []*blob.Blob) error {
 	return nil
 }
 
-// Replace puts a newer version where the older one is.
+// Replace puts r in place of the record at a place. r must have the same position.
 func (t *Timeline) Replace(at Place, r *millrace.Record) error {
 	recs, err := at.blob.DecodeAll(nil)
 	if err != nil {
@@ -447,8 +455,8 @@ func (t *Timeline) Replace(at Place, r *millrace.Record) error {
 	return t.rewrite(at.link, recs, d)
 }
 
-// Remove takes a record out. An older blob left empty leaves the chain; a head
-// left empty takes over the next blob.
+// Remove removes the record at a place. An older blob that is then empty leaves the chain. If
+// the head is then empty, the newest older blob becomes the head.
 func (t *Timeline) Remove(at Place) error {
 	recs, err := at.blob.DecodeAll(nil)
 	if err != nil {
@@ -473,7 +481,7 @@ func (t *Timeline) Remove(at Place) error {
 	return t.promote()
 }
 
-// unlink drops an older blob.
+// unlink removes the i-th link and its blob.
 func (t *Timeline) unlink(i int) {
 	suffix := t.Chain.Links[i].Suffix
 	t.dropOlder(suffix)
@@ -502,10 +510,10 @@ func (t *Timeline) promote() error {
 	return nil
 }
 
-// An id row: the time of the record, varint.
+// encode returns the value of an id row: the time of the record, as a varint.
 func (r IDRow) encode() []byte { return binary.AppendVarint(nil, int64(r.At)) }
 
-// DecodeIDRow reads an id row.
+// DecodeIDRow decodes the value of an id row. The error is blob.ErrRow.
 func DecodeIDRow(b []byte) (IDRow, error) {
 	at, w := binary.Varint(b)
 	if w <= 0 || w != len(b) {

@@ -6,7 +6,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// Write puts the timeline's changed rows into a batch.
+// Write adds the changed rows of the timeline to a batch.
 func (t *Timeline) Write(b *pebble.Batch) error {
 	var err error
 	set := func(key, value []byte) {
@@ -51,12 +51,12 @@ func (t *Timeline) Write(b *pebble.Batch) error {
 	return err
 }
 
-// Written says that the timeline is on disk as it is here. What it has of its older
-// blobs and of ids outside the head is read from there again.
+// Written is called when what Write added is on disk. The timeline then has no changes, and
+// forgets the older blobs and id rows that it has in memory.
 func (t *Timeline) Written() {
 	t.headDirty, t.chainDirty, t.seenDirty = false, false, false
 	t.older, t.dead, t.ids, t.olderBytes = nil, nil, nil, 0
 }
 
-// Little reports whether little is left of the timeline.
+// Little reports whether the timeline has no records.
 func (t *Timeline) Little() bool { return t.gone || t.Head == nil || t.Head.Count() == 0 }

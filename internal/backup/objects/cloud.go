@@ -16,15 +16,17 @@ import (
 	"gocloud.dev/gcerrors"
 )
 
-// cloud are the objects of S3, GCS, Azure, and, in tests, of memory. The library
-// waits for ever for a server that takes connections and says nothing, so each
-// call has a deadline that moves with the bytes (stall.go).
+// cloud is a store in S3, GCS or Azure, or in tests in memory. The library waits for ever
+// for a server that accepts a connection and then sends nothing. So each call has a
+// timeout that starts anew whenever bytes come (stall.go).
 type cloud struct {
 	bucket *blob.Bucket
 	stall  time.Duration // 0: stallAfter
 }
 
-// OpenCloud opens a prefix of an object store; the URL's scheme says which.
+// OpenCloud opens a prefix of a bucket. The scheme of the URL says of which kind of store,
+// its host is the bucket, and its path the prefix. It looks into the bucket once; the error
+// is a [millrace.Error] that says what is wrong.
 func OpenCloud(ctx context.Context, u *url.URL) (Store, error) {
 	if u.Host == "" {
 		return nil, Refuse(fmt.Sprintf("%.100q names no bucket", u.Redacted()), wantURL)
@@ -40,7 +42,7 @@ func OpenCloud(ctx context.Context, u *url.URL) (Store, error) {
 			return nil, err
 		}
 	}
-	// The library keeps the context for its search for credentials.
+	// The library keeps the context, to look for credentials later, so it must not end.
 	bucket, err := openBucket(context.WithoutCancel(ctx), &plain)
 	if err != nil {
 		return nil, Refuse(fmt.Sprintf("the bucket %s can't be opened: %v", u.Host, err), "check the URL's parameters, and the credentials in the environment: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, GOOGLE_APPLICATION_CREDENTIALS, or AZURE_STORAGE_ACCOUNT and AZURE_STORAGE_KEY")
@@ -54,9 +56,10 @@ func OpenCloud(ctx context.Context, u *url.URL) (Store, error) {
 	return &cloud{bucket: bucket}, nil
 }
 
-// completeS3 fills in what a server that is not Amazon's needs. Whoever downloads
-// compares the SHA-256; the library's own checks cover no object of several
-// parts, and say so on standard error each time.
+// completeS3 adds parameters to the URL. With an endpoint, a server that is not Amazon's, it
+// adds a region and path-style addresses, unless the URL has them. It also turns off the
+// library's own checksums of downloads: they do not cover objects of several parts, and
+// say so on standard error each time. The downloader compares SHA-256 sums instead.
 func completeS3(u *url.URL) error {
 	q := u.Query()
 	if !q.Has("response_checksum_validation") {
@@ -80,7 +83,7 @@ func completeS3(u *url.URL) error {
 	return nil
 }
 
-// look asks for one object, and says what is wrong where it may not.
+// look lists one object. If that fails, the error says what is wrong and what to do.
 func look(ctx context.Context, bucket *blob.Bucket, u *url.URL) error {
 	_, _, err := bucket.ListPage(ctx, blob.FirstPageToken, 1, nil)
 	switch {
@@ -100,15 +103,16 @@ func look(ctx context.Context, bucket *blob.Bucket, u *url.URL) error {
 	return Refuse(fmt.Sprintf("the bucket %s doesn't answer: %v", u.Host, err), "check the address, and whether the store is up")
 }
 
-// unknownKey reports whether a store says that nobody has the access key. Some
-// say so by 404, as of a bucket that isn't there.
+// unknownKey reports whether a store says that the access key does not exist. Some stores say
+// so with status 404, as they do for a bucket that does not exist.
 func unknownKey(err error) bool {
 	return strings.Contains(err.Error(), "UserNotFound") || strings.Contains(err.Error(), "InvalidAccessKeyId")
 }
 
 func (c *cloud) Close() error { return c.bucket.Close() }
 
-// plain makes the library's errors those that this package tells apart.
+// plain wraps an error of the library in fs.ErrNotExist, fs.ErrExist or fs.ErrPermission,
+// if it means that.
 func plain(err error) error {
 	switch gcerrors.Code(err) {
 	case gcerrors.NotFound:
@@ -164,16 +168,16 @@ func (c *cloud) Open(ctx context.Context, name string, offset int64) (io.ReadClo
 	return &watchedReader{r, w}, Object{Name: name, Size: r.Size(), Modified: r.ModTime()}, nil
 }
 
-// partBytes and partsAtOnce bound the memory of an upload, 16 MiB, and its
-// size, 10,000 parts.
+// partBytes and partsAtOnce bound the memory of an upload (see inLibrary). partBytes bounds
+// its size as well, since S3 takes 10,000 parts.
 const (
-	partBytes   = 8 << 20
-	partsAtOnce = 2
+	partBytes   = 8 << 20 // of one part
+	partsAtOnce = 2       // that are sent at the same time
 )
 
 func (c *cloud) Write(ctx context.Context, name string, r io.Reader, ifAbsent bool) error {
-	// Only a cancelled context ends an upload without making an object of what
-	// was sent.
+	// To end an upload without making an object of what was sent, the context must be
+	// cancelled before the writer is closed.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	w := c.watch(ctx)
@@ -188,7 +192,7 @@ func (c *cloud) Write(ctx context.Context, name string, r io.Reader, ifAbsent bo
 	if _, err := io.CopyBuffer(sent, struct{ io.Reader }{r}, make([]byte, Chunk)); err != nil {
 		err = w.plain(err)
 		cancel()
-		_ = to.Close() // it says that the context is cancelled
+		_ = to.Close() // its error only says that the context is cancelled
 		return err
 	}
 	return w.plain(sent.close())

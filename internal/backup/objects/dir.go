@@ -44,7 +44,8 @@ func openDir(name string) (Store, error) {
 
 func (d *dir) Close() error { return d.root.Close() }
 
-// lstat refuses a name of which any part is a link.
+// lstat returns the info of a regular file. It gives [ErrOdd] if the file, or a directory on
+// the way to it, is a link or a device, and fs.ErrNotExist for a directory.
 func (d *dir) lstat(name string) (info fs.FileInfo, err error) {
 	for i, c := range name + "/" {
 		if c != '/' {
@@ -89,7 +90,7 @@ func (d *dir) Open(ctx context.Context, name string, offset int64) (io.ReadClose
 	return f, o, nil
 }
 
-// List walks the directory that the prefix lies in.
+// List implements Store. It walks the whole directory that the prefix ends in.
 func (d *dir) List(ctx context.Context, prefix string, each func(Object) error) error {
 	top := strings.TrimSuffix(prefix[:strings.LastIndexByte(prefix, '/')+1], "/")
 	if top == "" {
@@ -140,7 +141,7 @@ func (d *dir) walk(ctx context.Context, name string, each func(Object) error) er
 	return nil
 }
 
-// maxDepth bounds a walk; what this package writes is three deep.
+// maxDepth is how many directories deep a walk goes. Backups are three deep.
 const maxDepth = 8
 
 func (d *dir) Write(_ context.Context, name string, r io.Reader, ifAbsent bool) (err error) {
@@ -166,12 +167,13 @@ func (d *dir) Write(_ context.Context, name string, r io.Reader, ifAbsent bool) 
 		err = d.place(temporary, name, ifAbsent)
 	}
 	if err != nil {
-		_ = d.root.Remove(temporary) // the first error tells
+		_ = d.root.Remove(temporary) // the first error is the one to return
 	}
 	return err
 }
 
-// place moves a whole file to its name, durably.
+// place moves a complete file to its name, and syncs the directory. With ifAbsent it fails
+// with fs.ErrExist if the name is taken.
 func (d *dir) place(temporary, name string, ifAbsent bool) error {
 	parent := path.Dir(name)
 	if err := d.mkdir(parent); err != nil {
@@ -190,7 +192,8 @@ func (d *dir) place(temporary, name string, ifAbsent bool) error {
 	switch err := d.root.Link(temporary, name); {
 	case err == nil:
 	case errors.Is(err, syscall.EPERM), errors.Is(err, errors.ErrUnsupported):
-		// A file system without links. Two processes write the same name only by mistake.
+		// The file system has no hard links. A rename might replace a file, but two
+		// processes write the same name only by mistake.
 		if err := d.root.Rename(temporary, name); err != nil {
 			return err
 		}
@@ -201,7 +204,8 @@ func (d *dir) place(temporary, name string, ifAbsent bool) error {
 	return errors.Join(d.root.Remove(temporary), d.sync(parent))
 }
 
-// mkdir makes a directory and those above it, durably, and refuses links.
+// mkdir makes a directory and those above it, and syncs them to disk. If one of them is no
+// directory, it gives [ErrOdd].
 func (d *dir) mkdir(name string) error {
 	for i, c := range name + "/" {
 		if c != '/' || name == "." {

@@ -1,6 +1,5 @@
-// Package objects is what a bucket is made of: bytes by name, in a directory or
-// an object store. It is the home of the library that reaches S3, GCS and Azure,
-// and knows nothing of backups.
+// Package objects stores objects, bytes by name, in a directory or in a bucket of S3, GCS or
+// Azure. It alone uses the library for these, and knows nothing of backups.
 package objects
 
 import (
@@ -16,20 +15,21 @@ import (
 	"time"
 )
 
-// Store is what a bucket is made of: bytes by name. Names are of package
-// backup, and hold nothing but letters, digits and -_./ between them.
+// Store holds objects: bytes by name. Package backup makes the names, of letters, digits and
+// -_./ between them.
 type Store interface {
 	// List calls each for every object whose name starts with prefix, in no
-	// order.
+	// order. An error of each ends it and is returned.
 	List(ctx context.Context, prefix string, each func(Object) error) error
-	// Stat fails with fs.ErrNotExist where there is nothing.
+	// Stat fails with fs.ErrNotExist if there is no such object.
 	Stat(ctx context.Context, name string) (Object, error)
-	// Open reads from an offset to the end. The object is what stat says.
+	// Open reads from an offset in bytes to the end. The Object is that of Stat: Size is
+	// that of the whole.
 	Open(ctx context.Context, name string, offset int64) (io.ReadCloser, Object, error)
 	// Write makes the object whole or not at all. With ifAbsent it fails with
-	// fs.ErrExist where there is one.
+	// fs.ErrExist if there is one of that name.
 	Write(ctx context.Context, name string, r io.Reader, ifAbsent bool) error
-	// Remove is content where there is nothing.
+	// Remove may fail with fs.ErrNotExist if there is no such object.
 	Remove(ctx context.Context, name string) error
 	Close() error
 }
@@ -38,15 +38,16 @@ type Store interface {
 type Object struct {
 	Name     string
 	Size     int64
-	Modified time.Time // by the clock of the bucket
-	Odd      bool      // a link, a device: nothing that Millrace wrote
+	Modified time.Time // by the clock of the store
+	Odd      bool      // it is a link or a device, or too deep in the directory: Millrace did not write it
 }
 
-// Chunk is how much is read, counted and held back at a time.
+// Chunk is how many bytes are copied at a time. A limit of a transfer's rate counts and waits
+// once for each chunk.
 const Chunk = 256 << 10
 
-// ErrChanged is the error of a reader that finds other bytes than the object's
-// name promises; nothing is written then.
+// ErrChanged is the error of a reader given to Write that finds other bytes than the
+// object's name, which has their hash, promises. Then nothing is written.
 var ErrChanged = errors.New("the file changed while it was uploaded")
 
 // IsMissing reports whether an error says that there is no such object.
@@ -55,34 +56,35 @@ func IsMissing(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 // IsThere reports whether an error says that there is such an object already.
 func IsThere(err error) bool { return errors.Is(err, fs.ErrExist) }
 
-// Patient tries again what may succeed later: a store that answers 503, or
-// not at all. What is certain to fail again, it returns at once.
+// Patient is a Store that tries an operation again if it may succeed later, as when the
+// store answers 503, or not at all. An error that is certain to come again is returned at
+// once.
 type Patient struct {
 	Store
 	Log     *slog.Logger
-	Pause   time.Duration                       // before the second try; it doubles. 0 is a quarter of a second
-	TooMany func(prefix string, most int) error // what a list of more than most objects fails with
+	Pause   time.Duration                       // before the second try; it doubles, up to 10 s. 0: a quarter of a second
+	TooMany func(prefix string, most int) error // returns the error of a list of more than most objects
 }
 
-// Tries and firstPause make half a minute, within which a store that sheds
-// load has recovered. What fails after that is a matter of the next backup.
+// Tries and firstPause give a store that sheds load between 13 and 26 seconds to recover.
+// After that the operation fails, and the next backup tries again.
 const (
 	Tries      = 8
 	firstPause = 250 * time.Millisecond
 )
 
-// final are errors that another try doesn't mend.
+// final is the errors that another try would meet again.
 var final = []error{
 	fs.ErrNotExist, fs.ErrExist, fs.ErrPermission, fs.ErrInvalid, ErrOdd, ErrChanged,
 	syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.ENAMETOOLONG,
 }
 
-// certain is an error that another try certainly meets again.
+// certain marks an error as one that another try would meet again.
 type certain struct{ error }
 
 func (c certain) Unwrap() error { return c.error }
 
-// IsFinal reports whether another try is in vain.
+// IsFinal reports whether another try would fail with the same error.
 func IsFinal(err error) bool {
 	var sure certain
 	if errors.As(err, &sure) {
@@ -102,7 +104,8 @@ func IsFinal(err error) bool {
 	return false
 }
 
-// try calls do until it succeeds, fails for good, or has failed tries times.
+// try calls do until it succeeds, fails with a final error, or has failed Tries times. It
+// rests between half the pause and the whole pause. what and name are for the error.
 func (p *Patient) try(ctx context.Context, what, name string, do func() error) error {
 	pause := cmp.Or(p.Pause, firstPause)
 	for n := 1; ; n++ {
@@ -128,7 +131,8 @@ func (p *Patient) try(ctx context.Context, what, name string, do func() error) e
 	}
 }
 
-// List calls each only when the whole list is there.
+// List is that of the Store, tried again. It holds the whole list, at most maxObjects, before
+// it calls each.
 func (p *Patient) List(ctx context.Context, prefix string, each func(Object) error) error {
 	var all []Object
 	err := p.try(ctx, "list", prefix, func() error {
@@ -152,8 +156,8 @@ func (p *Patient) List(ctx context.Context, prefix string, each func(Object) err
 	return nil
 }
 
-// maxObjects bounds a list, and with it the memory that one takes: 720
-// partitions of a thousand files, over many backups.
+// maxObjects bounds a list, and so its memory. It suffices for 720 partitions of a thousand
+// files each, over many backups.
 const maxObjects = 8 << 20
 
 // Stat is that of the Store, tried again.
@@ -165,7 +169,7 @@ func (p *Patient) Stat(ctx context.Context, name string) (o Object, err error) {
 	return o, err
 }
 
-// Open is that of the Store, tried again; what breaks later is the reader's.
+// Open is that of the Store, tried again. An error of the reader that it returns is not.
 func (p *Patient) Open(ctx context.Context, name string, offset int64) (r io.ReadCloser, o Object, err error) {
 	err = p.try(ctx, "read", name, func() error {
 		r, o, err = p.Store.Open(ctx, name, offset)
@@ -174,7 +178,8 @@ func (p *Patient) Open(ctx context.Context, name string, offset int64) (r io.Rea
 	return r, o, err
 }
 
-// Write tries again only where r can go back to its start.
+// Write is that of the Store, tried again if r is an [io.Seeker], which can go back to its
+// start.
 func (p *Patient) Write(ctx context.Context, name string, r io.Reader, ifAbsent bool) error {
 	if seeker, ok := r.(io.Seeker); ok {
 		return p.try(ctx, "write", name, func() error {
@@ -187,7 +192,7 @@ func (p *Patient) Write(ctx context.Context, name string, r io.Reader, ifAbsent 
 	return p.Store.Write(ctx, name, r, ifAbsent)
 }
 
-// Remove is that of the Store, tried again.
+// Remove is that of the Store, tried again. It returns nil if there is no such object.
 func (p *Patient) Remove(ctx context.Context, name string) error {
 	return p.try(ctx, "remove", name, func() error {
 		if err := p.Store.Remove(ctx, name); !IsMissing(err) {

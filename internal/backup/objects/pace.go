@@ -7,18 +7,19 @@ import (
 	"time"
 )
 
-// Pace is called after work that took so long, and rests in proportion.
+// Pace is called after work that took worked, and sleeps in proportion, so that backups leave
+// processors and disks to requests. nil: no rests.
 type Pace func(ctx context.Context, worked time.Duration)
 
-// Since rests for the work that began then.
+// Since rests for work that began at began and ends now.
 func (p Pace) Since(ctx context.Context, began time.Time) {
 	if p != nil {
 		p(ctx, time.Since(began))
 	}
 }
 
-// Paced returns the objects of a directory with rests, and others as they are:
-// who waits for a network holds no processor.
+// Paced returns a store that rests after each operation if o is a directory. Any other store
+// it returns as it is: waiting for the network holds no processor.
 func Paced(o Store, p Pace) Store {
 	if _, is := o.(*dir); is {
 		return yielding{o, p}
@@ -26,8 +27,8 @@ func Paced(o Store, p Pace) Store {
 	return o
 }
 
-// yielding are the objects of a directory, each of whose operations holds a
-// processor or waits for a disk in a system call, which does too.
+// yielding is the store of a directory with rests. Its operations hold a processor even while
+// they wait for the disk, because they wait in a system call.
 type yielding struct {
 	Store
 	pace Pace
@@ -43,7 +44,7 @@ func (p yielding) Remove(ctx context.Context, name string) error {
 	return p.Store.Remove(ctx, name)
 }
 
-// Write rests after each chunk, and for the sync at the end.
+// Write implements Store. It rests after each chunk, and after the sync at the end.
 func (p yielding) Write(ctx context.Context, name string, r io.Reader, ifAbsent bool) error {
 	in := &pacedReader{ctx: ctx, from: r, pace: p.pace, last: time.Now()}
 	err := p.Store.Write(ctx, name, in, ifAbsent)
@@ -51,12 +52,13 @@ func (p yielding) Write(ctx context.Context, name string, r io.Reader, ifAbsent 
 	return err
 }
 
-// pacedReader rests before each chunk for what was done with the last.
+// pacedReader rests before each read, for the time since the last read: the work of its
+// caller with the last chunk.
 type pacedReader struct {
 	ctx  context.Context
 	from io.Reader
 	pace Pace
-	last time.Time
+	last time.Time // when the last chunk was read
 }
 
 func (r *pacedReader) Read(b []byte) (int, error) {
@@ -66,7 +68,7 @@ func (r *pacedReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Seek goes back to the start, where the reader below can.
+// Seek implements [io.Seeker], if from does; else it fails.
 func (r *pacedReader) Seek(offset int64, whence int) (int64, error) {
 	s, ok := r.from.(io.Seeker)
 	if !ok {

@@ -14,8 +14,8 @@ import (
 	"github.com/millrace/millrace/internal/secure"
 )
 
-// openBucket opens what a URL names. The answers of S3 are bounded, since any server may be
-// its endpoint.
+// openBucket opens the bucket that a URL names. Answers of an S3 server are bounded in size,
+// since a URL may name any server as endpoint.
 func openBucket(ctx context.Context, u *url.URL) (*blob.Bucket, error) {
 	if u.Scheme != s3blob.Scheme {
 		return blob.OpenBucket(ctx, u.String())
@@ -34,12 +34,14 @@ func openBucket(ctx context.Context, u *url.URL) (*blob.Bucket, error) {
 	return s3blob.OpenBucket(ctx, client, u.Host, &opener.Options)
 }
 
-// maxAnswerBytes is more than a page of a listing takes, a thousand names of a kibibyte each.
+// maxAnswerBytes bounds an answer of an S3 server. A page of a listing takes less: it has a
+// thousand names of a kibibyte each.
 const maxAnswerBytes = 8 << 20
 
 var errLong = fmt.Errorf("the object store has answered with more than %d bytes", maxAnswerBytes)
 
-// bounded gives up answers that are too long, but objects, which are not kept.
+// bounded is an S3 client whose answers fail after maxAnswerBytes. The bytes of objects are
+// not bounded, since they are not held in memory.
 type bounded struct{ s3.HTTPClient }
 
 // Do implements [s3.HTTPClient].

@@ -10,28 +10,29 @@ import (
 )
 
 const (
-	// stallAfter is how long a store may say nothing.
+	// stallAfter is how long a store may send nothing.
 	stallAfter = time.Minute
-	// slowest is how many bytes a second of an upload a store is expected to take at
-	// least. The library buffers what is written to it, and does not say how much of that
+	// slowest is the lowest rate of an upload, in bytes a second. It extends the timeout,
+	// because the library buffers what is written to it, and does not say how much of that
 	// the store has taken.
 	slowest = 16 << 10
-	// inLibrary bounds what the library has in its buffers.
+	// inLibrary is the most bytes of an upload that the library has in its buffers.
 	inLibrary = (partsAtOnce + 1) * partBytes
 )
 
-// errStalled says that a store took too long.
+// errStalled is the cause with which a call is ended whose store sends nothing for too long.
 var errStalled = errors.New("the object store took a connection and has said nothing for too long; see whether it hangs")
 
-// watch is the context of a call, which ends when the store says nothing for too
-// long.
+// watch is the context of a call. It ends when the store sends nothing for too long, between
+// begin and end.
 type watch struct {
 	context.Context
 	cancel context.CancelCauseFunc
 	timer  *time.Timer
-	after  time.Duration
+	after  time.Duration // the timeout
 }
 
+// watch returns a watch whose timer does not run yet. The caller must close it.
 func (c *cloud) watch(ctx context.Context) *watch {
 	w := &watch{after: cmp.Or(c.stall, stallAfter)}
 	w.Context, w.cancel = context.WithCancelCause(ctx)
@@ -40,13 +41,12 @@ func (c *cloud) watch(ctx context.Context) *watch {
 	return w
 }
 
-// begin starts the time in which the store must say something, which is longer if bytes are
-// on their way to it.
+// begin starts the timeout, which is longer if sent bytes may be on their way to the store.
 func (w *watch) begin(sent int) {
 	w.timer.Reset(w.after + time.Duration(sent)*time.Second/slowest)
 }
 
-// end stops that time: what follows does not wait for the store.
+// end stops the timeout: what follows does not wait for the store.
 func (w *watch) end() { w.timer.Stop() }
 
 func (w *watch) close() {
@@ -54,7 +54,7 @@ func (w *watch) close() {
 	w.cancel(nil)
 }
 
-// plain is the function plain, but of a call that was given up it also says why.
+// plain is the function plain. If the timeout ended the call, the error also is errStalled.
 func (w *watch) plain(err error) error {
 	if err != nil && context.Cause(w) == errStalled {
 		return fmt.Errorf("%w: %w", errStalled, err)
@@ -83,11 +83,11 @@ func (r *watchedReader) Close() error {
 	return r.from.Close()
 }
 
-// watchedWriter uploads an object, and fails if the upload does not get on for too long.
+// watchedWriter uploads an object, and fails if a write or the close takes too long.
 type watchedWriter struct {
 	to    io.WriteCloser
 	watch *watch
-	sent  int // at most inLibrary
+	sent  int // bytes written, at most inLibrary
 }
 
 func (w *watchedWriter) Write(b []byte) (int, error) {

@@ -16,13 +16,13 @@ import (
 	"github.com/millrace/millrace/internal/secure"
 )
 
-// openTimeout bounds the first look at a bucket: the search for credentials on
-// a machine that has none takes a while.
+// openTimeout bounds the first look at a bucket. It is long because the search for
+// credentials takes a while on a machine that has none.
 const openTimeout = 30 * time.Second
 
-// Open opens the directory or the prefix of an object store that a URL names. It
-// looks there once, so that a wrong name is refused here. insecure is as of
-// [CheckURL].
+// Open opens the directory, or the prefix of an object store, that a URL names. It looks
+// there once, so that a wrong name is an error here. insecure is that of [CheckURL]. The
+// error is a [millrace.Error] for the field backup.to.
 func Open(ctx context.Context, to string, insecure bool) (Store, error) {
 	u, err := url.Parse(to)
 	if err != nil {
@@ -42,9 +42,9 @@ func Open(ctx context.Context, to string, insecure bool) (Store, error) {
 	return nil, Refuse(fmt.Sprintf("unknown scheme %.20q", u.Scheme), wantURL)
 }
 
-// CheckURL refuses a URL that holds credentials: it is shown to whoever looks at a
-// configuration or a log. It refuses plain text beyond loopback, unless insecure
-// says that it may be.
+// CheckURL refuses a URL that contains credentials, because anybody who reads a configuration
+// or a log would see them. It also refuses a store beyond loopback that is spoken to in
+// plain text, unless insecure allows that.
 func CheckURL(to string, insecure bool) error {
 	u, err := url.Parse(to)
 	if err != nil {
@@ -65,8 +65,8 @@ func CheckURL(to string, insecure bool) error {
 	return Refuse(addr+" is beyond loopback, where plain text can be read and changed by others", "ask it by https, or say backup.insecure: true (a command: --from-insecure) if the network is guarded by other means")
 }
 
-// plainAt returns the address of a store that is spoken to by plain text, by its
-// URL or by the variables of its own tools; "" if none is.
+// plainAt returns the host:port of a store if it is spoken to in plain text, by the URL or by
+// the environment variables of the store's own tools; else "".
 func plainAt(u *url.URL) string {
 	q := u.Query()
 	switch u.Scheme {
@@ -85,7 +85,7 @@ func plainAt(u *url.URL) string {
 	return ""
 }
 
-// withPort is a host with its port, which is that of http unless it says another.
+// withPort returns a host with its port: 80 if it names none.
 func withPort(host string) string {
 	if _, _, err := net.SplitHostPort(host); err != nil {
 		return net.JoinHostPort(strings.Trim(host, "[]"), "80")
@@ -93,9 +93,10 @@ func withPort(host string) string {
 	return host
 }
 
+// wantURL is the advice for a URL that names no store.
 const wantURL = "use file:///dir, s3://bucket/prefix, gs://bucket/prefix or azblob://container/prefix"
 
-// Refuse is an error about the configured place of backups.
+// Refuse returns the error that refuses the configured place of backups, backup.to.
 func Refuse(detail, wayOut string) error {
 	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "backup.to", Detail: detail, WayOut: wayOut}
 }

@@ -1,6 +1,7 @@
-// Package artefacts watches immutable versions of named things, such as models, of
-// which a pointer says which serves. What is known of a name is a document, its
-// ledger; the bytes of a version stand by themselves under their checksum.
+// Package artefacts watches named things in etcd, such as models. A name has immutable
+// versions, and a pointer says which of them serves. Each name has a document, its ledger,
+// with its versions, its pointer and its history. The bytes of a version, its body, stand
+// apart from it, under their checksum.
 package artefacts
 
 import (
@@ -34,37 +35,41 @@ type Version struct {
 // String returns the version as people read it: likes 2.
 func (v Version) String() string { return v.Name + " " + v.Version }
 
-// The refusals of changes; each comes in a [millrace.Error] that says more.
+// Why a change is refused. A [millrace.Error] that says more wraps each.
 var (
 	ErrOtherBytes = errors.New("cluster: the version has other bytes")
 	ErrNoVersion  = errors.New("cluster: no such version")
-	// ErrNothingBefore is an [ErrNoVersion] of what cannot be rolled back.
+	// ErrNothingBefore is an [ErrNoVersion] too: no version that is still there served
+	// before the present one, so nothing can be rolled back to.
 	ErrNothingBefore = fmt.Errorf("%w that served before", ErrNoVersion)
-	// ErrUnreadable is that what etcd has is no ledger; see [Kind.DropUnreadable].
+	// ErrUnreadable says that what etcd has under the name is no ledger; see
+	// [Kind.DropUnreadable].
 	ErrUnreadable = errors.New("cluster: it cannot be read")
 	ErrInUse      = errors.New("cluster: the version is in use")
-	ErrMoved      = errors.New("cluster: another version serves than was expected")
+	// ErrMoved says that somebody else changed the name, or its kind, at the same time.
+	ErrMoved = errors.New("cluster: another version serves than was expected")
 )
 
 // Kind is the watched artefacts of one kind, such as models. Versions are
-// immutable; a pointer of each name says which of them serves, and moves
-// atomically. Readers keep the last good state, and what bodies they have
-// read, across outages and restarts, as those of [documents.Kind] do.
+// immutable; the pointer of each name says which of them serves, and moves
+// atomically. A Kind keeps the last good state, and the bodies that it has
+// read, across outages and restarts, as a [documents.Kind] does. It is safe for
+// concurrent use.
 type Kind struct {
 	c      *cluster.Client
 	kind   string
 	docs   *documents.Kind
-	state  *keyspace.Latest[map[string]*ledger.Ledger] // last good ones, never changed once there
+	state  *keyspace.Latest[map[string]*ledger.Ledger] // last good ones by name, never changed once there
 	heard  atomic.Int64                                // see [documents.Kind.Heard]
-	never  func(Version) bool                          // removed to make room; nil: none
-	last   func(Version, []ledger.Event) bool          // nil: none
+	never  func(Version) bool                          // see Spare; nil: no version
+	last   func(Version, []ledger.Event) bool          // see Spare; nil: no version
 	used   used
 	unkept unkept
 	log    *slog.Logger
 }
 
-// Watch watches the artefacts of a kind. It returns as
-// [documents.Watch] does.
+// Watch watches the artefacts of a kind. It returns when [documents.Watch] does: once the
+// ledgers have been read, from etcd or, while that is away, from disk.
 func Watch(ctx context.Context, c *cluster.Client, kind string) (*Kind, error) {
 	docs, err := documents.Watch(ctx, c, kind)
 	if err != nil {
@@ -80,11 +85,12 @@ func Watch(ctx context.Context, c *cluster.Client, kind string) (*Kind, error) {
 	return a, nil
 }
 
-// Of are the artefacts of a kind, not watched: to write their bytes.
+// Of returns the artefacts of a kind without watching them. Only [Kind.Upload] and
+// [Kind.PartsThere] work on it.
 func Of(c *cluster.Client, kind string) *Kind { return &Kind{c: c, kind: kind} }
 
-// follow takes over the ledgers that have changed. One that is malformed stays
-// as it was.
+// follow takes over the ledgers that have changed. Of a malformed one it keeps what was
+// good before.
 func (a *Kind) follow() {
 	old, _ := a.state.Get()
 	docs, heard, fault := a.docs.Heard()
@@ -105,7 +111,8 @@ func (a *Kind) follow() {
 	a.state.Set(next, errors.Join(fault, keyspace.Few(bad)))
 }
 
-// take reads a ledger that has changed, from what it was before if it can't.
+// take reads a ledger that has changed. If it cannot be read it returns a copy of before
+// with Bad set; before is nil if there was none.
 func (a *Kind) take(doc documents.Document, before *ledger.Ledger) *ledger.Ledger {
 	l, err := ledger.Parse(doc.Body)
 	if err != nil {
@@ -119,7 +126,9 @@ func (a *Kind) take(doc documents.Document, before *ledger.Ledger) *ledger.Ledge
 	return l
 }
 
-// GoesBy tells of a process that says what it uses by that, and else by what serves.
+// GoesBy returns the kind, and which changes of it this process goes by. A name is in Not
+// if the process uses another version than the one that serves, as Use told. A process that
+// never calls Use counts as using what serves.
 func (a *Kind) GoesBy() (string, cluster.Applied) {
 	ledgers, fault := a.state.Get()
 	if keyspace.PastLost(fault) {
@@ -143,10 +152,12 @@ func (a *Kind) GoesBy() (string, cluster.Applied) {
 	return a.kind, by
 }
 
-// Changed is as [cluster.Watcher.Changed].
+// Changed returns a channel that is closed at the next change of what the methods of a
+// return. Take it before looking at that.
 func (a *Kind) Changed() <-chan struct{} { return a.state.Changed() }
 
-// Fault is as [cluster.Watcher.Fault].
+// Fault returns why the state may be older than what etcd holds, or nil; it is as
+// [cluster.Watcher.Fault].
 func (a *Kind) Fault() error { _, err := a.state.Get(); return err }
 
 // Serving returns which version of each name serves.
@@ -161,9 +172,9 @@ func (a *Kind) Serving() map[string]Version {
 	return out
 }
 
-// Unread returns the names of which etcd has what cannot be read, such as something of a
-// later Millrace or something too large. Where nothing is known from before, nobody can say
-// whether a version serves, and which.
+// Unread returns the names whose state in etcd cannot be read, for example because a later
+// Millrace wrote it or because it is too large. If nothing is known of such a name from
+// before, it is not known whether a version of it serves, nor which.
 func (a *Kind) Unread() []string {
 	names := slices.Clone(a.docs.Unread())
 	ledgers, _ := a.state.Get()
@@ -175,7 +186,7 @@ func (a *Kind) Unread() []string {
 	return names
 }
 
-// Served returns which version of a name serves.
+// Served returns which version of a name serves; ok is false if none does.
 func (a *Kind) Served(name string) (Version, bool) {
 	ledgers, _ := a.state.Get()
 	l := ledgers[name]
@@ -262,17 +273,18 @@ func (a *Kind) Histories() map[string][]ledger.Event {
 	return out
 }
 
-// Spare has room for what is published made of some versions never, besides the one
-// that serves and the one before it, and of some, by their name's history, last.
-// Call it before [Kind.Publish].
+// Spare says which old versions [Kind.Publish] may remove to make room for a new one. It
+// never removes one for which never returns true, nor the one that serves, nor the one that
+// served before it. It removes one for which last returns true, given the history of its
+// name, only after all others. Call Spare before Publish.
 func (a *Kind) Spare(never func(Version) bool, last func(Version, []ledger.Event) bool) {
 	a.never, a.last = never, last
 }
 
-// Publish stores a version, in place of the oldest if there are too many, and lets
-// nothing else serve. A version of "" is the next number. With the bytes that the
-// version has already, fresh is false and nothing changes; with others it gives
-// [ErrOtherBytes].
+// Publish stores a version with its bytes. Which version serves stays as it is. If there
+// are too many versions it removes old ones: see [Kind.Spare]. A version of "" gets the
+// next number. If the version is there already with these bytes, fresh is false and nothing
+// changes; if it has other bytes the error is [ErrOtherBytes].
 func (a *Kind) Publish(ctx context.Context, name, version string, body []byte, who string) (v Version, fresh bool, err error) {
 	if version != "" {
 		if err := ledger.CheckNewVersion(version); err != nil {
@@ -327,7 +339,8 @@ func (a *Kind) Publish(ctx context.Context, name, version string, body []byte, w
 }
 
 // Retract removes a version that was published and is not to serve after all, with its
-// bytes. One that serves, or did before, stays: somebody else wanted the same.
+// bytes. A version that serves or has served stays, and that is no error: somebody else
+// published the same bytes and wants them.
 func (a *Kind) Retract(ctx context.Context, v Version, who string) error {
 	return a.change(ctx, v.Name, func(l *ledger.Ledger) (edit, error) {
 		e, ok := l.Find(v.Sum)
@@ -339,6 +352,8 @@ func (a *Kind) Retract(ctx context.Context, v Version, who string) error {
 	})
 }
 
+// otherBytes returns an [ErrOtherBytes] for a version v. Either v is known with the checksum
+// is, or the bytes of v are known as the version have.
 func (a *Kind) otherBytes(v Version, is string, have ledger.Edition) error {
 	if is == "" || is == v.Sum {
 		return cluster.Refuse(ErrOtherBytes, millrace.ReasonInvalid, "version", "publish it under that version", "%s %s has the bytes of version %s", a.singular(), v, have.Version)
@@ -346,8 +361,8 @@ func (a *Kind) otherBytes(v Version, is string, have ledger.Edition) error {
 	return cluster.Refuse(ErrOtherBytes, millrace.ReasonInvalid, "version", "give it another version", "%s %s has the checksum %.12s, and this is %.12s: a version never changes", a.singular(), v, is, v.Sum)
 }
 
-// Serve lets a version serve. If expect is not nil, it gives [ErrMoved] when
-// another version than that serves now; the zero Version is none.
+// Serve lets a version serve. If expect is not nil and another version than *expect serves
+// now, the error is [ErrMoved]; the zero Version expects that none serves.
 func (a *Kind) Serve(ctx context.Context, v Version, expect *Version, who string) error {
 	return a.change(ctx, v.Name, func(l *ledger.Ledger) (edit, error) {
 		e, ok := l.Find(v.Sum)
@@ -366,7 +381,8 @@ func (a *Kind) Serve(ctx context.Context, v Version, expect *Version, who string
 	})
 }
 
-// Revision returns the newest change of any name that is known here, be it left out.
+// Revision returns the revision in etcd of the newest change of any name that is known
+// here, including names that were left out because they cannot be read.
 func (a *Kind) Revision() int64 {
 	ledgers, _ := a.state.Get()
 	newest := a.heard.Load()
@@ -376,7 +392,8 @@ func (a *Kind) Revision() int64 {
 	return newest
 }
 
-// Settle returns once this watcher has all that etcd has now.
+// Settle returns nil once this watcher has all that etcd has now. It fails if that takes
+// longer than a call of etcd may.
 func (a *Kind) Settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, a.c.AskTime())
 	defer cancel()
@@ -398,9 +415,9 @@ func (a *Kind) Settle(ctx context.Context) error {
 	return nil
 }
 
-// ServeAt lets a version serve if no artefact of the kind has changed since
-// revision; else it gives [ErrMoved]: what was looked at is no longer so. With,
-// which may be nil, changes too.
+// ServeAt lets a version serve if no artefact of the kind has changed since revision; else
+// the error is [ErrMoved], since the caller decided by a state that is gone. If with is not
+// nil, its document changes in the same transaction.
 func (a *Kind) ServeAt(ctx context.Context, v Version, revision int64, with *With, who string) error {
 	moved := cluster.Refuse(ErrMoved, millrace.ReasonInvalid, "version", "look at them and try again", "somebody else has changed the %s at the same time", a.kind)
 	tried := false
@@ -418,8 +435,8 @@ func (a *Kind) ServeAt(ctx context.Context, v Version, revision int64, with *Wit
 	})
 }
 
-// Rollback lets the version serve that served before the present one, and
-// returns it.
+// Rollback lets the version serve that served before the present one, and returns it. The
+// error is [ErrNothingBefore] if there is none.
 func (a *Kind) Rollback(ctx context.Context, name, who string) (v Version, err error) {
 	err = a.change(ctx, name, func(l *ledger.Ledger) (edit, error) {
 		if v, err = a.before(l, name); err != nil {
@@ -449,9 +466,9 @@ func (a *Kind) before(l *ledger.Ledger, name string) (Version, error) {
 	return Version{name, e.Version, e.Sum}, nil
 }
 
-// Drop removes a version and its bytes. It gives [ErrInUse] where uses, which
-// may be nil, names somebody that needs it, and where the version serves while
-// there are others. After the last one the name is free.
+// Drop removes a version and its bytes. The error is [ErrInUse] if uses, which may be nil,
+// names somebody that needs the version, or if the version serves and the name has others.
+// Once the last version is dropped the name may be used for something else.
 func (a *Kind) Drop(ctx context.Context, v Version, uses func(v Version, serves bool) []string, who string) error {
 	return a.change(ctx, v.Name, func(l *ledger.Ledger) (edit, error) {
 		e, err := a.droppable(l, v, uses)
@@ -473,7 +490,7 @@ func (a *Kind) MayDrop(ctx context.Context, v Version, uses func(v Version, serv
 	return e.Bytes, err
 }
 
-// droppable returns what a ledger has of a version, or why that stays.
+// droppable returns a version as the ledger has it, or as an error why it must stay.
 func (a *Kind) droppable(l *ledger.Ledger, v Version, uses func(v Version, serves bool) []string) (ledger.Edition, error) {
 	e, ok := l.Find(v.Sum)
 	if !ok || e.Version != v.Version {
@@ -491,6 +508,8 @@ func (a *Kind) droppable(l *ledger.Ledger, v Version, uses func(v Version, serve
 	return e, nil
 }
 
+// unknown returns an [ErrNoVersion] for a version, or for the name if that is unknown or
+// version is "".
 func (a *Kind) unknown(name, version string) error {
 	ledgers, _ := a.state.Get()
 	if version == "" || ledgers[name] == nil {
@@ -499,11 +518,11 @@ func (a *Kind) unknown(name, version string) error {
 	return cluster.Refuse(ErrNoVersion, millrace.ReasonUnknown, "version", "name one of the list", "%s %s has no version %.100q with these bytes", a.singular(), name, version)
 }
 
-// singular is what one artefact of the kind is called.
+// singular returns what one artefact of the kind is called, such as model.
 func (a *Kind) singular() string { return strings.TrimSuffix(a.kind, "s") }
 
-// With is a change of a document that is made with one of an artefact: both in
-// one transaction, or neither.
+// With is a change of a document that is made together with a change of an artefact: both
+// in one transaction, or neither.
 type With struct {
 	Documents *documents.Kind
 	Name      string
@@ -512,20 +531,22 @@ type With struct {
 
 // edit is what was done to a ledger.
 type edit struct {
-	made  bool
+	made  bool   // the ledger has changed and is to be written
 	needs string // the sum of the version whose bytes must be there; "": none
 	since int64  // the revision after which nothing of the kind may have changed; 0: anything may
 	with  *With  // what changes too; nil: nothing
-	moves bool   // processes are to go by something else than before
-	undo  bool   // it takes back what never served, so that nobody went by it
-	// stands is of what is to serve, and did before, perhaps unheard.
+	moves bool   // processes have to go by something else than before
+	undo  bool   // it takes back a version that never served, so that no process went by it
+	// stands says that nothing changes because what was asked for is so already. Some
+	// process may not have heard of it yet, so it counts as written by this client.
 	stands bool
 }
 
 var unchanged edit
 
-// change replaces a name's ledger by what the function makes of it. It returns once
-// this watcher has the change too.
+// change replaces a name's ledger by what the function makes of it. The function may be
+// called several times, with newer ledgers, while others change the name too. change
+// returns once this watcher has the change.
 func (a *Kind) change(ctx context.Context, name string, by func(l *ledger.Ledger) (edit, error)) error {
 	if err := keyspace.ValidID(name); err != nil {
 		return cluster.Refuse(err, millrace.ReasonInvalid, "name", "choose another name", "%v", err)
@@ -562,7 +583,8 @@ func (a *Kind) change(ctx context.Context, name string, by func(l *ledger.Ledger
 	return fmt.Errorf("cluster: %s %s: others change it all the time; publish it again", a.singular(), name)
 }
 
-// read returns a name's ledger as etcd has it, an empty one if there is none.
+// read returns a name's ledger as etcd has it, an empty one if there is none. The error is
+// [ErrUnreadable] if it is malformed.
 func (a *Kind) read(ctx context.Context, name string) (*ledger.Ledger, error) {
 	l, err := a.readRaw(ctx, name)
 	if l.Bad != nil {
@@ -571,7 +593,7 @@ func (a *Kind) read(ctx context.Context, name string) (*ledger.Ledger, error) {
 	return l, err
 }
 
-// readRaw is read, but of one that cannot be read it tells why by bad.
+// readRaw is read, but a malformed ledger is no error: it comes empty, with Bad set.
 func (a *Kind) readRaw(ctx context.Context, name string) (*ledger.Ledger, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.c.AskTime())
 	defer cancel()
@@ -587,8 +609,8 @@ func (a *Kind) readRaw(ctx context.Context, name string) (*ledger.Ledger, error)
 	return l, nil
 }
 
-// Unreadable returns why what etcd has under a name cannot be read as its versions,
-// so that the last good ones serve, if there were any; nil if it can be read.
+// Unreadable returns why what etcd has under a name cannot be read as a ledger, or nil if it
+// can. While it cannot, the last good version serves, if there was one.
 func (a *Kind) Unreadable(ctx context.Context, name string) (why, err error) {
 	if keyspace.ValidID(name) != nil {
 		return nil, nil
@@ -600,8 +622,9 @@ func (a *Kind) Unreadable(ctx context.Context, name string) (why, err error) {
 	return l.Bad, nil
 }
 
-// DropUnreadable removes what cannot be read, and says so in the history. The name
-// is free then, and the bytes of its versions are gone.
+// DropUnreadable replaces a ledger that cannot be read by one that has no versions, and
+// whose history says so. The bytes of all versions of the name are removed. It does nothing
+// if the ledger can be read.
 func (a *Kind) DropUnreadable(ctx context.Context, name, who string) error {
 	l, err := a.readRaw(ctx, name)
 	if err != nil {
@@ -624,8 +647,8 @@ func (a *Kind) DropUnreadable(ctx context.Context, name, who string) error {
 }
 
 // commit writes a ledger if nobody has written it since it was read and if the
-// bytes of the version it needs are there, and removes the bytes of no
-// version. It returns the new revision; 0 if it was not written.
+// bytes of the version that it needs are there. Then it removes the bytes that no version
+// of the ledger names. It returns the new revision; 0 if it was not written.
 func (a *Kind) commit(ctx context.Context, name string, l *ledger.Ledger, did edit) (int64, error) {
 	body, err := l.Encode()
 	if err != nil {
@@ -684,9 +707,8 @@ func (a *Kind) commit(ctx context.Context, name string, l *ledger.Ledger, did ed
 	return put.Header.Revision, nil
 }
 
-// await returns when this watcher has what a revision wrote, or something
-// newer; at the latest when etcd has been silent for too long. The change is
-// made in any case.
+// await returns when this watcher has what a revision wrote, or something newer, at the
+// latest after [cluster.CallTimeout]. The change is made in any case.
 func (a *Kind) await(ctx context.Context, name string, revision int64) {
 	ctx, cancel := context.WithTimeout(ctx, cluster.CallTimeout)
 	defer cancel()

@@ -20,35 +20,35 @@ import (
 	"github.com/millrace/millrace/internal/cluster/ledger"
 )
 
-// The bytes of an artefact's versions stand outside the watched prefix, in
-// parts that a value of etcd can hold, under their checksum. They are written
-// before the ledger that names them, and so a ledger never names what is not
-// there.
+// The bytes of an artefact's versions stand outside the watched prefix, under their
+// checksum, in parts that a value of etcd can hold. They are written before the ledger that
+// names them, so that a ledger never names bytes that were not written.
 
-// bodiesPrefix is before the kinds of all bytes.
+// bodiesPrefix comes after the cluster's prefix and before the kind, in the keys of bytes.
 const bodiesPrefix = "bodies/"
 
-// bodiesPrefix is where all versions of a name are.
+// bodiesPrefix returns the prefix of the keys of all bytes of a name.
 func (a *Kind) bodiesPrefix(name string) string {
 	return a.c.Prefix() + bodiesPrefix + a.kind + "/" + name + "/"
 }
 
+// partKey returns the key of the i-th part, from 0, of a version's bytes.
 func (a *Kind) partKey(name, sum string, i int) string {
 	return fmt.Sprintf("%s%s/%03d", a.bodiesPrefix(name), sum, i)
 }
 
-// ErrNoBytes is of a version that is named in etcd, without its bytes.
+// ErrNoBytes says that a ledger in etcd names a version whose bytes etcd does not have.
 var ErrNoBytes = errors.New("cluster: etcd lacks the bytes of the version")
 
 // BytesWayOut is the way out of [ErrNoBytes], for all who tell of it.
 const BytesWayOut = "millrace cluster restore --data .. brings them from a data directory that has them"
 
-// bare refuses a version whose bytes are not there.
+// bare returns an [ErrNoBytes] for a version.
 func (a *Kind) bare(v Version) error {
 	return cluster.Refuse(ErrNoBytes, millrace.ReasonUnavailable, "", BytesWayOut, "the bytes of %s %s are not in etcd", a.singular(), v)
 }
 
-// PartsThere is how many parts of versions etcd has, by name/sum.
+// PartsThere is how many parts etcd has of each version's bytes, by name/sum.
 type PartsThere map[string]int
 
 // Hold reports whether all parts of a version are there.
@@ -56,7 +56,8 @@ func (p PartsThere) Hold(name string, e ledger.Edition) bool {
 	return p[name+"/"+e.Sum] >= documents.PartCount(e.Bytes)
 }
 
-// PartsThere counts the parts under NAME/; of all names if that is empty.
+// PartsThere counts the parts of a name's versions, if under is the name and a slash, or of
+// all names, if under is empty.
 func (a *Kind) PartsThere(ctx context.Context, under string) (PartsThere, error) {
 	prefix := a.c.Prefix() + bodiesPrefix + a.kind + "/"
 	ctx, cancel := context.WithTimeout(ctx, cluster.CallTimeout)
@@ -73,8 +74,8 @@ func (a *Kind) PartsThere(ctx context.Context, under string) (PartsThere, error)
 	return parts, nil
 }
 
-// Bare returns the versions, in order, that are named in etcd without their bytes. What
-// came or went while it looked is none.
+// Bare returns the versions, in order of name, that ledgers name and whose bytes etcd does
+// not have. It leaves out versions that came or went while it looked.
 func (a *Kind) Bare(ctx context.Context) (all []Version, err error) {
 	before, _ := a.state.Get()
 	parts, err := a.PartsThere(ctx, "")
@@ -117,8 +118,9 @@ func (a *Kind) Upload(ctx context.Context, v Version, body []byte) error {
 	return nil
 }
 
-// mend writes the parts of a version again if they are not all there, as after a
-// restoration from directories that lacked them, or are others than they were.
+// mend writes the parts of a version again if some are missing, as after a restoration from
+// directories that lacked them, or if their checksum is wrong. The error is
+// [cluster.ErrAway] if etcd does not answer.
 func (a *Kind) mend(ctx context.Context, v Version, body []byte) error {
 	if _, err := a.download(ctx, v, ledger.Edition{Version: v.Version, Sum: v.Sum, Bytes: len(body)}); err == nil || errors.Is(err, cluster.ErrAway) {
 		return err
@@ -126,9 +128,9 @@ func (a *Kind) mend(ctx context.Context, v Version, body []byte) error {
 	return a.Upload(ctx, v, body)
 }
 
-// sweep removes bodies that no ledger names, unless the ledger has changed
-// since a revision. Who is still writing one finds it gone and writes it again.
-// A failure leaves them for the next time.
+// sweep removes the bodies of a name that its ledger does not name, unless the ledger has
+// changed since a revision. A publisher whose body is removed before its ledger is written
+// finds that out and writes the body again. What cannot be removed stays for the next time.
 func (a *Kind) sweep(ctx context.Context, name string, l *ledger.Ledger, revision int64) {
 	prefix := a.bodiesPrefix(name)
 	got, err := a.c.Etcd().Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
@@ -156,9 +158,10 @@ func (a *Kind) remove(ctx context.Context, name, sum string, revision int64) {
 		Then(clientv3.OpDelete(a.bodiesPrefix(name)+sum+"/", clientv3.WithPrefix())).Commit()
 }
 
-// unwrite removes a body of a publication that was refused after it was written, if no
-// ledger names it: it may be that nobody publishes under the name again, and so sweeps.
-// In an etcd that is to be restored nothing is removed. Whoever published may be gone.
+// unwrite removes the body of a version whose publication failed after the body was
+// written, if the ledger does not name it. Otherwise it would stay until somebody publishes
+// under the name again. It removes nothing from an etcd that is to be restored. It does not
+// use the publisher's context, which may have ended.
 func (a *Kind) unwrite(name, sum string) {
 	if a.c.Lost() != nil {
 		return
@@ -172,7 +175,7 @@ func (a *Kind) unwrite(name, sum string) {
 }
 
 // Body returns the bytes of a version, from disk if they are there and else
-// from etcd. They have the checksum that the version says.
+// from etcd, and has them written to disk. They have the checksum of the version.
 func (a *Kind) Body(ctx context.Context, v Version) ([]byte, error) {
 	ledgers, _ := a.state.Get()
 	l := ledgers[v.Name]
@@ -188,7 +191,7 @@ func (a *Kind) Body(ctx context.Context, v Version) ([]byte, error) {
 	}
 	body, err := a.download(ctx, v, e)
 	if errors.Is(err, cluster.ErrAway) || errors.Is(err, ErrNoBytes) {
-		return nil, err // it is not to blame
+		return nil, err // says enough: nothing is wrong with this version's bytes
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cluster: %s %s: %w", a.kind, v, err)
@@ -197,6 +200,7 @@ func (a *Kind) Body(ctx context.Context, v Version) ([]byte, error) {
 	return body, nil
 }
 
+// download reads the bytes of a version from etcd, and checks their length and checksum.
 func (a *Kind) download(ctx context.Context, v Version, e ledger.Edition) ([]byte, error) {
 	body := make([]byte, 0, e.Bytes)
 	for i := range documents.PartCount(e.Bytes) {
@@ -229,7 +233,7 @@ func (a *Kind) kept(e ledger.Edition) ([]byte, error) {
 	return documents.ReadBody(a.file(e.Sum), e)
 }
 
-// unkept is why bytes are not on disk, by their sums.
+// unkept holds why bytes could not be written to disk, by their checksums.
 type unkept struct {
 	sync.Mutex
 	why map[string]error
@@ -246,16 +250,17 @@ func (u *unkept) note(sum string, err error) {
 	}
 }
 
-// Unkept returns why the bytes of a version, which were read, are not on disk for
-// when etcd is away; nil if they are.
+// Unkept returns why the bytes of a version that was read could not be written to disk; nil
+// if they could.
 func (a *Kind) Unkept(v Version) error {
 	a.unkept.Lock()
 	defer a.unkept.Unlock()
 	return a.unkept.why[v.Sum]
 }
 
-// keep writes the bytes of a version to disk, for when etcd is away. Where that
-// fails they are downloaded again for the next time, rather than held.
+// keep writes the bytes of a version to disk, for when etcd is away. If that fails it is
+// tried again later; the bytes are then downloaded again, so that they need not be held in
+// memory meanwhile.
 func (a *Kind) keep(v Version, e ledger.Edition, body []byte) {
 	if a.c.Dir() == "" {
 		return
@@ -264,7 +269,7 @@ func (a *Kind) keep(v Version, e ledger.Edition, body []byte) {
 	a.c.WriteFile(file, func() (err error) {
 		if ledgers, _ := a.state.Get(); !names(ledgers[v.Name], e) && !a.used.has(e.Sum) {
 			a.unkept.note(e.Sum, nil)
-			return nil // it was dropped
+			return nil // the version was dropped
 		}
 		if body == nil {
 			body, err = a.download(a.c.Context(), v, e)
@@ -281,7 +286,7 @@ func (a *Kind) keep(v Version, e ledger.Edition, body []byte) {
 	})
 }
 
-// names reports whether a ledger has a version.
+// names reports whether a ledger, which may be nil, has a version.
 func names(l *ledger.Ledger, e ledger.Edition) bool {
 	return l != nil && slices.Contains(l.Versions, e)
 }
@@ -304,7 +309,8 @@ func writeWhole(file string, body []byte) error {
 	return err
 }
 
-// forget removes from disk what was dropped, unless the process still goes by it.
+// forget removes from disk the bytes of versions that old names and now does not, unless
+// the process still uses them.
 func (a *Kind) forget(old, now map[string]*ledger.Ledger) {
 	if a.c.Dir() == "" {
 		return

@@ -18,32 +18,34 @@ import (
 	"github.com/millrace/millrace/internal/line"
 )
 
-// Condemnation says why a version is not to be asked for.
+// Condemnation says why no question may ask for a version of a model.
 type Condemnation struct {
 	Version string    `json:"version"`
 	Sum     string    `json:"sum"`
 	Why     string    `json:"why"`
-	Who     string    `json:"who"` // the node that met it
+	Who     string    `json:"who"` // the node on which it failed
 	When    time.Time `json:"when"`
 }
 
-// CondemnedKind is the kind of their documents, one of each model.
+// CondemnedKind is the kind of the documents that list condemned versions, one for each
+// model.
 const CondemnedKind = "condemned"
 
 const (
-	maxCondemned = 2 * ledger.MaxVersions // of a name
+	maxCondemned = 2 * ledger.MaxVersions // condemnations that a model keeps, the newest
 	maxWhyBytes  = 300
 )
 
-// Condemned is the watched versions of models that are not to be asked for,
-// since they failed while they served: a document a model, apart from its
-// ledger, so that a binary that knows of none reads the ledger all the same.
+// Condemned watches the condemned versions of models: no question may ask for
+// them, since they failed while they served. They stand in a document for each
+// model, apart from its ledger, so that a binary that knows nothing of them can
+// still read the ledger.
 type Condemned struct {
 	docs  *documents.Kind
 	state *keyspace.Latest[condemned]
 }
 
-// condemned is what is condemned.
+// condemned is the versions that are condemned at a revision.
 type condemned struct {
 	versions map[Version]Condemnation
 	revision int64 // of the documents that say so
@@ -62,8 +64,8 @@ func WatchCondemned(ctx context.Context, c *cluster.Client) (*Condemned, error) 
 	return d, nil
 }
 
-// follow takes over the documents as they are. Of one that is malformed, what it said
-// before stays.
+// follow takes over the documents. Of a malformed one it keeps what the document said
+// before.
 func (d *Condemned) follow() {
 	old := d.Current()
 	docs, revision, fault := d.docs.AsOf()
@@ -86,6 +88,7 @@ func (d *Condemned) follow() {
 	d.state.Set(condemned{next, revision}, errors.Join(fault, keyspace.Few(bad)))
 }
 
+// parseCondemned reads a model's document; an empty one has no condemnations.
 func parseCondemned(body string) (all []Condemnation, err error) {
 	if body == "" {
 		return nil, nil
@@ -106,12 +109,14 @@ func parseCondemned(body string) (all []Condemnation, err error) {
 // it.
 func (d *Condemned) Current() map[Version]Condemnation { v, _ := d.state.Get(); return v.versions }
 
-// Revision is another one after each change of what is condemned that is known here.
+// Revision returns the revision in etcd of the documents that Current is of. It grows with
+// each change.
 func (d *Condemned) Revision() int64 { v, _ := d.state.Get(); return v.revision }
 
-// GoesBy tells of the documents that it has taken over.
+// GoesBy returns the kind, and up to which revision of etcd this process goes by its
+// documents.
 func (d *Condemned) GoesBy() (string, cluster.Applied) {
-	read := d.docs.ReadAt() // before they are looked at, so that these are as new at least
+	read := d.docs.ReadAt() // first, so that the documents below are at least as new
 	_, revision, _ := d.docs.AsOf()
 	now, fault := d.state.Get()
 	switch {
@@ -126,19 +131,21 @@ func (d *Condemned) GoesBy() (string, cluster.Applied) {
 // Why returns why a version is condemned; "" if it is not.
 func (d *Condemned) Why(v Version) string { return d.Current()[v].Why }
 
-// Changed is as [cluster.Watcher.Changed].
+// Changed returns a channel that is closed at the next change of Current. Take it before
+// looking at that.
 func (d *Condemned) Changed() <-chan struct{} { return d.state.Changed() }
 
 // errSaid aborts a change: the version is condemned already.
 var errSaid = errors.New("cluster: it is said already")
 
-// ErrReleased is that a version was released after what speaks against it was seen.
+// ErrReleased says that somebody released a version after the failure for which it was to
+// be condemned.
 var ErrReleased = errors.New("cluster: the version was released since")
 
-// Condemn says of a version of models that it is not to be asked for, for what was seen
-// of it then. The first reason stays, and the history keeps it, and who gave it. The
-// error is [ErrReleased] if somebody has released it since: who is late does not undo
-// that.
+// Condemn condemns a version of models, for a failure that was seen at a time. If it is
+// condemned already the first reason stays. The model's history keeps the reason, and who
+// gave it. The error is [ErrReleased] if somebody has released the version since seen: a
+// late report must not undo that. A version that was dropped is no error.
 func (d *Condemned) Condemn(ctx context.Context, models *Kind, v Version, why, who string, seen time.Time) error {
 	why = strings.ToValidUTF8(why[:min(len(why), maxWhyBytes)], "")
 	by := func(body string) (string, error) {
@@ -173,8 +180,8 @@ func (d *Condemned) Condemn(ctx context.Context, models *Kind, v Version, why, w
 	return err
 }
 
-// Release lets a version of models be asked for again, whose history keeps who
-// did so, and what it was condemned for.
+// Release lets a version of models be asked for again. The model's history keeps who
+// released it, and what it was condemned for.
 func (d *Condemned) Release(ctx context.Context, models *Kind, v Version, who string) error {
 	if why := d.Why(v); why != "" {
 		who += ": it was condemned: " + why
@@ -193,8 +200,8 @@ func (d *Condemned) Release(ctx context.Context, models *Kind, v Version, who st
 	return err
 }
 
-// Forget says no more of a version that is dropped. One that is not condemned is
-// no error.
+// Forget removes the condemnation of a version that was dropped. A version that is not
+// condemned is no error.
 func (d *Condemned) Forget(ctx context.Context, v Version) error {
 	err := d.docs.Change(ctx, v.Name, editing(without(v)))
 	if err == nil {
@@ -209,7 +216,8 @@ func without(v Version) func([]Condemnation) []Condemnation {
 	}
 }
 
-// editing does by to a document.
+// editing returns a change of a document: by changes its list. A list that is empty then
+// makes an empty document.
 func editing(by func([]Condemnation) []Condemnation) func(body string) (string, error) {
 	return func(body string) (string, error) {
 		all, err := parseCondemned(body)
@@ -224,8 +232,8 @@ func editing(by func([]Condemnation) []Condemnation) func(body string) (string, 
 	}
 }
 
-// await returns when this watcher says of a version what it should, within
-// [cluster.CallTimeout].
+// await returns when this watcher has a version as condemned, or not, as the argument says;
+// at the latest after [cluster.CallTimeout].
 func (d *Condemned) await(ctx context.Context, v Version, condemned bool) {
 	ctx, cancel := context.WithTimeout(ctx, cluster.CallTimeout)
 	defer cancel()

@@ -7,11 +7,11 @@ import (
 	"github.com/millrace/millrace/internal/cluster/documents"
 )
 
-// keepAgain is how soon bytes are read again that could not be.
+// keepAgain is the pause before bytes that could not be read are read again.
 const keepAgain = 5 * time.Second
 
-// keepServing keeps on disk the bytes of all that serves, also of what this process
-// has no use for: a restoration may have no other directory.
+// keepServing keeps on disk the bytes of all versions that serve, even those that this
+// process does not use: if etcd is lost, no other directory may have them to restore from.
 func (a *Kind) keepServing(ctx context.Context) {
 	for {
 		changed, again := a.Changed(), (<-chan time.Time)(nil)
@@ -29,7 +29,8 @@ func (a *Kind) keepServing(ctx context.Context) {
 	}
 }
 
-// keepAll reports whether all bytes are there, or are written once there is space.
+// keepAll reads the bytes that are not on disk yet, which has them written there. It
+// reports whether it could read all of them; a write that failed is tried again elsewhere.
 func (a *Kind) keepAll(ctx context.Context) (all bool) {
 	ledgers, _ := a.state.Get()
 	all = true

@@ -14,12 +14,12 @@ import (
 	"github.com/millrace/millrace/internal/cluster/ledger"
 )
 
-// used is the versions that a process goes by, by name. They may be older than
-// what its ledgers say, which can be heard of before their bytes can be read, and
-// so they are kept on disk with their bytes until the process goes by others.
+// used is the versions that a process uses, by name. They may be older than those that
+// serve by its ledgers, since a ledger can be there before the bytes can be read. So they
+// stay on disk, with their bytes, until the process uses others.
 type used struct {
 	sync.Mutex
-	versions map[string]Version
+	versions map[string]Version // nil: Use was never called
 }
 
 func (u *used) has(sum string) bool {
@@ -33,7 +33,7 @@ func (u *used) has(sum string) bool {
 	return false
 }
 
-// current returns the versions that are used; nil: nobody has said.
+// current returns the versions that are used; nil if Use was never called.
 func (u *used) current() map[string]Version {
 	u.Lock()
 	defer u.Unlock()
@@ -42,7 +42,7 @@ func (u *used) current() map[string]Version {
 
 func (a *Kind) usedFile() string { return filepath.Join(a.c.Dir(), "used-"+a.kind+".json") }
 
-// loadUsed reads what Use kept.
+// loadUsed reads what Use of an earlier process kept.
 func (a *Kind) loadUsed() {
 	if a.c.Dir() == "" {
 		return
@@ -67,7 +67,9 @@ func (a *Kind) loadUsed() {
 	a.used.versions = kept
 }
 
-// Use keeps on disk which versions the process goes by, all of which it has read.
+// Use says which versions the process uses from now on, by name, and keeps that on disk.
+// The process must have read the bytes of all of them. Bytes that nothing needs any more
+// are removed from disk.
 func (a *Kind) Use(versions map[string]Version) {
 	a.used.Lock()
 	before := a.used.versions
@@ -85,8 +87,9 @@ func (a *Kind) Use(versions map[string]Version) {
 	}
 }
 
-// LastUsed returns the bytes of the versions that the last process went by, as far
-// as they are on disk and whole.
+// LastUsed returns the bytes of the versions that the process used last, as far as they are
+// on disk and whole. Before Use is called these are the versions of the process before this
+// one.
 func (a *Kind) LastUsed() map[Version][]byte {
 	a.used.Lock()
 	defer a.used.Unlock()

@@ -1,5 +1,6 @@
-// Package brokers is what brokers say of themselves in etcd, so that who changes
-// something can tell which of them have heard of it, and the viewers whom they trace.
+// Package brokers registers brokers in etcd, with the state by which each answers. So after a
+// change, such as a new model, it can be seen which brokers have taken it over. The package
+// also has the viewers whose requests brokers trace.
 package brokers
 
 import (
@@ -23,40 +24,43 @@ import (
 	"github.com/millrace/millrace/internal/wait"
 )
 
-// Broker is what a broker says of itself in etcd.
+// Broker is what a broker writes about itself in etcd.
 type Broker struct {
 	Name    string `json:"name"`            // as in exposures
 	Addr    string `json:"addr"`            // host:port of its gRPC
 	Admin   string `json:"admin,omitempty"` // host:port of its admin port; empty: it has none
 	Version string `json:"version"`
-	// GoesBy is what it answers by, by kind: of [artefacts.Kind] and [artefacts.Condemned] theirs,
-	// else one of the kinds below.
+	// GoesBy is which state the broker has taken over, by kind: a kind of documents
+	// ([artefacts.Kind], [artefacts.Condemned]), [cluster.SecretsKind] or
+	// [cluster.TraceKind].
 	GoesBy map[string]cluster.Applied `json:"goes_by"`
 	Told   time.Time                  `json:"told"` // when it wrote this, by its own clock
 }
 
-// Applying tells what its process goes by: [artefacts.Kind], [artefacts.Condemned],
-// [secrets.Generations] and [Traced] do.
+// Applying watches one kind of state in etcd, and tells what this process has taken over of
+// it. [artefacts.Kind], [artefacts.Condemned], [secrets.Generations] and [Traced] implement
+// it.
 type Applying interface {
 	GoesBy() (kind string, by cluster.Applied)
 }
 
 const (
 	brokersPrefix = "brokers/"
-	// brokerSeconds is how long a broker that is silent is still named: it may be cut
-	// off from etcd, and answer by what was before.
+	// brokerSeconds is how long a silent broker stays registered. It may be cut off from
+	// etcd, and still answer by an old state.
 	brokerSeconds = 600
-	// brokerLooks is how often a broker looks whether what it goes by is another than
-	// it has told, and brokerBeat how often it tells it all the same.
+	// brokerLooks is how often a broker looks whether the state it has taken over has
+	// changed since it wrote it.
 	brokerLooks = 250 * time.Millisecond
-	brokerBeat  = 5 * time.Second
-	// brokerSilent is how long after its last word a broker counts as silent.
+	// brokerBeat is how often it writes at least.
+	brokerBeat = 5 * time.Second
+	// brokerSilent is how long after its last write a broker counts as silent.
 	brokerSilent = 3 * brokerBeat
-	// maxBrokerBytes bounds what a broker says before it is parsed.
+	// maxBrokerBytes bounds a broker's registration before it is parsed.
 	maxBrokerBytes = 64 << 10
 )
 
-// Silent returns for how long a broker has told nothing; 0 while it does.
+// Silent returns how long a broker has written nothing; 0 if it wrote within brokerSilent.
 func (b *Broker) Silent(now time.Time) time.Duration {
 	if since := now.Sub(b.Told); since > brokerSilent {
 		return since
@@ -64,20 +68,20 @@ func (b *Broker) Silent(now time.Time) time.Duration {
 	return 0
 }
 
-// announcement keeps in etcd what a broker says of itself.
+// announcement keeps a broker's registration in etcd.
 type announcement struct {
 	c     *cluster.Client
 	key   string
-	who   Broker // as it was told last
+	who   Broker // as it was written last
 	by    []Applying
-	lease clientv3.LeaseID // 0: it is to be had
-	done  chan struct{}
+	lease clientv3.LeaseID // 0: none yet
+	done  chan struct{}    // closed when run has ended
 }
 
-// Announce has a broker say in etcd which it is, and what it goes by, until leave is
-// called, which takes it back, or the client ends. It waits for nothing. Two processes
-// do not say it in the same place unless they have the same instance, a word of their
-// data directory, and the same name; empty: this process alone.
+// Announce registers a broker in etcd, and keeps its state there up to date, until leave is
+// called or the client is closed. It does not wait for etcd. leave removes the registration.
+// Two processes share a key only if they have the same instance and name; instance is a word
+// kept in the data directory, or "" for one that only this process has.
 func Announce(c *cluster.Client, who Broker, instance string, by ...Applying) (leave func(context.Context) error) {
 	if instance == "" {
 		instance = keyspace.New(1).ID
@@ -131,8 +135,8 @@ func (a *announcement) goesBy() map[string]cluster.Applied {
 	return all
 }
 
-// tell writes what the broker goes by, under a lease that is kept alive as long as
-// etcd is heard.
+// tell writes the registration with the state by, under a lease that is kept alive until ctx
+// ends.
 func (a *announcement) tell(ctx context.Context, by map[string]cluster.Applied) error {
 	call, cancel := context.WithTimeout(ctx, cluster.CallTimeout)
 	defer cancel()
@@ -168,31 +172,33 @@ func (a *announcement) tell(ctx context.Context, by map[string]cluster.Applied) 
 	return nil
 }
 
-// Hearer is a broker, and what of some changes it does not go by.
+// Hearer is a broker, and which of some changes it has not taken over.
 type Hearer struct {
 	Broker
-	Behind []Behind // none: it goes by all of it
+	Behind []Behind // none: it has taken over all
 }
 
-// Behind is a change that a broker does not go by.
+// Behind is a change that a broker has not taken over.
 type Behind struct {
 	cluster.Written
-	Heard bool // it knows of it, and could not take it over, or has not yet
-	// Ahead is of a broker that goes by what etcd has lost.
+	Heard bool // the broker knows of the change, and could not take it over, or has not yet
+	// Ahead says that etcd has lost state, and the broker answers by what was lost.
 	Ahead bool
 }
 
 const (
-	hearWithin = 3 * time.Second
-	hearAgain  = 100 * time.Millisecond
+	hearWithin = 3 * time.Second        // how long to wait for brokers to take changes over
+	hearAgain  = 100 * time.Millisecond // between two looks
 )
 
-// Heard returns the brokers that are registered, by name, once all of them go by
-// changes, or after 3 s. A broker of a version that registers nowhere is none of them.
+// Heard returns the registered brokers, sorted by name, as soon as all of them have taken
+// over the changes, or after 3 s. A broker of an old version that does not register is not
+// among them.
 func Heard(ctx context.Context, c *cluster.Client, of []cluster.Written) ([]Hearer, error) {
 	return hear(ctx, c, of, func([]Hearer) time.Duration { return hearWithin })
 }
 
+// hear is Heard, with the time to wait as a function of what is known so far.
 func hear(ctx context.Context, c *cluster.Client, of []cluster.Written, within func([]Hearer) time.Duration) ([]Hearer, error) {
 	for began := time.Now(); ; {
 		now, err := read(ctx, c, nil)
@@ -209,9 +215,9 @@ func hear(ctx context.Context, c *cluster.Client, of []cluster.Written, within f
 	}
 }
 
-// All is [Heard] of all that etcd has of what brokers go by. One that speaks
-// and has not heard has [cluster.LookTime], in which all read etcd anew, as after a restoration:
-// who is behind then has been so for that long.
+// All is [Heard] for the newest change of every kind that brokers take over. As long as a
+// broker that is not silent has not heard of a change, it waits up to [cluster.LookTime],
+// within which every process reads etcd anew.
 func All(ctx context.Context, c *cluster.Client) ([]Hearer, error) {
 	now, err := read(ctx, c, nil)
 	if err != nil {
@@ -228,14 +234,14 @@ func All(ctx context.Context, c *cluster.Client) ([]Hearer, error) {
 	})
 }
 
-// mayHear reports whether a broker speaks and has not heard of all.
+// mayHear reports whether a broker is not silent and has not heard of some change yet.
 func (h *Hearer) mayHear() bool {
 	return h.Silent(time.Now()) == 0 && slices.ContainsFunc(h.Behind, func(x Behind) bool { return !x.Heard && !x.Ahead })
 }
 
-// hearers says of each broker which changes it does not go by, and whether there is
-// such a broker. What no broker says anything of is nothing that brokers go by. In an
-// etcd that has lost state, who goes by nothing of it is ahead.
+// hearers returns each broker with the changes that it has not taken over, and whether any
+// broker is behind. Changes of a kind that no broker mentions do not count. lost says that
+// etcd has lost state; then a broker without any revision of a kind is ahead of etcd.
 func hearers(brokers []Broker, of []cluster.Written, lost bool) (all []Hearer, behind bool) {
 	kinds := kindsOf(brokers)
 	for _, b := range brokers {
@@ -253,7 +259,7 @@ func hearers(brokers []Broker, of []cluster.Written, lost bool) (all []Hearer, b
 	return all, behind
 }
 
-// kindsOf are the kinds that brokers say something of.
+// kindsOf returns the kinds that brokers mention, sorted.
 func kindsOf(brokers []Broker) []string {
 	kinds := map[string]bool{}
 	for _, b := range brokers {
@@ -264,15 +270,15 @@ func kindsOf(brokers []Broker) []string {
 	return slices.Sorted(maps.Keys(kinds))
 }
 
-// spoken is what etcd has of brokers at a moment.
+// spoken is what etcd has about brokers at one moment.
 type spoken struct {
 	all    []Broker
 	newest []cluster.Written // the newest change of each kind that was asked for
-	lost   bool              // some process keeps what etcd has lost
+	lost   bool              // etcd has lost state, which some process still has
 }
 
-// read reads what brokers say of themselves, and the newest change of each of some
-// kinds.
+// read reads the registered brokers, sorted by name, and the newest change of each of kinds,
+// in one transaction. A registration that cannot be parsed is left out.
 func read(ctx context.Context, c *cluster.Client, kinds []string) (now spoken, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.AskTime())
 	defer cancel()
@@ -303,7 +309,7 @@ func read(ctx context.Context, c *cluster.Client, kinds []string) (now spoken, e
 	return now, nil
 }
 
-// prefixOf is where what is of a kind stands.
+// prefixOf returns the prefix of the keys of a kind.
 func prefixOf(kind string) string {
 	switch kind {
 	case cluster.SecretsKind:

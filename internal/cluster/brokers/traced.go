@@ -17,21 +17,22 @@ import (
 	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
-// maxTrace bounds how long a viewer is traced, maxViewerBytes its id, and
-// maxTraced how many are at once.
+// maxTrace bounds how long a viewer is traced, maxViewerBytes the viewer's id, and
+// maxTraced how many viewers are traced at once.
 const (
 	maxTrace       = 24 * time.Hour
 	maxViewerBytes = 512
 	maxTraced      = 10_000
 )
 
-// tracePrefix is where the viewers are who are traced.
+// tracePrefix is the prefix of the keys of traced viewers.
 const tracePrefix = "trace/"
 
 func traceKey(c *cluster.Client, viewer string) string { return c.Prefix() + tracePrefix + viewer }
 
-// Trace has every broker trace a viewer's requests for a while, from within a
-// second on. The key is leased, so it ends by itself; see [Untrace].
+// Trace has every broker trace a viewer's requests for d, rounded to seconds. Brokers begin
+// within a second. The key is leased, so the trace ends by itself at until; [Untrace] ends it
+// earlier.
 func Trace(ctx context.Context, c *cluster.Client, viewer string, d time.Duration) (until time.Time, err error) {
 	switch {
 	case viewer == "" || len(viewer) > maxViewerBytes || !utf8.ValidString(viewer):
@@ -65,24 +66,26 @@ func Untrace(ctx context.Context, c *cluster.Client, viewer string) error {
 	return nil
 }
 
-// Traced is the watched set of viewers who are traced.
+// Traced is the set of traced viewers, as a broker watches it.
 type Traced struct {
-	state    *keyspace.Latest[map[string]traced]
-	revision atomic.Int64 // of etcd, that it has taken over
+	state    *keyspace.Latest[map[string]traced] // by viewer
+	revision atomic.Int64                        // the revision of etcd that it has taken over
 }
 
 var errNotTraced = fmt.Errorf("a name has %d bytes at most, and %d viewers are traced", maxViewerBytes, maxTraced)
 
-// traced is a viewer's trace. It ends here by itself, too, should etcd be away.
+// traced is a viewer's trace. It ends by this process's clock as well, in case etcd is away
+// when its lease ends.
 type traced struct {
-	version int64
+	version int64     // of the key
 	until   time.Time // by this process's clock
 }
 
-// WatchTraced watches who is traced until ctx or the client ends.
+// WatchTraced watches which viewers are traced, until ctx or the client ends. It does not
+// wait for etcd: at first nobody is traced.
 func WatchTraced(ctx context.Context, c *cluster.Client) *Traced {
 	t := &Traced{state: keyspace.NewLatest(map[string]traced{})}
-	told := "" // of those who are not
+	told := "" // the warning logged last, of keys that trace nobody
 	c.Run(func() {
 		c.Follow(ctx, tracePrefix, func(s *keyspace.Snapshot, err error) {
 			if err != nil {
@@ -120,10 +123,11 @@ func (t *Traced) Has(viewer string) bool {
 	return ok && time.Now().Before(v.until)
 }
 
-// GoesBy tells of the keys that it has taken over.
+// GoesBy implements [Applying].
 func (t *Traced) GoesBy() (string, cluster.Applied) {
 	return cluster.TraceKind, cluster.Applied{Revision: t.revision.Load()}
 }
 
-// Changed is as [cluster.Watcher.Changed].
+// Changed returns a channel that is closed at the next change, as [cluster.Watcher.Changed]
+// does.
 func (t *Traced) Changed() <-chan struct{} { return t.state.Changed() }

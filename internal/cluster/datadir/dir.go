@@ -1,7 +1,8 @@
-// Package datadir is what a process of a cluster keeps on disk: whose directory it
-// is, and files of what was last good, which are replaced whole, written again where
-// that failed, and known by their age until etcd has told what is so now. It knows
-// nothing of etcd.
+// Package datadir is the directory in which a process of a cluster keeps its files. A file
+// says which process it belongs to. The others hold the last good state of what the
+// process watches. They are replaced whole, and written again later if that failed; until
+// etcd has told the present state the process goes by them, and tells how old they are. The
+// package itself does not call etcd.
 package datadir
 
 import (
@@ -17,24 +18,25 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// identity is whose a data directory is.
+// identity is the content of IdentityFile: which process a data directory belongs to.
 type identity struct {
 	Cluster  string          `json:"cluster"`
-	Node     millrace.NodeID `json:"node,omitempty"`  // none: a broker
-	Instance string          `json:"instance"`        // see Instance of topology.Node
+	Node     millrace.NodeID `json:"node,omitempty"`  // empty: a broker
+	Instance string          `json:"instance"`        // see Instance.Word
 	Start    int64           `json:"start,omitempty"` // how many processes have registered from here
 }
 
-// Instance is what a data directory says of the process that has it.
+// Instance tells one data directory from another, and from a copy of itself.
 type Instance struct {
-	Word  string // random, written when the identity was made
-	Place string // boot, device and inode of the directory, by which a copy of it is told; empty: not known
+	Word  string // random, made when the identity was written
+	Place string // boot id, device and inode of the directory, which a copy does not share; empty: not known
 	Start int64  // how many processes have registered from here
 	dir   string
 }
 
-// placeOf names a directory so that two that are there at a time have two
-// names, and the same one keeps its own until the machine starts anew.
+// placeOf returns a name of a directory. Two directories that exist at the same time have
+// two names, and a directory keeps its name until the machine starts anew. It is empty if
+// the system does not tell.
 func placeOf(dir string) string {
 	boot, err := Read("/proc/sys/kernel/random/boot_id", maxIdentityBytes)
 	if err != nil {
@@ -51,7 +53,7 @@ func placeOf(dir string) string {
 	return fmt.Sprintf("%.8s/%d/%d", boot, at.Dev, at.Ino)
 }
 
-// Registered writes down that one more process, the start-th, registers from the directory.
+// Registered writes into the directory that the start-th process registers from it.
 func (i Instance) Registered(start int64) error {
 	if i.dir == "" {
 		return nil
@@ -75,15 +77,15 @@ const (
 )
 
 // CheckDir makes a data directory that of a node of a cluster, or of a broker
-// if the id is empty, and returns its instance, for Dir of topology.Node. One that
-// is another's is refused: its offsets and last good state are of another
-// cluster or of other partitions.
+// if the id is empty, and returns its instance, for Dir of topology.Node; name is the
+// cluster's. It creates a directory that does not exist. A directory that belongs to
+// another node or cluster is refused: its offsets and last good state would be wrong.
 func CheckDir(dir, name string, id millrace.NodeID) (instance Instance, err error) {
 	file := filepath.Join(dir, IdentityFile)
 	have, err := readIdentity(file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-	case errors.Is(err, errIdentity): // it says nothing: what else is in the directory tells for itself
+	case errors.Is(err, errIdentity): // it does not say whose directory this is: write it anew, and leave the other files
 		err = os.Rename(file, file+".damaged")
 		if err != nil {
 			return Instance{}, fmt.Errorf("cluster: %w", err)
@@ -126,7 +128,7 @@ func readIdentity(file string) (i identity, err error) {
 	return i, nil
 }
 
-// write keeps an identity so that a crash leaves it whole or leaves none.
+// write writes an identity so that a crash leaves the old file or the new one, whole.
 func (i identity) write(dir, file string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err

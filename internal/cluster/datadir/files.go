@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 )
 
-// Read reads a file of at most a number of bytes.
+// Read reads a file, which must have no more than most bytes.
 func Read(file string, most int64) ([]byte, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -22,9 +22,9 @@ func Read(file string, most int64) ([]byte, error) {
 	return body, err
 }
 
-// Replace writes a file beside its place, syncs it and moves it there, so
-// that a crash leaves the old one or the new one; once this has returned, the new
-// one.
+// Replace writes body to file+".new", syncs it and renames it to file. A crash leaves the
+// old file or the new one, whole; after Replace has returned nil, the new one. The mode is
+// for a file that it makes.
 func Replace(file string, body []byte, mode os.FileMode) error {
 	f, err := os.OpenFile(file+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
 	if err != nil {
@@ -45,5 +45,5 @@ func Replace(file string, body []byte, mode os.FileMode) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// MapFile is where the last good map is kept in a data directory.
+// MapFile returns the path of the last good map of the cluster in a data directory.
 func MapFile(dir string) string { return filepath.Join(dir, "map.json") }

@@ -12,18 +12,19 @@ import (
 // writeAgain is the pause before what could not be written is written again.
 const writeAgain = 5 * time.Second
 
-// NewWriter returns a Writer that has nothing left to write.
+// NewWriter returns a Writer that has nothing left to write. run must call do in a goroutine
+// that its owner waits for, and end until when the owner ends.
 func NewWriter(log *slog.Logger, run func(do func(until context.Context))) *Writer {
 	return &Writer{log: log, run: run}
 }
 
-// Writer writes files of the data directory, and keeps those that could not be
-// written, since the disk is full, say, to write them later: a process that starts
-// while etcd is away would go by older state.
+// Writer writes files of the data directory. It remembers those that could not be written,
+// on a full disk for example, and writes them later: otherwise a process that starts while
+// etcd is away would go by older state.
 type Writer struct {
 	log     *slog.Logger
-	run     func(do func(until context.Context)) // in a goroutine that its owner waits for
-	writing sync.Mutex                           // one writes at a time, so that none is replaced by an older one
+	run     func(do func(until context.Context)) // see NewWriter
+	writing sync.Mutex                           // one file is written at a time, so that no older state replaces a newer one
 
 	mu struct {
 		sync.Mutex
@@ -32,7 +33,8 @@ type Writer struct {
 	}
 }
 
-// Write writes a file of the data directory, and goes on trying where that fails.
+// Write calls write, which writes a file of the data directory. If that fails it calls it
+// again every writeAgain until it succeeds, or until another Write of the same file does.
 func (u *Writer) Write(file string, write func() error) {
 	u.writing.Lock()
 	defer u.writing.Unlock()
@@ -45,8 +47,8 @@ func (u *Writer) Write(file string, write func() error) {
 	}
 }
 
-// note notes how the writing of a file ended. It reports whether this is the first
-// that is to be written again.
+// note notes how the writing of a file ended. It reports whether this is now the only file
+// that is to be written again, so that rewrite has to be started.
 func (u *Writer) note(file string, write func() error, err error) (first bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -63,22 +65,22 @@ func (u *Writer) note(file string, write func() error, err error) (first bool) {
 	return first
 }
 
-// Left returns what writes the files that are to be written again.
+// Left returns a function for each file that is to be written again, which writes it.
 func (u *Writer) Left() map[string]func() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return maps.Clone(u.mu.again)
 }
 
-// Since is when what is not on disk first could not be written; zero: all is.
+// Since returns since when some file could not be written; the zero time if all are.
 func (u *Writer) Since() time.Time {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.mu.since
 }
 
-// rewrite writes what could not be written, until nothing is left or its
-// owner ends. What was written meanwhile is not written again.
+// rewrite writes the files that could not be written, until none is left or until is done.
+// It leaves out files that Write has written meanwhile.
 func (u *Writer) rewrite(until context.Context) {
 	for {
 		select {
@@ -100,7 +102,7 @@ func (u *Writer) rewrite(until context.Context) {
 	}
 }
 
-// Save writes a document to disk, whole or not at all.
+// Save writes doc to a file as JSON, whole or not at all, as Write does.
 func (u *Writer) Save(file string, doc any) {
 	body, err := json.Marshal(doc)
 	u.Write(file, func() error {

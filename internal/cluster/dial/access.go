@@ -1,5 +1,5 @@
-// Package dial is how an etcd is called: by which TLS, as whom, counted by what was
-// asked. It knows nothing of what is asked.
+// Package dial is how an etcd is called: with which TLS, as which user, and counted by
+// method. It knows nothing about the keys that are read and written.
 package dial
 
 import (
@@ -22,18 +22,19 @@ import (
 	"github.com/millrace/millrace/internal/secure"
 )
 
-// Access is how an etcd is reached: its TLS, and who asks. Its zero value is
-// plain text, on loopback alone.
+// Access is how an etcd is reached: TLS, and a user with a password. Its zero value is
+// plain text, on loopback alone, without a user.
 type Access struct {
 	TLS          secure.TLS `yaml:"tls,omitempty"`
 	secure.Login `yaml:",inline"`
 	Insecure     bool `yaml:"insecure,omitempty" doc:"true: plain text beyond loopback, where other means guard the network"`
 }
 
-// accessField is the key of a configuration that has an Access.
+// accessField is the key of an Access in a role's configuration, for errors.
 const accessField = "connect.etcd"
 
-// Apply completes how etcd is called, and reports every fault at once.
+// Apply adds to c the options that TLS and the login need. It returns every fault of a at
+// once, joined; without TLS, an endpoint beyond loopback is one unless a.Insecure.
 func (a Access) Apply(c *clientv3.Config, log *slog.Logger) error {
 	return errors.Join(a.encrypt(c, log), a.identify(c, log))
 }
@@ -69,9 +70,9 @@ func (a Access) identify(c *clientv3.Config, log *slog.Logger) error {
 	return nil
 }
 
-// login sends a token with every call, and asks for one by the password that the
-// file has now. etcd's own client knows one password for its life, and cannot be
-// made while etcd is away if it has one.
+// login sends a token with every call, and asks etcd for one with the password that the
+// file has now. etcd's own client keeps one password for its life, and with a password it
+// cannot be made while etcd is away.
 type login struct {
 	user     string
 	password *secure.Source
@@ -82,17 +83,17 @@ type login struct {
 	}
 }
 
-// refusal is that etcd knows no such user and password, and until when they are not tried
-// again. To check a password takes etcd a tenth of a second of a processor, on purpose, and
-// all roles have the same file: together they would leave it no time for who is known.
+// refusal says that etcd refused a password, and until when it is not tried again. etcd
+// takes a tenth of a second of a processor to check a password, on purpose. All roles have
+// the same file: if all tried all the time, etcd would have no time for other clients.
 type refusal struct {
-	err      error // nil: none
+	err      error // nil: no password was refused
 	password string
-	times    int
+	times    int // refusals of this password in a row
 	until    time.Time
 }
 
-// of returns the refusal of a password that is not to be tried yet.
+// of returns the refusal of a password if it must not be tried yet, else nil.
 func (r *refusal) of(password string, now time.Time) error {
 	if r.password != password || !now.Before(r.until) {
 		return nil
@@ -100,13 +101,14 @@ func (r *refusal) of(password string, now time.Time) error {
 	return r.err
 }
 
-// The times between tries of a password that was refused.
+// The first and the longest pause between tries of a password that was refused. The pause
+// doubles after each, and is drawn from half of it to one and a half times it.
 const (
 	firstTry = time.Second
 	lastTry  = 16 * time.Second
 )
 
-// after notes what became of a try.
+// after notes how a try of a password ended.
 func (r *refusal) after(password string, err error, now time.Time) {
 	if !errors.Is(rpctypes.Error(err), rpctypes.ErrAuthFailed) {
 		*r = refusal{}
@@ -121,9 +123,11 @@ func (r *refusal) after(password string, err error, now time.Time) {
 
 const authenticate = "/etcdserverpb.Auth/Authenticate"
 
-// with returns ctx with a token, and the token. A stale one is replaced; while the password is
-// refused it is still used, unless it has ended. One that has ended says that etcd has
-// another password by now: what was refused before may be the right one.
+// with returns ctx with a token, and the token. If the present token is stale it asks for
+// another, but goes on with the stale one if etcd refuses the password. ended says that
+// etcd does not take the stale token any more. Then it is not used, and a password that was
+// refused is tried again: etcd may have another password by now. If etcd has no users, ctx
+// comes back as it is.
 func (l *login) with(ctx context.Context, cc *grpc.ClientConn, stale string, ended bool) (context.Context, string, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -144,7 +148,8 @@ func (l *login) with(ctx context.Context, cc *grpc.ClientConn, stale string, end
 	return metadata.AppendToOutgoingContext(ctx, rpctypes.TokenFieldNameGRPC, l.mu.token), l.mu.token, nil
 }
 
-// ask asks for a token, unless the password was refused just now. The caller holds mu.
+// ask asks etcd for a token, unless the password was refused and must not be tried yet. The
+// caller holds mu.
 func (l *login) ask(ctx context.Context, cc *grpc.ClientConn) (string, error) {
 	password := l.password.Current()
 	if err := l.mu.refusal.of(password, time.Now()); err != nil {
@@ -156,7 +161,7 @@ func (l *login) ask(ctx context.Context, cc *grpc.ClientConn) (string, error) {
 	return resp.Token, err
 }
 
-// unary calls with a token, and once more with another if it has ended.
+// unary calls with a token, and once more with a new one if etcd does not take the first.
 func (l *login) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	if method == authenticate {
 		return invoke(ctx, method, req, reply, cc, opts...)
@@ -175,8 +180,8 @@ func (l *login) unary(ctx context.Context, method string, req, reply any, cc *gr
 	}
 }
 
-// stream opens a stream with a token of its own, since nothing tells whether one
-// of before has ended until the stream does.
+// stream opens a stream with a new token: whether etcd still takes the old one would only
+// show when the stream ends.
 func (l *login) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	l.mu.Lock()
 	stale := l.mu.token
@@ -188,11 +193,11 @@ func (l *login) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.Clie
 	return open(as, desc, cc, method, opts...)
 }
 
-// Refused returns what an etcd that answers refused a client for, mostly as the
-// fault of a key of the configuration, or nil where err is of something else.
+// Refused returns why an etcd that answers has refused a client, mostly as a fault of a key
+// of the configuration. It returns nil if err is no such refusal.
 func Refused(err error) *millrace.Error {
 	if e, ok := errors.AsType[*millrace.Error](err); ok && strings.HasPrefix(e.Field, accessField+".") {
-		return e // it has been told
+		return e // Refused or Apply made it
 	}
 	refused := func(key, wayOut string) *millrace.Error {
 		return &millrace.Error{Reason: millrace.ReasonForbidden, Field: accessField + "." + key, Detail: err.Error(), WayOut: wayOut}
@@ -213,9 +218,9 @@ func Refused(err error) *millrace.Error {
 	return nil
 }
 
-// ErrFull is that etcd raises its alarm NOSPACE: it answers, and takes no write, so
-// that nobody leads either.
+// ErrFull says that etcd has raised its alarm NOSPACE: it answers reads and refuses writes.
+// So no coordinator can lead either.
 var ErrFull = errors.New("cluster: etcd is out of space (its alarm NOSPACE), and takes no write")
 
-// FullWayOut is what to do about [ErrFull].
+// FullWayOut says what to do about [ErrFull].
 const FullWayOut = "free its space with etcdctl: compact, defrag, then alarm disarm; if it is full again soon, raise its quota-backend-bytes"

@@ -9,15 +9,15 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Metrics are what a client asks of etcd. Methods and codes are etcd's and
-// gRPC's, and few.
+// Metrics count a client's calls of etcd. Their labels are the methods of etcd and the
+// codes of gRPC, so that there are few series.
 type Metrics struct {
 	calls   *prometheus.CounterVec   // by method and code
 	seconds *prometheus.HistogramVec // by method
 	streams *prometheus.CounterVec   // by method and code
 }
 
-// NewMetrics returns them at 0.
+// NewMetrics returns Metrics at 0.
 func NewMetrics() *Metrics {
 	return &Metrics{
 		calls:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "millrace_etcd_calls_total", Help: "Calls of etcd by method and gRPC's code; OK are those that were answered."}, []string{"method", "code"}),
@@ -26,12 +26,12 @@ func NewMetrics() *Metrics {
 	}
 }
 
-// All are the metrics.
+// All returns the collectors, to register.
 func (m *Metrics) All() []prometheus.Collector {
 	return []prometheus.Collector{m.calls, m.seconds, m.streams}
 }
 
-// Options count whatever is called by them.
+// Options returns options for a connection whose calls and streams are to be counted.
 func (m *Metrics) Options() []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithChainUnaryInterceptor(m.unary), grpc.WithChainStreamInterceptor(m.stream)}
 }

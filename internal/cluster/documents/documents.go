@@ -1,7 +1,7 @@
-// Package documents watches the documents of a cluster, one kind at a time. Readers keep the
-// last good ones in memory and on disk, whatever becomes of etcd. A document that is too
-// large for a value of etcd is stored in parts. What documents mean, only who watches them
-// knows.
+// Package documents watches the documents of a cluster, which are in etcd, one kind at a
+// time. Each process keeps the last good ones in memory and on disk, whatever becomes of
+// etcd. A document that is too large for a value of etcd is stored in parts. What is in a
+// document only the packages know that watch its kind.
 package documents
 
 import (
@@ -24,11 +24,11 @@ import (
 	"github.com/millrace/millrace/internal/cluster/ledger"
 )
 
-// Document is one of [Kind].
+// Document is one document of a [Kind].
 type Document struct {
 	Name    string
 	Body    string
-	Version int64 // rises with every change
+	Version int64 // the revision of etcd that wrote it, which rises with every change; 0: from before a restoration of etcd
 }
 
 // Kind is the watched documents of one kind.
@@ -71,7 +71,7 @@ func Watch(ctx context.Context, c *cluster.Client, kind string) (*Kind, error) {
 		c.BeginFromDisk(kind, docsFile(c, kind))
 	}
 	onDisk := err == nil
-	if onDisk && c.Silent() { // to wait for it again is to wait behind all who read something else
+	if onDisk && c.Silent() { // etcd did not answer just now: do not wait for it once more for each kind
 		d.state.Set(documents{by: kept.Documents, revision: kept.Origin.Revision}, cluster.Away(errSilent))
 		known.Do(func() { close(first) })
 	}
@@ -107,7 +107,8 @@ func Watch(ctx context.Context, c *cluster.Client, kind string) (*Kind, error) {
 	return d, nil
 }
 
-// Of returns a kind that is not watched, to write its documents and compare them.
+// Of returns a kind that is not watched, to write its documents and compare them. Methods that
+// return what was read, such as Current, must not be called on it.
 func Of(c *cluster.Client, kind string) *Kind { return &Kind{c: c, kind: kind} }
 
 // Prefix is where the documents of a kind are, behind the cluster's prefix.
@@ -134,24 +135,24 @@ func (d *Kind) AsOf() (docs map[string]Document, revision int64, fault error) {
 }
 
 // Heard returns what Current does, the newest change of the kind in etcd, and what Fault
-// does. The newest change may be of a document that is left out of Current, as one with a name
-// that no document may have.
+// does. The newest change may be of a document that is left out of Current, such as one with
+// a name that no document may have.
 func (d *Kind) Heard() (docs map[string]Document, newest int64, fault error) {
 	v, fault := d.state.Get()
 	return v.by, v.heard, fault
 }
 
-// Unread returns the names of the documents that etcd has and that could not be read,
-// such as one that is too large: of these Current has what was before, if there was anything.
+// Unread returns the names of the documents that etcd has and that could not be read, such
+// as one that is too large. Current has the version before of each, if there was one.
 func (d *Kind) Unread() []string { v, _ := d.state.Get(); return v.unread }
 
-// newestOf returns the newest change in a snapshot.
+// newestOf returns the revision of the newest change in a snapshot; 0 if s is nil.
 func newestOf(s *keyspace.Snapshot) (newest int64) {
 	if s == nil {
 		return 0
 	}
 	for _, v := range s.Values {
-		if v.Version <= s.Revision { // not kept from before a restoration
+		if v.Version <= s.Revision { // a higher one was kept from before a restoration of etcd
 			newest = max(newest, v.Version)
 		}
 	}
@@ -174,8 +175,10 @@ func (d *Kind) Changed() <-chan struct{} { return d.state.Changed() }
 // [cluster.Watcher.Fault].
 func (d *Kind) Fault() error { _, err := d.state.Get(); return err }
 
-// apply takes over a snapshot, unless etcd has lost or changed its past: then documents that
-// it lacks were not deleted by anybody. Newest is its newest change.
+// apply takes over a snapshot, and reports whether documents have changed. If etcd has lost
+// state or has another past than is known here, it keeps the documents, since nobody deleted
+// those that etcd lacks. newest is the snapshot's newest change. If fault is not nil, the
+// snapshot could not be read and s is nil.
 func (d *Kind) apply(s *keyspace.Snapshot, newest int64, fault error) (changed bool) {
 	was, oldFault := d.state.Get()
 	old, revision, heard, unread, good := was.by, was.revision, was.heard, was.unread, false
@@ -183,19 +186,19 @@ func (d *Kind) apply(s *keyspace.Snapshot, newest int64, fault error) (changed b
 	if fault == nil {
 		fault = d.origin.Judge(s)
 	}
-	if (fault == nil || errors.Is(fault, keyspace.ErrBack)) && from == s.Keyspace && (s.Forked || Older(old, s)) { // also if others have found that already: each says what it keeps
+	if (fault == nil || errors.Is(fault, keyspace.ErrBack)) && from == s.Keyspace && (s.Forked || Older(old, s)) { // also if other processes have found that etcd went back: each tells what it keeps
 		fault = d.origin.WentBack(s)
 	}
 	if fault == nil {
 		next, heard, unread = make(map[string]Document, len(s.Values)), newest, s.Unread
-		var out []error // of the documents
+		var out []error // for the documents that are left out
 		for _, name := range slices.Sorted(maps.Keys(s.Values)) {
 			v := s.Values[name]
-			if err := keyspace.ValidID(name); err != nil { // nobody here wrote it, and names become labels, files and lines
+			if err := keyspace.ValidID(name); err != nil { // Millrace did not write it, and names become labels, file names and lines of text
 				out = append(out, fmt.Errorf("cluster: a document of %s is left out: %w; remove its key: etcdctl del %q", d.kind, err, d.Key(name)))
 				continue
 			}
-			if v.Version > s.Revision { // kept from before a restoration
+			if v.Version > s.Revision { // kept from before a restoration of etcd
 				v.Version = 0
 			}
 			next[name] = Document{Name: name, Body: string(v.Data), Version: v.Version}
@@ -222,8 +225,9 @@ func (d *Kind) apply(s *keyspace.Snapshot, newest int64, fault error) (changed b
 	return changed
 }
 
-// tellGivenUp logs which documents a restoration has not as they were kept here. It leaves
-// out artefacts of which it has all changes and more.
+// tellGivenUp logs the documents that a restoration of etcd brought back otherwise than they
+// were kept here, or not at all. It leaves out artefacts whose restored history has the last
+// change that is known here.
 func (d *Kind) tellGivenUp(old, next map[string]Document) {
 	for name, was := range old {
 		now, there := next[name]
@@ -242,8 +246,9 @@ func (d *Kind) tellGivenUp(old, next map[string]Document) {
 	}
 }
 
-// PutIf writes a document of at most 32 MiB if the conditions hold, and reports whether
-// they did. Readers find it whole, or the one before.
+// PutIf writes a document of at most [keyspace.MaxPartedBytes] (32 MiB) if the conditions
+// hold, and reports whether they did. Readers find either the whole document or the one
+// before.
 func (d *Kind) PutIf(ctx context.Context, name string, body []byte, conditions ...clientv3.Cmp) (bool, error) {
 	if len(body) > keyspace.MaxDocumentBytes {
 		return d.putParts(ctx, name, body, conditions)
@@ -270,8 +275,8 @@ func (d *Kind) Change(ctx context.Context, name string, by func(body string) (st
 	return d.ChangeAs(ctx, nil, name, by)
 }
 
-// ChangeAs is Change by a leader: it gives [cluster.ErrNotLeader] once that leads no more. A
-// nil lead is no condition.
+// ChangeAs is Change by a leader: it returns [cluster.ErrNotLeader] once lead leads no more.
+// A nil lead is no condition.
 func (d *Kind) ChangeAs(ctx context.Context, lead *cluster.Lead, name string, by func(body string) (string, error)) error {
 	for range cluster.MaxChanges {
 		if done, err := d.tryChange(ctx, lead, name, by); done || err != nil {
@@ -336,7 +341,7 @@ func (d *Kind) Prepare(ctx context.Context, name string, by func(body string) (s
 	if next != "" {
 		op = clientv3.OpPut(d.Key(name), next)
 	}
-	return same, []clientv3.Op{op, clientv3.OpDelete(d.partsPrefix(name), clientv3.WithPrefix())}, nil // and what a write of before has left
+	return same, []clientv3.Op{op, clientv3.OpDelete(d.partsPrefix(name), clientv3.WithPrefix())}, nil // also delete the parts of a document that was larger
 }
 
 // Each calls follow now, and whenever the documents have changed, until ctx or
@@ -359,8 +364,8 @@ func (d *Kind) Each(ctx context.Context, follow func()) {
 	})
 }
 
-// Older reports whether a document has an older version than it had. No write can do that:
-// etcd went back, and its revisions have caught up since.
+// Older reports whether a document has an older version in s than in old. No write can do
+// that: etcd went back to an earlier state, and its revisions have caught up since.
 func Older(old map[string]Document, s *keyspace.Snapshot) bool {
 	for name, v := range s.Values {
 		if v.Version < old[name].Version {
@@ -370,9 +375,10 @@ func Older(old map[string]Document, s *keyspace.Snapshot) bool {
 	return false
 }
 
-// forked reports whether etcd has another past than is known here: the newest document that
-// is known here was never written there. Revisions alone do not tell, once those of etcd have
-// caught up. It is false where etcd has compacted that revision, so that it cannot be told.
+// forked reports whether etcd has another past than is known here, that is, whether the
+// newest document that is known here was never written there. Revisions alone do not tell
+// that once those of etcd have caught up. If etcd has compacted that revision, it cannot be
+// told, and forked returns false.
 func (d *Kind) forked(ctx context.Context, s *keyspace.Snapshot) (bool, error) {
 	if d.origin.Back > 0 {
 		return false, nil // that etcd went back is known already
@@ -380,7 +386,8 @@ func (d *Kind) forked(ctx context.Context, s *keyspace.Snapshot) (bool, error) {
 	return d.ForkedFrom(ctx, d.Current(), d.origin, s)
 }
 
-// ForkedFrom is what forked reports, of documents that somebody kept.
+// ForkedFrom reports what forked does, for documents that were kept elsewhere, with their
+// origin.
 func (d *Kind) ForkedFrom(ctx context.Context, docs map[string]Document, from keyspace.Origin, s *keyspace.Snapshot) (bool, error) {
 	var newest Document
 	for _, doc := range docs {
@@ -416,8 +423,8 @@ func sizeOf(docs map[string]Document) (bytes int) {
 	return bytes
 }
 
-// NewestLacked returns the newest of the documents that a snapshot has not in the same
-// version.
+// NewestLacked returns the newest of those documents that a snapshot does not have in the
+// same version; the zero value if there is none.
 func NewestLacked(docs map[string]Document, s *keyspace.Snapshot) (k cluster.Kept) {
 	for name, d := range docs {
 		if d.Version > k.Revision && s.Values[name].Version != d.Version {

@@ -10,10 +10,12 @@ import (
 	"github.com/millrace/millrace/internal/cluster/ledger"
 )
 
-// BodyFile is where the bytes of a version are kept in a data directory.
+// BodyFile returns the file in a data directory where the bytes of an artefact's version are
+// kept; sum is their SHA-256 in hex.
 func BodyFile(dir, kind, sum string) string { return filepath.Join(dir, "bodies-"+kind, sum) }
 
-// ReadBody reads the bytes of a version, if they are whole.
+// ReadBody reads the bytes of a version. It returns an error if their number or checksum is
+// not e's.
 func ReadBody(file string, e ledger.Edition) ([]byte, error) {
 	info, err := os.Stat(file)
 	if err != nil {
@@ -29,8 +31,8 @@ func ReadBody(file string, e ledger.Edition) ([]byte, error) {
 	return body, err
 }
 
-// keptBodies are the sums of the versions that serve by documents which a snapshot does
-// not have just so, and whose bytes are on disk here.
+// keptBodies returns the sums of serving versions whose bytes are on disk here, for those
+// ledgers among the documents that a snapshot does not have in the same version.
 func keptBodies(c *cluster.Client, kind string, docs map[string]Document, s *keyspace.Snapshot) (sums []string) {
 	for name, d := range docs {
 		if s.Values[name].Version == d.Version {
@@ -47,7 +49,7 @@ func keptBodies(c *cluster.Client, kind string, docs map[string]Document, s *key
 	return sums
 }
 
-// OnDisk reports whether a file may be the bytes of a version: it does not read them.
+// OnDisk reports whether a file has as many bytes as a version. It does not read them.
 func OnDisk(file string, e ledger.Edition) bool {
 	info, err := os.Stat(file)
 	return err == nil && info.Size() == int64(e.Bytes)

@@ -18,11 +18,11 @@ func docsFile(c *cluster.Client, kind string) string {
 type LastGood struct {
 	Origin    keyspace.Origin
 	Documents map[string]Document
-	Dir       string // where they are kept, to a restoration
+	Dir       string // the directory that they were read from; set by a restoration only
 }
 
-// keptDocuments is the same on disk. A document's bytes need not be text, and
-// JSON's strings are.
+// keptDocuments is a LastGood as it is on disk. Bodies are []byte there, since they need not
+// be text and JSON's strings must be.
 type keptDocuments struct {
 	Origin    keyspace.Origin         `json:"origin"`
 	Documents map[string]keptDocument `json:"documents"`
@@ -66,6 +66,6 @@ func ReadFile(file string) (docs LastGood, err error) {
 	return docs, nil
 }
 
-// MaxFileBytes bounds the documents of a kind on disk: as many as a process
-// holds, in base64.
+// MaxFileBytes bounds the file of the documents of a kind. It has room for as many bytes of
+// documents as a process may hold, in base64.
 const MaxFileBytes = 128 << 20

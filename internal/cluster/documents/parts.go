@@ -17,11 +17,11 @@ import (
 	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
-// A document that is larger than a value of etcd may be is kept in parts. They
-// stand outside the watched prefix, under the checksum of the whole, and so
-// never change; the document itself is then a line that names them. One
-// transaction writes that line, if all parts are there, and removes the parts
-// of before: a reader finds the old document or the new one.
+// A document that is larger than a value of etcd may be is kept in parts. Their
+// keys are outside the watched prefix and have the checksum of the whole document,
+// so parts never change. The document itself is then a line that names them. One
+// transaction writes that line, if all parts are there, and removes the parts of
+// the former document. So a reader finds the old document or the new one.
 
 const partsMagic = "millrace parts 1"
 
@@ -35,7 +35,7 @@ func partsOf(body []byte) parts {
 	return parts{PartCount(len(body)), len(body), Checksum(body)}
 }
 
-// PartCount is how many parts so many bytes take.
+// PartCount returns how many parts a document of so many bytes takes.
 func PartCount(bytes int) int {
 	return (bytes + keyspace.MaxDocumentBytes - 1) / keyspace.MaxDocumentBytes
 }
@@ -48,7 +48,8 @@ func Checksum(body []byte) string {
 
 func (p parts) line() string { return fmt.Sprintf("%s %d %d %s", partsMagic, p.count, p.bytes, p.sum) }
 
-// parseParts reads a document that is such a line.
+// parseParts reads a document that is a line as parts.line writes it; ok is false if it is
+// not.
 func parseParts(doc string) (p parts, ok bool) {
 	if !strings.HasPrefix(doc, partsMagic) {
 		return p, false
@@ -66,7 +67,7 @@ func (d *Kind) partKey(name string, p parts, i int) string {
 	return fmt.Sprintf("%s%s/%03d", d.partsPrefix(name), p.sum, i)
 }
 
-// putParts writes a large document, otherwise as put.
+// putParts is PutIf for a document that needs parts.
 func (d *Kind) putParts(ctx context.Context, name string, body []byte, conditions []clientv3.Cmp) (bool, error) {
 	if len(body) > keyspace.MaxPartedBytes {
 		return false, &millrace.Error{
@@ -106,15 +107,16 @@ func (d *Kind) putParts(ctx context.Context, name string, body []byte, condition
 	return false, d.c.Unanswered(err)
 }
 
-// unwrite removes the parts of a document that was not put after all, unless its line
-// names them: another may have put the same, or the answer to our own was lost. Who
-// still writes the same parts finds them gone, and says so. Whoever put it may be gone.
+// unwrite removes the parts of a document that was not put after all. It keeps them if the
+// document's line names them: another process may have put the same, or the answer to our own
+// put was lost. A process that is still writing the same parts finds them gone, and its put
+// fails. unwrite does not use the context of the put, which may be over.
 func (d *Kind) unwrite(name string, p parts) {
 	ctx, cancel := context.WithTimeout(d.c.Context(), d.c.AskTime())
 	defer cancel()
 	got, err := d.c.Etcd().Get(ctx, d.Key(name))
 	if err != nil {
-		return // the next who writes it removes them
+		return // the next put of the document removes them
 	}
 	revision := int64(0)
 	if len(got.Kvs) > 0 {
@@ -127,14 +129,14 @@ func (d *Kind) unwrite(name string, p parts) {
 		Then(clientv3.OpDelete(d.partsPrefix(name)+p.sum+"/", clientv3.WithPrefix())).Commit()
 }
 
-// join puts the documents together that are in parts. One of which that fails,
-// or that is larger than a document in one piece may be, or than there is room
-// for, is as it was before, and the snapshot says why. Those that have not
-// changed are there before others are read; an error says that there is no room
-// for them and what is small.
+// join puts the documents of a snapshot together that are in parts. A document stays as it
+// was before, or is left out, if it cannot be read, if it is in one piece and too large for
+// that, or if there is no room for it; s.Unread and s.Fault then say so. Documents that
+// have not changed come first, without a read. An error says that there is no room even for
+// these and the small ones.
 func (d *Kind) join(ctx context.Context, s *keyspace.Snapshot) error {
 	old := d.Current()
-	bytes := s.Size() // so far
+	bytes := s.Size() // of the documents that are in s, put together as far as they are
 	var changed []string
 	for _, name := range slices.Sorted(maps.Keys(s.Values)) {
 		v := s.Values[name]
@@ -174,8 +176,8 @@ func (d *Kind) join(ctx context.Context, s *keyspace.Snapshot) error {
 	return nil
 }
 
-// joined returns a document that is in parts, if there is room for it beside
-// other bytes.
+// joined returns a document that is in parts, if there is room for it beside so many bytes
+// of others.
 func (d *Kind) joined(ctx context.Context, s *keyspace.Snapshot, name string, beside int) ([]byte, error) {
 	v := s.Values[name]
 	p, parted := parseParts(string(v.Data))
@@ -211,8 +213,8 @@ func (d *Kind) readParts(ctx context.Context, name string, p parts) ([]byte, err
 	return body, nil
 }
 
-// HoldsBody reports whether what etcd has of a document, in one piece or in parts,
-// is a body.
+// HoldsBody reports whether data, the value that etcd has of a document, stands for a body:
+// it is the body itself, or the line of parts with the body's checksum.
 func HoldsBody(data []byte, body string) bool {
 	if p, parted := parseParts(string(data)); parted {
 		return p.sum == Checksum([]byte(body))

@@ -17,17 +17,17 @@ import (
 	"github.com/millrace/millrace/internal/secure/authority"
 )
 
-// Secured is an etcd that knows root, the user "millrace" with the password
-// "old", who may read and write what is Millrace's, and "nothing" with "pw", who
-// may do nothing.
+// Secured is an etcd with three users: root; "millrace" with the password "old", who may
+// read and write keys under /millrace/; and "nothing" with the password "pw", who may do
+// nothing.
 type Secured struct {
 	t    testing.TB
 	Addr string           // host:port
-	Me   secure.TLS       // of a caller who is let in, and is no user
-	Root *clientv3.Client // with all rights
+	Me   secure.TLS       // the certificate of a client that may connect, but is no user
+	Root *clientv3.Client // a client of the user root
 }
 
-// Start starts it, until the test ends. Its certificate is of the authority, for
+// Start starts an etcd that ends with the test. The authority issues its certificate, for
 // 127.0.0.1.
 func Start(t testing.TB, a *authority.Authority) *Secured {
 	t.Helper()
@@ -71,7 +71,7 @@ func (s *Secured) connect(user, password string) *clientv3.Client {
 	return c
 }
 
-// PasswordFile writes a file of a password.
+// PasswordFile writes a password into a new file and returns the file's name.
 func (s *Secured) PasswordFile(password string) string {
 	file := filepath.Join(s.t.TempDir(), "password")
 	s.must(nil, os.WriteFile(file, []byte(password+"\n"), 0o600))

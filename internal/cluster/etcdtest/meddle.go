@@ -26,7 +26,7 @@ func Lasting(t testing.TB, addr, prefix string) map[string]int64 {
 	return all
 }
 
-// Lose removes all keys of an etcd that begin with a prefix, as nothing of ours does.
+// Lose removes all keys of an etcd that begin with a prefix, as if etcd had lost them.
 func Lose(t testing.TB, addr, prefix string) {
 	t.Helper()
 	c := open(t, addr)
@@ -36,7 +36,7 @@ func Lose(t testing.TB, addr, prefix string) {
 	}
 }
 
-// Fill raises the alarm that an etcd without space raises: it takes no write.
+// Fill raises the alarm that an etcd without disk space raises, so that it refuses writes.
 func Fill(t testing.TB, addr string) {
 	t.Helper()
 	c := open(t, addr)

@@ -1,5 +1,6 @@
-// Package keyspace is what etcd holds of a cluster at a revision, and whether that
-// is a sequel of what was there before: it calls nobody.
+// Package keyspace describes what etcd holds of a cluster at one revision, and judges
+// whether that follows from what was there before, or whether etcd has lost state. It
+// makes no calls.
 package keyspace
 
 import (
@@ -8,25 +9,27 @@ import (
 	"regexp"
 )
 
-// Name names what etcd holds of a cluster from its beginning or its last
-// restoration on. An etcd that lost everything looks like one in which all was
-// deleted, once its revisions have caught up; its keyspace tells. Of two, the
-// one with the higher generation holds: only a restoration makes it.
+// Name names a keyspace: all that etcd holds of a cluster from the cluster's beginning,
+// or from its last restoration, to the next one. An etcd that lost everything looks, once
+// its revisions have caught up, like one in which everything was deleted. The name tells
+// them apart. Of two names the one with the higher generation is valid: only a
+// restoration raises the generation.
 type Name struct {
-	Generation int64 `json:"generation"` // from 1; 0 is none
+	Generation int64 `json:"generation"` // from 1; 0: no keyspace
 	// ID is 16 hex digits: eight that a cluster keeps from its beginning on, and
-	// eight random ones.
+	// eight that are random for each keyspace.
 	ID string `json:"id"`
 }
 
-// New returns the keyspace of a cluster that begins, or one of a generation without a past.
+// New returns the name of a keyspace of a generation that follows from no other.
 func New(generation int64) Name {
 	var id [8]byte
 	_, _ = rand.Read(id[:]) // never fails
 	return Name{generation, fmt.Sprintf("%x", id)}
 }
 
-// Next is the keyspace of a restoration of k.
+// Next returns the name of the keyspace that a restoration of k makes. The caller chooses
+// its generation, above that of k.
 func (k Name) Next(generation int64) Name {
 	n := New(generation)
 	if len(k.ID) == len(n.ID) {
@@ -35,8 +38,8 @@ func (k Name) Next(generation int64) Name {
 	return n
 }
 
-// Before reports whether o is a restoration of k, or one of a later one: an etcd
-// that has k, after o, is an older backup, and not the beginning of another.
+// Before reports whether o comes from k by one or more restorations. If so, an etcd that
+// has k after it had o was reset to an older backup; it does not hold another cluster.
 func (k Name) Before(o Name) bool {
 	return k.Generation < o.Generation && len(k.ID) == len(o.ID) && k.ID[:len(k.ID)/2] == o.ID[:len(o.ID)/2] && k.ID != ""
 }
@@ -45,8 +48,8 @@ func (k Name) String() string { return fmt.Sprintf("%d %s", k.Generation, k.ID) 
 
 const maxKeyspaceBytes = 64
 
-// Parse returns none for what is malformed: then nothing but the
-// revision tells.
+// Parse reads what String writes. It returns the zero Name for malformed text; loss of
+// state then shows only by the revision.
 func Parse(s string) Name {
 	var k Name
 	if len(s) > maxKeyspaceBytes {
@@ -60,7 +63,8 @@ func Parse(s string) Name {
 
 var idPattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}$`)
 
-// ValidID holds for everything that becomes part of a key.
+// ValidID returns an error unless s can be part of a key in etcd. Every id is checked by
+// it.
 func ValidID(s string) error {
 	if !idPattern.MatchString(s) {
 		return fmt.Errorf("%q is not an id: 1 to 63 letters, digits, dots, underscores and dashes, a letter or digit first", s)
@@ -68,15 +72,15 @@ func ValidID(s string) error {
 	return nil
 }
 
-// Memory is what a process remembers of its cluster when it registers: an etcd
-// that lacks it has lost it.
+// Memory is what a process remembers of its cluster, and writes to etcd when it
+// registers. If etcd has less than that, it has lost state.
 type Memory struct {
-	Keyspace string `json:"keyspace,omitempty"`
-	Epoch    int64  `json:"epoch,omitempty"` // of the assignment
+	Keyspace string `json:"keyspace,omitempty"` // as [Name.String] writes it
+	Epoch    int64  `json:"epoch,omitempty"`    // of the newest assignment of partitions to nodes
 }
 
-// LostBy reports whether an etcd of a keyspace and with an assignment lacks
-// what is remembered.
+// LostBy reports whether an etcd that has the keyspace now, and an assignment of that
+// epoch, has lost what is remembered.
 func (m Memory) LostBy(now Name, epoch int64) bool {
 	then := Parse(m.Keyspace)
 	return m.Epoch > epoch || then.Generation > now.Generation || then.Generation == now.Generation && then != now

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Latest is a value that one goroutine replaces and others read and wait for,
-// and what is wrong with it.
+// Latest is a value with a fault, which is nil if nothing is wrong with it. One goroutine
+// replaces both, and others read them and wait for changes.
 type Latest[T any] struct {
 	mu struct {
 		sync.Mutex
@@ -26,7 +26,7 @@ func NewLatest[T any](v T) *Latest[T] {
 	return l
 }
 
-// Get returns the value and what is wrong with it.
+// Get returns the value and its fault.
 func (l *Latest[T]) Get() (T, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -40,7 +40,7 @@ func (l *Latest[T]) Changed() <-chan struct{} {
 	return l.mu.changed
 }
 
-// Set replaces the value and the fault and wakes whoever waits.
+// Set replaces the value and its fault, and closes the channel of Changed.
 func (l *Latest[T]) Set(v T, fault error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -55,21 +55,23 @@ func (l *Latest[T]) Set(v T, fault error) {
 	l.mu.changed = make(chan struct{})
 }
 
-// FaultSince returns the present fault, nil without one, and when it began.
+// FaultSince returns the fault, and since when there has been one without a break; the
+// zero time and nil if there is none.
 func (l *Latest[T]) FaultSince() (time.Time, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.mu.since, l.mu.fault
 }
 
-// SameFault compares faults as the reader sees them.
+// SameFault reports whether two faults have the same text.
 func SameFault(a, b error) bool { return fmt.Sprint(a) == fmt.Sprint(b) }
 
-// fewest is how many faults are told.
+// fewest is how many faults Few names.
 const fewest = 5
 
-// Few joins the first few of many faults. Give them in an order, so that the same faults are
-// the same text, which is logged once.
+// Few joins the first few of some faults, and says how many more there are; nil if there
+// are none. The caller sorts them, so that the same faults give the same text, which is
+// then logged only once.
 func Few(faults []error) error {
 	if more := len(faults) - fewest; more > 0 {
 		faults = append(faults[:fewest:fewest], fmt.Errorf("cluster: and %d more", more))

@@ -9,14 +9,15 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
-// ErrPartitions is fatal: the process and the cluster disagree on where entities live.
+// ErrPartitions says that the cluster has another number of partitions than this process.
+// It is fatal: the two disagree on which partition an entity belongs to.
 var ErrPartitions = errors.New("cluster: another partition count")
 
-// ErrNothing is the fault of who looks at an etcd that holds nothing of a
-// cluster, and remembers nothing of it: it is new, or all of it is lost.
+// ErrNothing says that etcd holds nothing of the cluster, and this process remembers
+// nothing of it: the cluster is new, or all of it is lost.
 var ErrNothing = errors.New("cluster: etcd holds nothing of this cluster")
 
-// What may be wrong with the state that etcd holds.
+// The ways in which etcd may have lost the state that this process remembers.
 var (
 	ErrGone    = errors.New("cluster: etcd holds nothing of this cluster; keeping the last good state")
 	ErrForeign = errors.New("cluster: this is another etcd cluster than before; keeping the last good state")
@@ -24,24 +25,24 @@ var (
 	ErrAnew    = errors.New("cluster: etcd has lost the state of this cluster and holds the beginning of another; keeping the last good state")
 )
 
-// PastLost reports whether an error is that etcd has lost state, is older than it
-// was, or another one.
+// PastLost reports whether an error is one of these.
 func PastLost(err error) bool {
 	return errors.Is(err, ErrGone) || errors.Is(err, ErrForeign) || errors.Is(err, ErrBack) || errors.Is(err, ErrAnew)
 }
 
-// Origin is which etcd was heard last, to notice another one. It is kept on
-// disk, or a restart would be enough to take another's state for this one's.
+// Origin says which etcd a process heard last, and at which revision, so that it notices
+// another etcd or an older state. It is kept on disk: otherwise a restart would accept
+// any state.
 type Origin struct {
-	Cluster  uint64 `json:"cluster"`
+	Cluster  uint64 `json:"cluster"` // the id that etcd's cluster gave itself
 	Revision int64  `json:"revision"`
 	Keyspace Name   `json:"keyspace"`
-	// Back is where etcd was when it was first seen to have gone back. 0 while it
-	// has not gone back; only a restoration ends it.
+	// Back is the revision at which etcd was first seen to have gone back; 0: it has
+	// not. Only a restoration resets it.
 	Back int64 `json:"back,omitempty"`
 }
 
-// WentBack notes that etcd has gone back, and reports so.
+// WentBack notes that etcd has gone back, and returns ErrBack.
 func (o *Origin) WentBack(s *Snapshot) error {
 	if o.Back == 0 {
 		o.Back = s.Revision
@@ -49,8 +50,9 @@ func (o *Origin) WentBack(s *Snapshot) error {
 	return ErrBack
 }
 
-// Judge says what is wrong with a snapshot as a whole. What nodes say of
-// themselves can be used with [ErrGone], [ErrBack] and [ErrAnew], too.
+// Judge returns what is wrong with a snapshot as a whole; nil: it can be taken over. It
+// then sets o to the snapshot's origin. After [ErrGone], [ErrBack] and [ErrAnew] the
+// caller keeps its state, but may use what nodes have written about themselves.
 func (o *Origin) Judge(s *Snapshot) error {
 	restored := s.Keyspace.Generation > o.Keyspace.Generation
 	switch {
@@ -73,26 +75,26 @@ func (o *Origin) Judge(s *Snapshot) error {
 	case s.Revision < o.Revision || o.Back > 0:
 		return o.WentBack(s)
 	case s.Setback != nil:
-		return ErrBack // as another process has found
+		return ErrBack // another process has found that
 	}
 	*o = Origin{Cluster: s.Cluster, Revision: s.Revision, Keyspace: s.Keyspace}
-	if s.Setback != nil { // there is nothing better than what it has
+	if s.Setback != nil { // etcd went back, but this process remembers nothing newer
 		s.Fault = errors.Join(s.Fault, ErrBack)
-		o.Revision = 0 // older than what anybody else keeps, who may know better
+		o.Revision = 0 // so that this counts as older than what any other process has kept
 	}
 	return nil
 }
 
-// Moved reports whether o is to be kept on disk instead of p: revisions alone
-// are not worth it.
+// Moved reports whether o must be written to disk in place of p. A new revision alone is
+// not worth a write.
 func (o Origin) Moved(p Origin) bool { return o.Keyspace != p.Keyspace || o.Back != p.Back }
 
-// Compare orders what was heard of a cluster by age, oldest first.
+// Compare returns -1 if o is older than p, 1 if it is newer, and else 0.
 func (o Origin) Compare(p Origin) int {
 	return cmp.Or(cmp.Compare(o.Keyspace.Generation, p.Keyspace.Generation), cmp.Compare(o.Revision, p.Revision))
 }
 
-// CheckCount refuses what is not this program's partition count.
+// CheckCount returns an ErrPartitions unless got is this program's number of partitions.
 func CheckCount(got string) error {
 	if got != strconv.Itoa(partition.Count) {
 		return fmt.Errorf("%w: this program has %d, the cluster %.20q", ErrPartitions, partition.Count, got)

@@ -1,18 +1,18 @@
 package keyspace
 
-// Snapshot is everything under a prefix at one revision.
+// Snapshot is everything that etcd has under a prefix at one revision.
 type Snapshot struct {
 	Cluster  uint64 // the id that etcd's cluster gave itself
 	Revision int64
-	Count    string // the partition count; "" when the keyspace is lost
+	Count    string // the number of partitions, in digits; "": etcd has lost the keyspace
 	Keyspace Name
 	Setback  *Setback         // nil: nobody has found that etcd went back
-	Forked   bool             // what this process has on disk was never written to this etcd
-	Values   map[string]Value // by key behind the prefix
-	Fault    error            // which values could not be read: they are as in the snapshot before
-	Unread   []string         // keys of those
-	Fits     func(int) error  // says why this process cannot hold so many bytes; nil if it can
-	Bytes    int              // that this process holds once the snapshot is applied
+	Forked   bool             // this process has a state on disk that was never written to this etcd
+	Values   map[string]Value // by key, without the prefix
+	Fault    error            // says which values could not be read; they are as in the snapshot before
+	Unread   []string         // the keys of those values
+	Fits     func(int) error  // returns why this process cannot hold so many bytes; nil: it can
+	Bytes    int              // how many this process holds once the snapshot is applied
 }
 
 // Value is what a key holds.
@@ -21,7 +21,7 @@ type Value struct {
 	Version int64 // the revision that wrote it
 }
 
-// Size is what the values of a snapshot take.
+// Size returns how many bytes the keys and values of a snapshot take.
 func (s *Snapshot) Size() (bytes int) {
 	for key, v := range s.Values {
 		bytes += len(key) + len(v.Data)
@@ -29,8 +29,7 @@ func (s *Snapshot) Size() (bytes int) {
 	return bytes
 }
 
-// MaxDocumentBytes bounds what is accepted from etcd, whose own limit is
-// 1.5 MiB.
+// MaxDocumentBytes bounds a value that is accepted from etcd. Etcd's own limit is 1.5 MiB.
 const MaxDocumentBytes = 1 << 20
 
 // MaxPartedBytes bounds a document that is kept in parts, each of MaxDocumentBytes

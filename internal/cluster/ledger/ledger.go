@@ -1,6 +1,7 @@
-// Package ledger is what is known of one artefact but the bytes of its versions:
-// which there are, which serves, which served before, and who changed that. Ledgers
-// are values; nothing here calls etcd.
+// Package ledger has the record that the cluster keeps of one artefact, such as a model or
+// a feed definition: which versions there are, which serves, which served before, and who
+// changed that. The bytes of the versions are elsewhere. Ledgers are values; nothing here
+// calls etcd.
 package ledger
 
 import (
@@ -23,12 +24,12 @@ import (
 
 // The bounds of what is kept of one artefact.
 const (
-	maxEvents      = 100       // of its history
-	MaxVersions    = 32        // that can be served
-	maxKeptBytes   = 128 << 20 // of all its versions
+	maxEvents      = 100       // events of its history
+	MaxVersions    = 32        // versions that are kept, and so can serve
+	maxKeptBytes   = 128 << 20 // bytes of all its versions together
 	maxServed      = 32        // versions that a rollback can go back through
-	maxLedgerBytes = 128 << 10
-	maxVersionLen  = 100 // bytes of a version's name
+	maxLedgerBytes = 128 << 10 // bytes of the ledger itself, encoded
+	maxVersionLen  = 100       // bytes of a version's name
 )
 
 // Change is what an [Event] did.
@@ -48,14 +49,14 @@ const (
 type Event struct {
 	What    Change    `json:"what"`
 	Version string    `json:"version"`
-	Sum     string    `json:"sum"`
+	Sum     string    `json:"sum"` // SHA-256 of the version's bytes, in hex; "": of the whole artefact
 	Who     string    `json:"who"`
 	When    time.Time `json:"when"`
 }
 
-// Ledger is all that is known of one artefact but the bytes of its versions: a
-// document. Every change replaces it whole, and only if nobody else has
-// changed it since: the pointer, the versions and the history always agree.
+// Ledger is the record of one artefact; it is stored as a document in etcd. Every change
+// replaces it whole, and only if nobody else has changed it since. So the version that
+// serves, the versions and the history always agree.
 type Ledger struct {
 	Format   int       `json:"format"`             // 1
 	Serving  string    `json:"serving,omitempty"`  // a version's sum; "": none serves
@@ -67,7 +68,7 @@ type Ledger struct {
 	Bad error `json:"-"` // why what that revision wrote cannot be read: this is what was there before
 }
 
-// format is that of what [Ledger] is encoded as.
+// format is the number of the encoding of a [Ledger].
 const format = 1
 
 // Edition is a version that is kept.
@@ -136,7 +137,7 @@ func (l *Ledger) Clone() *Ledger {
 	return &c
 }
 
-// Find returns the version of a sum.
+// Find returns the version with a sum, and false if none is kept.
 func (l *Ledger) Find(sum string) (Edition, bool) {
 	i := slices.IndexFunc(l.Versions, func(e Edition) bool { return e.Sum == sum })
 	if i < 0 {
@@ -161,7 +162,8 @@ func (l *Ledger) SumOf(version string) string {
 	return ""
 }
 
-// NextNumber is one above the highest version that is a number.
+// NextNumber returns the number above the highest version that is a number, dropped ones
+// included as far as the history tells.
 func (l *Ledger) NextNumber() string {
 	highest := 0
 	see := func(version string) {
@@ -178,9 +180,8 @@ func (l *Ledger) NextNumber() string {
 	return strconv.Itoa(highest + 1)
 }
 
-// Whole reports whether a history tells all that became of an artefact whose versions
-// are numbers: of a longer one the oldest changes are forgotten, and the first that is
-// left may be a publication too.
+// Whole reports whether a history begins with an artefact's first publication, for an
+// artefact whose versions are numbers. If it does not, its oldest changes are forgotten.
 func Whole(history []Event) bool {
 	return len(history) > 0 && history[0].What == Published && history[0].Version == "1"
 }
@@ -206,8 +207,9 @@ const (
 	Spared        // never removed
 )
 
-// Publish adds a version, and makes room for it: it drops versions that are needed least,
-// of those the oldest first.
+// Publish adds a version. While there are too many versions or bytes, it drops the version
+// that is needed least, the oldest of several. It never drops e, the version that serves,
+// the one that served before it, nor what is Spared; so the ledger may stay too large.
 func (l *Ledger) Publish(e Edition, needed func(Edition) Care, who string) {
 	l.Versions = append(l.Versions, e)
 	l.Note(Published, e, who)
@@ -236,7 +238,7 @@ func (l *Ledger) full() bool {
 	return len(l.Versions) > MaxVersions || total > maxKeptBytes
 }
 
-// Serve points at a version.
+// Serve makes a version the one that serves.
 func (l *Ledger) Serve(e Edition, who string) {
 	if l.Serving != "" {
 		l.Before = append(l.Before, l.Serving)
@@ -246,8 +248,8 @@ func (l *Ledger) Serve(e Edition, who string) {
 	l.Note(Served, e, who)
 }
 
-// move is the last change of what serves, by its place in the history; -1: it is not
-// known any more.
+// move returns the place in the history of the last change of what serves; -1: it is
+// forgotten, or there was none.
 func (l *Ledger) move() int {
 	for i, e := range slices.Backward(l.History) {
 		if e.What == Served || e.What == RolledBack || e.What == Dropped && l.Serving == "" {
@@ -257,8 +259,8 @@ func (l *Ledger) move() int {
 	return -1
 }
 
-// Precedes reports whether what serves by l was changed to what serves by o: l has no
-// change of that which o does not have.
+// Precedes reports whether o continues l: o's history has l's last change of what serves,
+// and a later one.
 func (l *Ledger) Precedes(o *Ledger) bool {
 	at := l.move()
 	if at < 0 {
@@ -268,8 +270,8 @@ func (l *Ledger) Precedes(o *Ledger) bool {
 	return i >= 0 && i < o.move()
 }
 
-// Lacks returns the versions that o has and l does not, each behind the name of what it
-// is a version of.
+// Lacks returns the versions that o has and l does not, such as "NAME 3". The parameter of is
+// the NAME of the artefact.
 func (l *Ledger) Lacks(of string, o *Ledger) (all []string) {
 	for _, e := range o.Versions {
 		if _, has := l.Find(e.Sum); !has {
@@ -279,13 +281,13 @@ func (l *Ledger) Lacks(of string, o *Ledger) (all []string) {
 	return all
 }
 
-// Serves names the version that serves.
+// Serves names the version that serves: "version V" or "no version".
 func (l *Ledger) Serves() string {
 	e, _ := l.Find(l.Serving)
 	return Named(e.Version)
 }
 
-// Named names a version that may be none.
+// Named returns "version V", or "no version" if version is empty.
 func Named(version string) string {
 	if version == "" {
 		return "no version"
@@ -293,7 +295,7 @@ func Named(version string) string {
 	return "version " + version
 }
 
-// Rollback points at what served before, which there is.
+// Rollback makes the version that served before serve again. l.Before must not be empty.
 func (l *Ledger) Rollback(who string) {
 	last := len(l.Before) - 1
 	e, _ := l.Find(l.Before[last])
@@ -301,7 +303,7 @@ func (l *Ledger) Rollback(who string) {
 	l.Note(RolledBack, e, who)
 }
 
-// Drop forgets a version.
+// Drop removes a version. If it serves, nothing serves afterwards.
 func (l *Ledger) Drop(e Edition, who string) {
 	l.Versions = slices.DeleteFunc(l.Versions, func(v Edition) bool { return v.Sum == e.Sum })
 	l.Before = slices.DeleteFunc(l.Before, func(sum string) bool { return sum == e.Sum })
@@ -316,8 +318,8 @@ func (l *Ledger) Drop(e Edition, who string) {
 	l.Note(Dropped, e, who)
 }
 
-// Gone returns when the name was dropped last, with what served then, as far as the
-// history tells; zero: never.
+// Gone returns when the artefact's serving version was last dropped, or the whole artefact,
+// as far as the history tells; zero: never.
 func (l *Ledger) Gone() (at time.Time) {
 	serving := ""
 	for _, e := range l.History {
@@ -333,8 +335,9 @@ func (l *Ledger) Gone() (at time.Time) {
 
 var newVersion = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,99}$`)
 
-// CheckNewVersion refuses names of versions that are about to be published: no two may
-// look alike, and none like a flag. Those of older releases may, see [CheckVersion].
+// CheckNewVersion checks the name of a version that is about to be published. It is strict,
+// so that no two names look alike and none looks like a flag. Names from older releases
+// need only pass [CheckVersion].
 func CheckNewVersion(version string) error {
 	if !newVersion.MatchString(version) {
 		return fmt.Errorf("%+.120q is not the name of a version: 1 to %d letters, digits, '.', '_', '+' and '-' of ASCII, a letter or digit first", version, maxVersionLen)
@@ -342,7 +345,7 @@ func CheckNewVersion(version string) error {
 	return nil
 }
 
-// CheckVersion refuses what never names a version.
+// CheckVersion refuses what cannot be the name of a version.
 func CheckVersion(version string) error {
 	if version == "" || len(version) > maxVersionLen || !utf8.ValidString(version) || strings.ContainsFunc(version, func(r rune) bool { return unicode.IsControl(r) || unicode.IsSpace(r) }) {
 		return fmt.Errorf("%.120q is not the name of a version: 1 to %d bytes without spaces", version, maxVersionLen)

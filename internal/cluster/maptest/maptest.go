@@ -1,4 +1,4 @@
-// Package maptest changes maps of nodes as etcd would, for tests.
+// Package maptest derives cluster maps for tests, as a change in etcd would.
 package maptest
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
-// WithLost returns the map once the lease of a node has ended.
+// WithLost returns the map after the lease of a node has ended.
 func WithLost(t *testing.T, m *topology.Map, id millrace.NodeID) *topology.Map {
 	t.Helper()
 	return after(t, m, func(s *keyspace.Snapshot) { delete(s.Values, "nodes/"+string(id)) })
@@ -22,7 +22,7 @@ func WithLag(t *testing.T, m *topology.Map, id millrace.NodeID, l topology.Lag) 
 	return after(t, m, func(s *keyspace.Snapshot) { s.Values["lag/"+string(id)] = keyspace.Value{Data: l.Encode()} })
 }
 
-// after returns the map once what nodes say of themselves has changed.
+// after returns the map that follows m after a change of the keys that nodes write.
 func after(t *testing.T, m *topology.Map, change func(*keyspace.Snapshot)) *topology.Map {
 	t.Helper()
 	s := &keyspace.Snapshot{Values: map[string]keyspace.Value{}}
@@ -39,7 +39,7 @@ func after(t *testing.T, m *topology.Map, change func(*keyspace.Snapshot)) *topo
 		s.Values["lag/"+string(n.ID)] = keyspace.Value{Data: lag.Encode()}
 	}
 	change(s)
-	next, err := m.Next(s) // which keeps the assignment, and says that etcd has none
+	next, err := m.Next(s) // it keeps the assignment; the error says that etcd has none
 	if next.Epoch() != m.Epoch() || len(next.Nodes()) != len(m.Nodes()) {
 		t.Fatalf("%d nodes after %d: %v", len(next.Nodes()), len(m.Nodes()), err)
 	}

@@ -17,25 +17,25 @@ import (
 	"github.com/millrace/millrace/internal/line"
 )
 
-// Admission is what a node made of one version of a model.
+// Admission says whether a node admits one version of a model, and what it knows of it.
 type Admission struct {
 	Name    string `json:"name"`
 	Version string `json:"version"`
 	Sum     string `json:"sum"`
-	Refused string `json:"refused,omitempty"` // why it can't be asked for there; "": it can
-	Deadly  bool   `json:"deadly,omitempty"`  // it is refused since the node died of it, until it is released
-	Unkept  string `json:"unkept,omitempty"`  // why it is gone there when the node restarts while etcd is away
-	Cost    int    `json:"cost,omitempty"`    // of a record, in operations; 0: not told
-	// Lacks is what records that the node looked at lack, by content type: all
-	// types that it has met, those that lack nothing too.
+	Refused string `json:"refused,omitempty"` // why the node refuses it; "": the node admits it
+	Deadly  bool   `json:"deadly,omitempty"`  // it is refused because the node crashed on it, until an operator releases it
+	Unkept  string `json:"unkept,omitempty"`  // why the node will lack it after a restart while etcd is away; "": it will not
+	Cost    int    `json:"cost,omitempty"`    // of scoring a record, in operations; 0: not told
+	// Lacks says for each content type that the node has met which fields its records
+	// lack. It has the types that lack none, too.
 	Lacks []Lack `json:"lacks,omitempty"`
 }
 
-// Lack is the fields that a model reads in which no record of a content type has
-// anything.
+// Lack names the fields that a model reads, and that are empty in all records of a content
+// type that a node looked at.
 type Lack struct {
 	Type    string   `json:"type"`
-	Records int      `json:"records"` // that were looked at
+	Records int      `json:"records"` // how many were looked at
 	Fields  []string `json:"fields,omitempty"`
 }
 
@@ -46,12 +46,13 @@ func (a Admission) Of(v artefacts.Version) bool {
 
 const (
 	admittedPrefix   = cluster.MapPrefix + "models/"
-	maxAdmittedBytes = 64 << 10 // of a node
-	maxRefusedBytes  = 500      // of a reason
+	maxAdmittedBytes = 64 << 10 // of all admissions of a node, encoded
+	maxRefusedBytes  = 500      // of one reason
 )
 
-// encodeAdmitted writes admissions within their bound: what records lack is left
-// out first, the longest reasons are cut, and then the last are left out.
+// encodeAdmitted encodes admissions in at most maxAdmittedBytes. If they are too long, it
+// first leaves out what records lack, then cuts the longest reasons, and then leaves out
+// the last admissions.
 func encodeAdmitted(all []Admission) string {
 	all = slices.Clone(all)
 	slices.SortFunc(all, func(a, b Admission) int {
@@ -68,7 +69,7 @@ func encodeAdmitted(all []Admission) string {
 		}
 		body, err := json.Marshal(all)
 		if err != nil {
-			panic(fmt.Sprintf("cluster: admissions: %v", err)) // texts only: JSON has them all
+			panic(fmt.Sprintf("cluster: admissions: %v", err)) // JSON can encode all that an Admission has
 		}
 		if len(body) <= maxAdmittedBytes {
 			return string(body)
@@ -99,16 +100,17 @@ func decodeAdmitted(b []byte) ([]Admission, error) {
 	return all, err
 }
 
-// SetModels notes what the node made of the models, otherwise as SetAnswering.
+// SetModels notes which versions of models the node admits. They are told as those of
+// [Membership.SetAnswering] are.
 func (m *Membership) SetModels(all []Admission) { m.say("models", encodeAdmitted(all)) }
 
-// Admitted is the watched answers of the nodes to the models.
+// Admitted watches which versions of models the nodes admit.
 type Admitted struct {
 	state *keyspace.Latest[map[millrace.NodeID][]Admission]
 }
 
-// WatchAdmitted watches what the nodes made of the models. It returns once that has
-// been read from etcd, and works until ctx or the client ends.
+// WatchAdmitted watches which versions of models the nodes admit. It returns once that
+// has been read from etcd, and works until ctx or the client ends.
 func WatchAdmitted(ctx context.Context, c *cluster.Client) (*Admitted, error) {
 	a := &Admitted{keyspace.NewLatest(map[millrace.NodeID][]Admission{})}
 	first, known := make(chan struct{}), sync.Once{}
@@ -138,12 +140,14 @@ func WatchAdmitted(ctx context.Context, c *cluster.Client) (*Admitted, error) {
 	return a, nil
 }
 
-// Current returns what each living node made of the models it has heard of.
-// The caller must not change it.
+// Current returns the admissions of each living node, for the models that it has heard
+// of. The caller must not change it.
 func (a *Admitted) Current() map[millrace.NodeID][]Admission { v, _ := a.state.Get(); return v }
 
-// Changed is as [cluster.Watcher.Changed].
+// Changed returns a channel that is closed at the next change, as
+// [cluster.Watcher.Changed].
 func (a *Admitted) Changed() <-chan struct{} { return a.state.Changed() }
 
-// Fault is as [cluster.Watcher.Fault].
+// Fault returns what keeps Current from being up to date and whole, as
+// [cluster.Watcher.Fault]; nil: nothing.
 func (a *Admitted) Fault() error { _, err := a.state.Get(); return err }

@@ -1,6 +1,6 @@
-// Package members is what nodes say of themselves in etcd: that they live and at
-// which address, what they are ready for, what they hold, and what they made of the
-// models. A name belongs to one process, by a lease.
+// Package members keeps in etcd what nodes say of themselves: that they live, and at
+// which address; which partitions they are ready for; what they hold; and which models
+// they admit. A lease makes a node's id belong to one process at a time.
 package members
 
 import (
@@ -27,33 +27,34 @@ import (
 // leftSeconds is how long a node that left is remembered as such.
 const leftSeconds = 60
 
-// errNameLost ends a registration that another process has taken, or that
-// somebody removed.
+// errNameLost says that another process has taken the registration, or somebody removed it.
 var errNameLost = errors.New("cluster: the registration was removed; registering again")
 
-// Membership is a node's registration. It works in the background: whatever
-// happens to etcd, it registers the node as soon as it can, and again when the
-// registration is lost. Its methods wait for nothing, but Leave.
+// Membership is a node's registration. It works in the background: whatever happens to
+// etcd, it registers the node as soon as it can, and again when the registration is lost.
+// Except Leave, its methods wait for nothing.
 //
-// One goroutine, run, does all the talking to etcd, so that tellings stay in
-// order. What the node says of itself is kept as the values that its keys
-// should have; run writes what differs from what etcd has.
+// One goroutine, run, does all the talking to etcd, so that what the node says arrives in
+// order. The node sets the values that its keys should have; run writes those that differ
+// from what etcd has.
 type Membership struct {
 	c         *cluster.Client
 	node      topology.Node
 	stop      context.CancelFunc
-	done      chan struct{}             // closed when run has returned
-	unwatched func()                    // takes its alarm back
-	state     *keyspace.Latest[bool]    // whether the node is registered; the fault is why it is not
-	news      chan struct{}             // holds one token when mu.said changed
-	lease     clientv3.LeaseID          // of the present registration, or the last one. Of run, and of Leave after it
-	own       map[clientv3.LeaseID]bool // every lease that was granted. Of run alone
-	told      map[string]told           // by kind, what etcd has. Of run alone
-	seen      time.Time                 // when run last said that the node lives. Of run alone
-	once      bool                      // whether the node has been registered. Of run alone
-	noted     bool                      // whether the data directory says that this process registers. Of run alone
-	unnoted   error                     // why it does not. Of run alone
-	other     pulse                     // of a registration from the same directory, elsewhere. Of run alone
+	done      chan struct{}          // closed when run has returned
+	unwatched func()                 // ends the alarm that Join set
+	state     *keyspace.Latest[bool] // whether the node is registered; the fault is why it is not
+	news      chan struct{}          // holds one token when mu.said has changed
+
+	// Only run uses the following, and Leave once run has ended.
+	lease   clientv3.LeaseID          // of the present registration, or else of the last one
+	own     map[clientv3.LeaseID]bool // every lease that this process was granted
+	told    map[string]told           // by kind, what etcd has; no entry: not known
+	seen    time.Time                 // when run last wrote that the node lives
+	once    bool                      // whether the node has been registered
+	noted   bool                      // whether the data directory says that this process registers
+	unnoted error                     // why it does not
+	other   pulse                     // of a process with this node's id and instance, in another place
 
 	mu struct {
 		sync.Mutex
@@ -64,22 +65,22 @@ type Membership struct {
 // told is a value as etcd has it.
 type told struct {
 	value    string
-	revision int64 // that wrote it; 0 where there is none
+	revision int64 // of etcd, at which it was written; 0: there is no value
 }
 
-// stateKinds are the keys that a node says something of itself with.
+// stateKinds are the kinds of what a node says of itself, each under a key of its own.
 var stateKinds = []string{"ready", "lag", "state", "models", statsKind}
 
-// Join registers a node under a lease of a few seconds and keeps it
-// registered, until ctx or the client ends or the node leaves. It returns at
-// once; an error is a node that cannot be registered at all.
+// Join registers a node under a lease of a few seconds and keeps it registered, until ctx
+// or the client ends or the node leaves. It returns at once. An error means that the node
+// can never be registered.
 //
-// A name belongs to one process. While another one is registered by it, this
-// one waits, and [Membership.Fault] names the other's address; but a process
-// with the same [topology.Node.Instance] and [topology.Node.Place] is the one that ran before this
-// one, and is replaced at once. With the same instance elsewhere it ran in the
-// directory before that was moved, or runs in one that this one is a copy of: it
-// is replaced when it has been silent for longer than a living one is.
+// A node's id belongs to one process. While another process is registered by it, this one
+// waits, and [Membership.Fault] names the other's address. There are two exceptions. A
+// process with the same [topology.Node.Instance] and [topology.Node.Place] ran before
+// this one, and is replaced at once. A process with the same instance in another place
+// ran in the data directory before that was moved, or still runs in one that this one was
+// copied from. It is replaced once it has been silent for longer than a living one is.
 func Join(ctx context.Context, c *cluster.Client, n topology.Node) (*Membership, error) {
 	if err := topology.CheckID(n.ID); err != nil {
 		return nil, err
@@ -110,18 +111,18 @@ func Join(ctx context.Context, c *cluster.Client, n topology.Node) (*Membership,
 	return m, nil
 }
 
-// Fault says why the node is not registered now: etcd is away, or another
-// process holds its name. nil while it is registered.
+// Fault returns why the node is not registered now: etcd is away, or another process
+// holds its id. It is nil while the node is registered.
 func (m *Membership) Fault() error { _, err := m.state.Get(); return err }
 
 // Changed returns a channel that is closed when [Membership.Fault] changes.
 // Take it before looking.
 func (m *Membership) Changed() <-chan struct{} { return m.state.Changed() }
 
-// SetAnswering notes which partitions the node is caught up on, and how far it is
-// behind the log, to be told as soon as etcd listens. Of several that were not told
-// yet the last one counts. The two are told together: nobody hears of a partition as
-// ready that is behind.
+// SetAnswering notes which partitions the node is caught up on, and how far it is behind
+// the log. Both are written to etcd in one transaction, as soon as it answers, so that
+// nobody takes a partition for ready that is behind. If it is called again before that,
+// only the last values are written.
 func (m *Membership) SetAnswering(ready topology.Set, lag topology.Lag) {
 	m.sayAll(map[string]string{"ready": string(ready.Encode()), "lag": encodeLag(lag)})
 }
@@ -133,15 +134,15 @@ func encodeLag(lag topology.Lag) string {
 	return string(lag.Encode())
 }
 
-// SetReports notes why partitions of the node are not ready, otherwise as
-// SetAnswering. What is too long to be told is shortened.
+// SetReports notes why partitions of the node are not ready, and else is as SetAnswering.
+// What is too long is shortened.
 func (m *Membership) SetReports(reports []topology.Report) {
 	m.say("state", string(topology.EncodeReports(reports)))
 }
 
 func (m *Membership) say(kind, value string) { m.sayAll(map[string]string{kind: value}) }
 
-// sayAll notes values by kind, which are told together.
+// sayAll notes values by kind, which run writes in one transaction.
 func (m *Membership) sayAll(values map[string]string) {
 	m.mu.Lock()
 	maps.Copy(m.mu.said, values)
@@ -159,8 +160,8 @@ func (m *Membership) said() map[string]string {
 	return maps.Clone(m.mu.said)
 }
 
-// key is where a kind is in etcd: below what makes a map but for stats, which
-// no broker is to hear of.
+// key returns the key of a kind in etcd. All but stats are below the prefix of the
+// cluster map, which brokers watch: they need not hear of stats.
 func (m *Membership) key(kind string) string {
 	if kind == statsKind {
 		return m.c.Prefix() + kind + "/" + string(m.node.ID)
@@ -184,10 +185,10 @@ func (m *Membership) run(ctx context.Context) {
 	}
 }
 
-// hold registers the node and keeps what etcd has of it up to date. It returns
-// why the registration could not be had, or was lost.
+// hold registers the node and keeps what etcd has of it up to date. It returns why the node
+// could not be registered, or why the registration was lost.
 func (m *Membership) hold(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx) // or the lease would outlive the registration
+	ctx, cancel := context.WithCancel(ctx) // ends KeepAlive, or the lease would outlive the registration
 	defer cancel()
 	if err := m.register(ctx); err != nil {
 		return err
@@ -210,7 +211,7 @@ func (m *Membership) hold(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case _, ok := <-alive: // a sign of life every few seconds
+		case _, ok := <-alive: // every few seconds etcd answers that the lease is renewed
 			if !ok {
 				return errors.New("cluster: etcd has not been heard for as long as the registration lasts; registering again")
 			}
@@ -273,10 +274,10 @@ func (m *Membership) register(ctx context.Context) error {
 	return nil
 }
 
-// note keeps in the data directory that this process registers, before etcd knows:
-// one that says less than etcd is refused as an outdated copy as soon as it is
-// elsewhere, as after a reboot. A disk that takes nothing keeps no node away: it is
-// tried again as long as the node is registered.
+// note writes into the data directory that this process registers, before etcd knows. A
+// directory with a lower count of starts than etcd has is refused as an outdated copy
+// once it is in another place, as after a reboot. If the disk takes nothing, the node
+// still registers, and note tries again as long as the node is registered.
 func (m *Membership) note() {
 	if m.noted {
 		return
@@ -288,12 +289,13 @@ func (m *Membership) note() {
 	m.noted, m.unnoted = err == nil, err
 }
 
-// mayReplace reports why a registration is not to be replaced by this
-// process's. It may be when it is this process's own, from before an outage;
-// or of the process that ran before this one in the same data directory, which
-// has ended, since the store lets in one at a time; or of one that ran in it at
-// another place, once it gives no sign of life. The latter two hold once: to
-// lose the name to the same instance later means that the directory was copied.
+// mayReplace returns why this process must not replace a registration; nil: it may. It
+// may replace its own registration from before an outage. It may replace that of the
+// process which ran before it in the same data directory: that one has ended, since the
+// store lets in one at a time. And it may replace that of a process of the same instance
+// in another place, once that gives no sign of life. The last two hold only until this
+// process has been registered: if it loses the id to the same instance later, the
+// directory was copied.
 func (m *Membership) mayReplace(ctx context.Context, kv *mvccpb.KeyValue) error {
 	if m.own[clientv3.LeaseID(kv.Lease)] || kv.Lease == 0 { // without a lease it would never end
 		return nil
@@ -315,23 +317,23 @@ func (m *Membership) mayReplace(ctx context.Context, kv *mvccpb.KeyValue) error 
 	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "id", Detail: fmt.Sprintf("another process is registered as %s, at %s", m.node.ID, other.Addr), WayOut: wayOut}
 }
 
-// pulse is what has been seen of a lease, which ends unless its holder lives.
+// pulse is what was seen of a lease. A lease ends unless its holder renews it.
 type pulse struct {
 	lease clientv3.LeaseID
 	since time.Time // of the first look, or the last sign of life
-	end   time.Time // of the lease, as the last look had it
+	end   time.Time // when the lease would end, by the look at since
 }
 
 const (
-	// silentFor is how long a holder is looked at: a living one renews its
-	// lease every third of it.
+	// silentFor is how long a holder is watched before it counts as silent: a living one
+	// renews its lease every third of the lease's time.
 	silentFor = cluster.LeaseSeconds * time.Second / 2
-	// leaseGrain is how exact the time is that a lease is said to have left.
+	// leaseGrain is how far the time that etcd says a lease has left may be off.
 	leaseGrain = 1500 * time.Millisecond
 )
 
-// silent reports whether the holder of a lease has given no sign of life for
-// longer than a living one.
+// silent reports whether the holder of a lease has given no sign of life for silentFor,
+// over this call and those before it.
 func (m *Membership) silent(ctx context.Context, lease clientv3.LeaseID) (bool, error) {
 	left, err := m.c.Etcd().TimeToLive(ctx, lease)
 	if err != nil {
@@ -345,9 +347,9 @@ func (m *Membership) silent(ctx context.Context, lease clientv3.LeaseID) (bool, 
 	return now.Sub(m.other.since) >= silentFor, nil
 }
 
-// outdated reports why a process must not register from this directory: a
-// later one has, from the directory that this is a copy of, or that is a copy
-// of this.
+// outdated returns why this process must not register from its data directory; nil: it
+// may. It must not if a later process has registered from a copy of the directory, or
+// from the one that this is a copy of.
 func (m *Membership) outdated(ctx context.Context) error {
 	got, err := m.c.Etcd().Get(ctx, m.key("known"))
 	if err != nil {
@@ -365,7 +367,7 @@ func (m *Membership) outdated(ctx context.Context) error {
 		WayOut: "use that one; if it is gone for good, or there is none, remove " + datadir.IdentityFile + " from this one"}
 }
 
-// write is the operation that makes etcd say a value.
+// write returns the operation that gives a kind's key a value, or deletes the key for "".
 func (m *Membership) write(kind, value string, lease clientv3.LeaseID) clientv3.Op {
 	if value == "" {
 		return clientv3.OpDelete(m.key(kind))
@@ -380,8 +382,8 @@ func toldAt(value string, revision int64) told {
 	return told{value, revision}
 }
 
-// update writes what etcd does not have yet, or has no more, and finds out
-// whether the registration still stands.
+// update writes the values that etcd lacks or has otherwise. It fails with errNameLost if
+// the registration is no longer this process's.
 func (m *Membership) update(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, cluster.CallTimeout)
 	defer cancel()
@@ -400,7 +402,7 @@ func (m *Membership) update(ctx context.Context) error {
 		}
 		put, err := m.c.Etcd().Txn(ctx).If(m.mine()).Then(ops...).Commit()
 		switch {
-		case err != nil: // it may have been written, or may be yet
+		case err != nil: // etcd may have written it, or may still do so
 			clear(m.told)
 			return cluster.Away(err)
 		case !put.Succeeded:
@@ -433,14 +435,14 @@ func revisionOf(kvs []*mvccpb.KeyValue) int64 {
 	return kvs[0].ModRevision
 }
 
-// mine holds while the registration is this process's.
+// mine is the condition that the registration is still this process's.
 func (m *Membership) mine() clientv3.Cmp {
 	return clientv3.Compare(clientv3.LeaseValue(m.key("nodes")), "=", int64(m.lease))
 }
 
-// Leave says that the node is going on purpose, so that nobody tries it as a
-// last resort, and ends the membership. Of another process that has the name
-// by now it touches nothing.
+// Leave ends the membership, and says in etcd that the node left on purpose, so that
+// nobody tries it as a last resort. If another process has the id by now, it touches
+// nothing of that.
 func (m *Membership) Leave(ctx context.Context) error {
 	m.stop()
 	<-m.done

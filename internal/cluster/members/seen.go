@@ -13,8 +13,8 @@ import (
 
 func seenKey(c *cluster.Client, id millrace.NodeID) string { return c.Prefix() + "seen/" + string(id) }
 
-// Seen returns when each node last said that it lives, by its own clock, to
-// within some ten seconds.
+// Seen returns when each node last said that it lives, by its own clock. A node says so
+// about once in cluster.LeaseSeconds. Nodes that are gone stay in it.
 func Seen(ctx context.Context, c *cluster.Client) (map[millrace.NodeID]time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, cluster.CallTimeout)
 	defer cancel()

@@ -14,28 +14,28 @@ import (
 	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
-// NodeStats is what a node tells of itself for the planning of moves. It is a
-// picture of a moment that may be a quarter of a minute old, and a tenth off.
+// NodeStats is what a node tells of itself for the planning of moves. It may be a quarter
+// of a minute old, and its sums may be a tenth off.
 type NodeStats struct {
 	DiskBytes   int64                                 // size of the file system of its data; 0: not known
-	FreeBytes   int64                                 // of that
-	KeptBytes   int64                                 // of that, below which the node takes nothing more in; 0: not known
-	MemoryBytes int64                                 // that the process may take; 0: not known
-	Partitions  map[millrace.Partition]PartitionStats // hosted or held
-	Held        topology.Set                          // on its disk although it does not host them
+	FreeBytes   int64                                 // how much of DiskBytes is free
+	KeptBytes   int64                                 // how much must stay free: with less the node takes nothing more in; 0: not known
+	MemoryBytes int64                                 // how much memory the process may take; 0: not known
+	Partitions  map[millrace.Partition]PartitionStats // of all partitions that it hosts or holds
+	Held        topology.Set                          // partitions on its disk that it does not host
 }
 
 // PartitionStats is what a replica takes of its node.
 type PartitionStats struct {
 	Bytes   int64   // on disk
-	Records int64   // of the log, that were applied
-	Ingest  float64 // of these, a second, lately
-	Load    float64 // records that questions read a second, lately
+	Records int64   // records of the log that were applied
+	Ingest  float64 // records applied a second, lately
+	Load    float64 // records that requests read a second, lately
 }
 
-// Near reports whether o is too close to s to be told: it is of the same partitions
-// and the same machine, and the sums of bytes, of ingest, of load and of free space
-// have each moved by a tenth at most. Records are as old as what was told last.
+// Near reports whether o is so close to s, which was told last, that it need not be told.
+// It is if the partitions and the machine are the same, and the sums of bytes, of ingest
+// and of load, and free space, have each moved by a tenth at most. Records do not count.
 func (s *NodeStats) Near(o *NodeStats) bool {
 	if s.Held != o.Held || len(s.Partitions) != len(o.Partitions) || s.DiskBytes != o.DiskBytes || s.KeptBytes != o.KeptBytes || s.MemoryBytes != o.MemoryBytes {
 		return false
@@ -53,7 +53,8 @@ func (s *NodeStats) Near(o *NodeStats) bool {
 	return bytes.near() && ingest.near() && load.near() && s.NearFree(o.FreeBytes)
 }
 
-// NearFree reports whether free space is too close to s to be told.
+// NearFree reports whether free space has moved by a tenth at most since s, so that it
+// need not be told.
 func (s *NodeStats) NearFree(bytes int64) bool {
 	var free drift
 	free.add(float64(s.FreeBytes), float64(bytes))
@@ -70,7 +71,8 @@ func (d *drift) add(was, is float64) {
 
 func (d *drift) near() bool { return d.moved <= d.sum/10 }
 
-// statsDoc is NodeStats as etcd holds them: columns, of the partitions in order.
+// statsDoc is NodeStats as JSON in etcd. Bytes, Records, Ingest and Load have one value
+// for each partition, in order.
 type statsDoc struct {
 	Disk       int64        `json:"disk"`
 	Free       int64        `json:"free"`
@@ -87,7 +89,8 @@ type statsDoc struct {
 // figure is written with three significant digits.
 type figure float64
 
-// MarshalJSON writes at most nine characters; what is no number is 0.
+// MarshalJSON writes at most nine characters. NaN, the infinities and negative numbers
+// become 0.
 func (f figure) MarshalJSON() ([]byte, error) {
 	x := float64(f)
 	if math.IsNaN(x) || math.IsInf(x, 0) || x < 0 {
@@ -145,15 +148,15 @@ func decodeStats(body []byte) (s NodeStats, err error) {
 	return s, nil
 }
 
-// SetStats notes what planning is to know of the node, otherwise as SetAnswering.
-// Brokers do not hear of it.
+// SetStats notes what planning is to know of the node, and else is as
+// [Membership.SetAnswering]. Brokers do not hear of it.
 func (m *Membership) SetStats(s NodeStats) { m.say(statsKind, string(s.encode())) }
 
 const statsKind = "stats"
 
-// Stats returns what each registered node last told for planning. What cannot
-// be read is told in the log and left out. To follow it, ask again: a node
-// tells at most every few seconds.
+// Stats returns what each registered node last told for planning. What cannot be read is
+// logged and left out. A node tells anew at most every few seconds; to follow it, call
+// Stats again.
 func Stats(ctx context.Context, c *cluster.Client) (map[millrace.NodeID]NodeStats, error) {
 	ctx, cancel := context.WithTimeout(ctx, cluster.CallTimeout)
 	defer cancel()

@@ -15,22 +15,25 @@ import (
 	"github.com/millrace/millrace/internal/line"
 )
 
-// A restoration brings the bytes of versions back before the ledgers that name them,
-// and none that serves without its bytes. A process that follows ledgers keeps the
-// bytes of all that serve, so that any directory is enough for those it knows of.
+// Some documents are ledgers: they name the versions of an artefact, and which one serves.
+// The versions' bytes (bodies) are kept apart. A restoration brings back the bytes before
+// the ledger that names them, and lets no version serve without its bytes. A process that
+// follows ledgers keeps the bytes of all versions that serve, so that the directory of any
+// one process is enough for the ledgers that it knows of.
 
-// foundBody is where the bytes of a version are.
+// foundBody is a version and the directory that has its bytes.
 type foundBody struct {
 	ledger.Edition
 	dir string
 }
 
-// findBodies looks for the bytes that etcd lacks of what it is to have.
+// findBodies looks in the directories for the bytes of versions that the planned documents
+// name and etcd lacks. It sets ledger, parts, comes and nowhere of each plan.
 func findBodies(ctx context.Context, c *cluster.Client, plans []*restoring, dirs []string) error {
 	for _, p := range plans {
 		l, err := ledger.Parse(p.doc.Body)
 		if err != nil {
-			continue // it has no versions
+			continue // it is not a ledger, so it has no versions
 		}
 		p.ledger = l
 		if p.parts, err = artefacts.Of(c, p.kind).PartsThere(ctx, p.doc.Name+"/"); err != nil {
@@ -56,7 +59,8 @@ func findBodies(ctx context.Context, c *cluster.Client, plans []*restoring, dirs
 
 func (p *restoring) inEtcd(e ledger.Edition) bool { return p.parts.Hold(p.doc.Name, e) }
 
-// serving returns the version that is to serve, if its bytes are nowhere.
+// serving returns the version that is to serve, and true, if its bytes are nowhere; else
+// false.
 func (p *restoring) serving() (e ledger.Edition, gone bool) {
 	at := slices.IndexFunc(p.nowhere, func(e ledger.Edition) bool { return e.Sum == p.ledger.Serving })
 	if at < 0 {
@@ -65,7 +69,8 @@ func (p *restoring) serving() (e ledger.Edition, gone bool) {
 	return p.nowhere[at], true
 }
 
-// lackedBodies refuses to let something serve without its bytes, and says who keeps them.
+// lackedBodies returns an ErrOlderDirs if a version is to serve whose bytes are nowhere. The
+// error says which process keeps them, as far as that is known.
 func lackedBodies(plans []*restoring, of cluster.Remembered) error {
 	var all []string
 	for _, p := range plans {
@@ -76,7 +81,7 @@ func lackedBodies(plans []*restoring, of cluster.Remembered) error {
 		where := p.whereElse(e)
 		if by := of.Bodies[e.Sum]; by != "" {
 			where = "they are kept in " + line.Of(by)
-		} else if p.put { // who keeps it has looked, and says so
+		} else if p.put { // all processes have looked by now, and one that keeps it would say so
 			where = "no process that runs has said that it keeps them; " + where
 		}
 		all = append(all, fmt.Sprintf("%s (%s)", p.nameOf(e), where))
@@ -87,7 +92,7 @@ func lackedBodies(plans []*restoring, of cluster.Remembered) error {
 	return cluster.Refuse(ErrOlderDirs, millrace.ReasonInvalid, "data", nameAllDirs, "the bytes of versions that serve are in none of these directories, nor in etcd: %s", strings.Join(all, "; "))
 }
 
-// whereElse says by what a directory is known that has the bytes of a version.
+// whereElse says how to know a directory that has the bytes of a version.
 func (p *restoring) whereElse(e ledger.Edition) string {
 	return "a directory that has them has a file " + documents.BodyFile("", p.kind, e.Sum)
 }
@@ -97,9 +102,9 @@ func (p *restoring) nameOf(e ledger.Edition) string {
 	return p.kind + " " + artefacts.Version{Name: p.doc.Name, Version: e.Version, Sum: e.Sum}.String()
 }
 
-// restoreBytes brings bytes alone, to an etcd that holds all documents: nobody has
-// anything else to give up or to take over, and so the keyspace is the same as before.
-// Where the older are meant, versions whose bytes are nowhere are dropped.
+// restoreBytes restores bytes alone, to an etcd that has all documents. The keyspace stays
+// the same, since no process has to give up or take over anything else. With older,
+// versions whose bytes are nowhere are dropped.
 func restoreBytes(ctx context.Context, c *cluster.Client, plans []*restoring, older bool, r *Restored) error {
 	var nowhere []string
 	comes := 0
@@ -129,7 +134,7 @@ func restoreBytes(ctx context.Context, c *cluster.Client, plans []*restoring, ol
 	return nil
 }
 
-// BytesOf returns of how many versions bytes were brought.
+// BytesOf returns for how many versions the bytes were restored.
 func (r *Restored) BytesOf() (n int) {
 	for _, b := range r.Bytes {
 		n += len(b.Versions)
@@ -137,7 +142,7 @@ func (r *Restored) BytesOf() (n int) {
 	return n
 }
 
-// noteBytes notes that the bytes of a version were brought.
+// noteBytes notes that the bytes of a version were restored from a directory.
 func (r *Restored) noteBytes(document, version, dir string) {
 	if n := len(r.Bytes); n > 0 && r.Bytes[n-1].Document == document && r.Bytes[n-1].Dir == dir {
 		r.Bytes[n-1].Versions = append(r.Bytes[n-1].Versions, version)
@@ -146,7 +151,8 @@ func (r *Restored) noteBytes(document, version, dir string) {
 	r.Bytes = append(r.Bytes, BroughtBytes{document, []string{version}, dir})
 }
 
-// uploadBodies writes to etcd the bytes that it lacks of a document's versions.
+// uploadBodies writes to etcd the bytes of a document's versions that it lacks and a
+// directory has.
 func uploadBodies(ctx context.Context, c *cluster.Client, p *restoring, r *Restored) error {
 	a := artefacts.Of(c, p.kind)
 	for _, found := range p.comes {
@@ -162,11 +168,12 @@ func uploadBodies(ctx context.Context, c *cluster.Client, p *restoring, r *Resto
 	return nil
 }
 
-// mend takes the versions out of a ledger whose bytes are nowhere, lets what served
-// before serve in place of one of them, and tells. Where nothing did, etcd keeps what
-// it has, if that is whole. A document that stays as etcd has it keeps them, unless the
-// older are meant: other directories may have the bytes. It reports whether the document
-// has changed.
+// mend removes from a ledger the versions whose bytes are nowhere, and notes them in r. If
+// one of them was to serve, the version that served before it serves. If none did, the
+// document stays as etcd has it, provided that a version with its bytes serves there.
+//
+// A document that is not to be written keeps these versions, unless older is set, since other
+// directories may have the bytes. mend reports whether it changed the document.
 func (p *restoring) mend(older bool, r *Restored) bool {
 	lost, gone := p.serving()
 	for _, e := range p.nowhere {
@@ -193,14 +200,14 @@ func (p *restoring) mend(older bool, r *Restored) bool {
 	}
 	body, err := p.ledger.Encode()
 	if err != nil {
-		return false // it has become smaller
+		return false // it cannot be too large, since it has become smaller
 	}
 	p.doc.Body = body
 	return true
 }
 
-// keepEtcds leaves a document as etcd has it, if etcd has a version that serves, and
-// its bytes.
+// keepEtcds plans that a document stays as etcd has it, if a version serves there and etcd
+// has its bytes. It reports whether it did.
 func (p *restoring) keepEtcds() bool {
 	has, err := ledger.Parse(string(p.now.Data))
 	if err != nil {

@@ -1,6 +1,12 @@
-// Package restoration brings the state of a cluster back into an etcd that has lost
-// it, out of what processes kept on disk. It begins the keyspace's next generation,
-// by which processes take what it wrote for the sequel of what they keep.
+// Package restoration brings the state of a cluster back into an etcd that has lost it,
+// from what processes kept on disk. A keyspace is all that etcd holds of a cluster since
+// its beginning or its last restoration; it has a name with a generation. A restoration
+// begins the keyspace's next generation, by which processes know that what it wrote
+// continues what they keep.
+//
+// The map is the cluster's nodes with the assignment of partitions to them. Its epoch rises
+// with each assignment. A setback is a key in etcd that says that etcd went back to an
+// older state.
 package restoration
 
 import (
@@ -41,85 +47,89 @@ type Restored struct {
 	Epoch     int64 // of the assignment
 	Documents []Brought
 	Bytes     []BroughtBytes
-	Secrets   int
-	// Alone says that etcd lacked bytes alone: the assignment and the keyspace are as
-	// before.
+	Secrets   int // how many were restored
+	// Alone says that etcd lacked nothing but bytes, so that the assignment and the keyspace
+	// are as before.
 	Alone bool
 	Dirs  []KeptDir
 	Empty []string // directories in which nothing is kept
-	// Stays are documents that are in etcd otherwise than in the directories, and
-	// stay so: they were written there since.
+	// Stays are documents (kind and name) that differ between etcd and the directories, and
+	// stay as etcd has them, since they were written there later.
 	Stays []string
-	// Serves says of those of them that are artefacts which version serves, and which
-	// served by the directories.
+	// Serves is for documents of Stays and Unsure that are artefacts, by kind and name: the
+	// version that serves in etcd, and the one that served according to the directories.
 	Serves map[string]Pointers
-	// Undone are versions that were put into etcd since, by a change that was refused
-	// before they served, and that are gone.
+	// Undone are versions that a change had put into etcd since. The change was refused
+	// before they served, and they are gone.
 	Undone []string
-	// Unsure are documents that are in etcd otherwise than in the directories, and
-	// stay so, where it cannot be told which is newer.
+	// Unsure are documents that differ between etcd and the directories, and stay as etcd has
+	// them, since it cannot be told which is newer.
 	Unsure []string
-	// Again are documents that are in etcd as of its backup, and that the
-	// directories know no longer: they were removed after the backup.
+	// Again are documents that etcd has from its backup, and that the directories do not
+	// know: they were removed after the backup, and exist again.
 	Again []string
-	// Lacks are versions that did not serve, and of which the bytes are nowhere. Those
-	// of documents that were restored are dropped.
+	// Lacks are versions that did not serve, and whose bytes are nowhere. Those of documents
+	// that were restored are dropped.
 	Lacks []string
-	// Lost are versions that served, and of which the bytes are nowhere.
+	// Lost are versions that served, and whose bytes are nowhere.
 	Lost []Lost
-	// Dropped is how many of these, and of those in Lacks, are named no longer.
+	// Dropped is how many versions of Lost and Lacks no document names any more.
 	Dropped int
 }
 
-// Lost is a version that served and is gone, and what serves in its place.
+// Lost is a version that served and is gone (kind, name and version), and the version that
+// serves in its place; "" if none does.
 type Lost struct{ Version, Now string }
 
 // Brought is a document that was restored.
 type Brought struct {
 	Document string // kind and name
 	Dir      string // that it comes from
-	Revision int64  // of etcd, that wrote it then
-	Serves   string // the version that serves; empty: it is no artefact
+	Revision int64  // of etcd, at which it was written when the directory kept it
+	Serves   string // the version that serves; empty: none, or it is not an artefact
 }
 
-// BroughtBytes are versions of a document of which etcd lacked the bytes.
+// BroughtBytes are versions of a document whose bytes were restored from one directory.
 type BroughtBytes struct {
 	Document string // kind and name
 	Versions []string
 	Dir      string // that the bytes come from
 }
 
-// Pointers are which version of an artefact serves.
+// Pointers are the version of an artefact that serves in etcd now, and the one that served
+// according to a directory.
 type Pointers struct{ Now, Kept string }
 
 // KeptDir is a directory that a restoration has read.
 type KeptDir struct {
 	Dir     string
-	Written time.Time // last, as the file system has it
+	Written time.Time // when a file in it was last written
 }
 
-// ErrNothingLost refuses a restoration.
+// ErrNothingLost says that there is nothing to restore.
 var ErrNothingLost = errors.New("cluster: etcd holds all that these directories know of, and no process that runs has said that it keeps more; nothing is restored")
 
-// ErrOlderDirs refuses a restoration from directories that are all older than what
-// processes keep, or that lack the bytes of what serves: that would be lost. It refuses
-// those, too, that have nothing which etcd lacks, where etcd lacks bytes.
+// ErrOlderDirs refuses a restoration by which something would be lost: all directories are
+// older than what processes keep, or they lack the bytes of a version that serves. It also
+// refuses directories that have nothing of what etcd lacks, if etcd lacks bytes.
 var ErrOlderDirs = errors.New("cluster: these directories are older than what processes remember")
 
-// Restore brings the state of a cluster back into an etcd that lost it, or that
-// was restored from an older backup: out of directories in which processes of
-// the cluster kept what was last good ([cluster.Config.Dir]), the newest of each thing.
-// What etcd has been given since stays. Processes that keep the last good state
-// take this for its sequel, and none takes it for anything else.
+// Restore brings the state of a cluster back into an etcd that lost it, or that was
+// restored from an older backup. It reads directories in which processes of the cluster
+// kept their last good state ([cluster.Config.Dir]), and restores the newest of each thing.
+// What was written to etcd since stays. Processes that keep the last good state go on with
+// what Restore wrote.
 //
-// It gives [ErrOlderDirs] where processes keep what is newer than all that the
-// directories have, and where the bytes of what serves are neither in these nor in etcd.
+// It returns an [ErrOlderDirs] if processes keep something newer than the directories have,
+// or if the bytes of a version that serves are neither in the directories nor in etcd. It
+// returns an [ErrNothingLost] if etcd has all that the directories have.
 func Restore(ctx context.Context, c *cluster.Client, dirs ...string) (Restored, error) {
 	return restore(ctx, c, false, dirs)
 }
 
-// RestoreOlder is Restore also from directories that are older than what processes
-// keep, which give that up. In place of a version without bytes serves what did before.
+// RestoreOlder is Restore that takes directories which are older than what processes keep,
+// too; these give up what is newer. In place of a version whose bytes are nowhere, the
+// version that served before it serves.
 func RestoreOlder(ctx context.Context, c *cluster.Client, dirs ...string) (Restored, error) {
 	return restore(ctx, c, true, dirs)
 }
@@ -177,15 +187,17 @@ func restore(ctx context.Context, c *cluster.Client, older bool, dirs []string) 
 			return r, fmt.Errorf("cluster: restore: %w", err)
 		}
 	}
-	// Last, since it is what makes everybody believe the rest.
+	// The assignment comes last, since its transaction also begins the next generation, by
+	// which processes take over the rest.
 	if r.Epoch, err = restoreAssignment(ctx, c, kept, have, of, r); err != nil {
 		return r, fmt.Errorf("cluster: restore: %w", err)
 	}
 	return r, nil
 }
 
-// looked reads what etcd has of what the directories and processes know of, once
-// all processes have looked.
+// looked returns what etcd has of the documents that it, the directories or processes know
+// of, and the newest that processes keep. It waits until all processes have looked at etcd,
+// and so have said what they keep.
 func looked(ctx context.Context, c *cluster.Client, kept kept) (have *keyspace.Snapshot, of cluster.Remembered, err error) {
 	for waited := false; ; waited = true {
 		if of, _, err = c.Remembered(ctx); err != nil {
@@ -204,7 +216,7 @@ func looked(ctx context.Context, c *cluster.Client, kept kept) (have *keyspace.S
 			return have, of, err
 		}
 		left := c.Relist() * 6 / 5
-		if b := have.Setback; b != nil { // somebody has looked already
+		if b := have.Setback; b != nil { // a process has found this, and since then all look
 			left -= max(0, time.Since(b.When))
 		}
 		if err = wait.For(ctx, left); err != nil {
@@ -213,8 +225,8 @@ func looked(ctx context.Context, c *cluster.Client, kept kept) (have *keyspace.S
 	}
 }
 
-// kinds are those of the documents that etcd has, also of what no directory knows: what
-// serves by them may lack its bytes.
+// kinds returns the kinds of all documents that etcd has. Kinds that no directory knows are
+// among them, since a version that serves by such a document may lack its bytes too.
 func kinds(ctx context.Context, c *cluster.Client) (kinds []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.AskTime())
 	defer cancel()
@@ -232,8 +244,8 @@ func kinds(ctx context.Context, c *cluster.Client) (kinds []string, err error) {
 	return kinds, nil
 }
 
-// had reads what etcd has of kinds of documents, by key behind the
-// cluster's prefix: not all, since bodies are large.
+// had reads the secrets and the documents of some kinds from etcd, by key behind the
+// cluster's prefix. It does not read everything, since the bytes of versions are large.
 func had(ctx context.Context, c *cluster.Client, kinds []string) (*keyspace.Snapshot, error) {
 	prefixes := []string{cluster.SecretsPrefix}
 	for _, kind := range kinds {
@@ -249,7 +261,7 @@ func had(ctx context.Context, c *cluster.Client, kinds []string) (*keyspace.Snap
 		for name, v := range s.Values {
 			values[prefix+name] = v
 		}
-		if have == nil { // the oldest, by which what came since is newer
+		if have == nil { // keep the oldest revision, so that what is written meanwhile counts as newer
 			have = s
 		}
 	}
@@ -282,7 +294,7 @@ func holds(ctx context.Context, c *cluster.Client, k kept, have *keyspace.Snapsh
 	return true, nil
 }
 
-// ofKind is what etcd has of a kind of documents, by name.
+// ofKind returns s with only the documents of a kind, by name.
 func ofKind(s *keyspace.Snapshot, kind string) *keyspace.Snapshot {
 	one := *s
 	one.Values = map[string]keyspace.Value{}
@@ -295,9 +307,10 @@ func ofKind(s *keyspace.Snapshot, kind string) *keyspace.Snapshot {
 	return &one
 }
 
-// newest returns what the directories keep of a kind that is newest. Of one
-// keyspace that is what knows something that etcd lacks: the rest may have been
-// heard after etcd went back, when revisions had caught up.
+// newest returns, of what several directories keep of a kind, the newest. The higher
+// generation is newer. Within one keyspace, what has a document that etcd lacks is newer
+// than what has none: the latter may have been read after etcd went back and its revisions
+// had caught up.
 func newest(all []documents.LastGood, have *keyspace.Snapshot) documents.LastGood {
 	more := func(d documents.LastGood) int {
 		for name, doc := range d.Documents {
@@ -312,22 +325,23 @@ func newest(all []documents.LastGood, have *keyspace.Snapshot) documents.LastGoo
 	})
 }
 
-// age is that of what etcd has beside what was kept.
+// age is how old a document in etcd is, compared with what a directory keeps of it.
 type age int
 
 const (
-	ofBackup age = iota // older
-	since               // somebody has written it since
-	unsure
+	ofBackup age = iota // older: it came with a backup of etcd
+	since               // newer: it was written since
+	unsure              // that cannot be told
 )
 
-// ageOf tells how old a document is that etcd has otherwise than it was kept (see
-// DESIGN.md).
+// ageOf returns how old a document in etcd is that differs from what a directory keeps (see
+// DESIGN.md of package cluster). Now is what etcd has, doc what the directory has, and from
+// is the etcd that the directory's process read last.
 func ageOf(s *keyspace.Snapshot, now keyspace.Value, doc documents.Document, from keyspace.Origin) age {
 	switch {
 	case s.Keyspace != from.Keyspace && !s.Keyspace.Before(from.Keyspace):
 		if from.Keyspace.Generation == s.Keyspace.Generation {
-			return since // all of it: etcd was empty, and has begun anew
+			return since // etcd was empty and began anew, so all that it has was written since
 		}
 		return unsure
 	case s.Keyspace == from.Keyspace && now.Version >= doc.Version:
@@ -338,23 +352,23 @@ func ageOf(s *keyspace.Snapshot, now keyspace.Value, doc documents.Document, fro
 	return ofBackup
 }
 
-// restoring is what a restoration makes of one document.
+// restoring is the plan of a restoration for one document.
 type restoring struct {
 	kind   string
 	doc    documents.Document // as it is to be
-	dir    string             // that it comes from
-	now    keyspace.Value
-	there  bool // etcd has something of it
-	put    bool // it is to be as in the directory, and is not
-	undone []string
+	dir    string             // that it comes from; "": it stays as etcd has it
+	now    keyspace.Value     // what etcd has
+	there  bool               // etcd has the document
+	put    bool               // it is to be written as the directory has it
+	undone []string           // versions that this removes; see Restored.Undone
 
-	ledger  *ledger.Ledger   // that it is to be; nil: it has no versions
-	comes   []foundBody      // of versions whose bytes etcd lacks
-	nowhere []ledger.Edition // of those, which no directory has either
-	parts   artefacts.PartsThere
+	ledger  *ledger.Ledger       // the document as a ledger; nil: it is not one
+	comes   []foundBody          // versions whose bytes etcd lacks and a directory has
+	nowhere []ledger.Edition     // versions whose bytes neither etcd nor a directory has
+	parts   artefacts.PartsThere // the bytes that etcd has of the artefact's versions
 }
 
-// plans says what is to be done with each document of the directories and of etcd.
+// plans returns a plan for each document of the directories and of etcd, in order.
 func (k *kept) plans(have *keyspace.Snapshot, r *Restored) (plans []*restoring) {
 	knows := map[string]documents.LastGood{} // by kind
 	for kind, known := range k.docs {
@@ -374,7 +388,7 @@ func (k *kept) plans(have *keyspace.Snapshot, r *Restored) (plans []*restoring) 
 			continue
 		}
 		plans = append(plans, p)
-		removed := documents.Document{Version: docs.Origin.Revision + 1} // by then
+		removed := documents.Document{Version: docs.Origin.Revision + 1} // it was gone by that revision
 		if known && ageOf(have, p.now, removed, docs.Origin) == ofBackup {
 			r.Again = append(r.Again, p.id())
 		}
@@ -383,7 +397,7 @@ func (k *kept) plans(have *keyspace.Snapshot, r *Restored) (plans []*restoring) 
 	return plans
 }
 
-// asTheyAre leaves all documents as etcd has them.
+// asTheyAre returns plans by which all documents stay as etcd has them.
 func asTheyAre(have *keyspace.Snapshot) (plans []*restoring) {
 	for key, now := range have.Values {
 		of, isDocument := strings.CutPrefix(key, cluster.DocsPrefix)
@@ -402,7 +416,8 @@ func inOrder(plans []*restoring) {
 
 func (p *restoring) id() string { return p.kind + " " + p.doc.Name }
 
-// judge says whether a document is to be as it was kept. Where not, it is as etcd has it.
+// judge decides whether a document is to be written as the directory keeps it, or is to
+// stay as etcd has it.
 func (p *restoring) judge(have *keyspace.Snapshot, from keyspace.Origin, r *Restored) {
 	if p.there && documents.HoldsBody(p.now.Data, p.doc.Body) {
 		return
@@ -428,8 +443,8 @@ func (p *restoring) judge(have *keyspace.Snapshot, from keyspace.Origin, r *Rest
 	r.serves(p.id(), kept, has)
 }
 
-// restoreDocuments writes the documents that etcd lacks, and those that it has
-// in an older form, of its backup; and the bytes that it lacks.
+// restoreDocuments carries out the plans: it writes the bytes that etcd lacks, the
+// documents that it lacks, and those that it has in an older form, from its backup.
 func restoreDocuments(ctx context.Context, c *cluster.Client, plans []*restoring, older bool, r *Restored) error {
 	for _, p := range plans {
 		if err := restoreDocument(ctx, c, p, older, r); err != nil {
@@ -454,7 +469,7 @@ func restoreDocument(ctx context.Context, c *cluster.Client, p *restoring, older
 	switch {
 	case err != nil:
 		return err
-	case !put: // somebody has written it in the meantime
+	case !put: // a command has written it meanwhile
 		r.Stays = append(r.Stays, p.id())
 	case p.put:
 		b := Brought{Document: p.id(), Dir: p.dir, Revision: p.doc.Version}
@@ -467,7 +482,8 @@ func restoreDocument(ctx context.Context, c *cluster.Client, p *restoring, older
 	return nil
 }
 
-// serves notes which version serves of what stays.
+// serves notes which version serves of a document that stays as etcd has it, if it is an
+// artefact.
 func (r *Restored) serves(id string, kept, has *ledger.Ledger) {
 	if kept == nil || has == nil {
 		return
@@ -478,7 +494,8 @@ func (r *Restored) serves(id string, kept, has *ledger.Ledger) {
 	r.Serves[id] = Pointers{Now: has.Serves(), Kept: kept.Serves()}
 }
 
-// restoreKnown lets the nodes of the assignment count as registered before.
+// restoreKnown notes in etcd that a node of the assignment has been registered before, unless
+// that is noted.
 func restoreKnown(ctx context.Context, c *cluster.Client, id millrace.NodeID, n topology.Node) error {
 	n.ID = id
 	body, err := json.Marshal(topology.Registration{Node: n})
@@ -490,8 +507,9 @@ func restoreKnown(ctx context.Context, c *cluster.Client, id millrace.NodeID, n 
 	return err
 }
 
-// restoreAssignment writes the assignment under the next epoch, or keeps a
-// newer one that etcd has, and begins the keyspace's next generation.
+// restoreAssignment writes the assignment under the next epoch, or keeps a newer one that
+// etcd has, and returns the epoch. The same transaction begins the keyspace's next
+// generation.
 func restoreAssignment(ctx context.Context, c *cluster.Client, kept kept, have *keyspace.Snapshot, remembers cluster.Remembered, r Restored) (int64, error) {
 	p, err := steering.ReadPresent(ctx, c)
 	if err != nil {
@@ -499,10 +517,10 @@ func restoreAssignment(ctx context.Context, c *cluster.Client, kept kept, have *
 	}
 	a := kept.assignment
 	if p.Assignment != nil && p.Assignment.Epoch > a.Epoch {
-		a = *p.Assignment // somebody has assigned since
+		a = *p.Assignment // a coordinator has assigned since
 	} else {
 		kept.assignment.Follow(&a)
-		if newest := remembers.Newest[cluster.MapKind].Revision; newest > a.Epoch { // who keeps it is to take this
+		if newest := remembers.Newest[cluster.MapKind].Revision; newest > a.Epoch { // so that processes which keep that take this one
 			a.Epoch, a.AllowShrink = newest, true
 		}
 		a.Epoch++
@@ -540,15 +558,15 @@ func restoreAssignment(ctx context.Context, c *cluster.Client, kept kept, have *
 	return a.Epoch, nil
 }
 
-// kept is the newest that is known of a cluster.
+// kept is what the directories keep of a cluster.
 type kept struct {
-	origin     keyspace.Origin // of the newest map
-	keyspace   keyspace.Name   // the newest of all: maps and documents are written one after the other
-	assignment topology.Assignment
-	nodes      map[millrace.NodeID]topology.Node
-	docs       map[string][]documents.LastGood // by kind, of each directory
-	secrets    map[string][]byte
-	back       map[keyspace.Name]bool // that etcd was seen to have gone back
+	origin     keyspace.Origin                   // of the newest map
+	keyspace   keyspace.Name                     // the newest that a map or a document is of
+	assignment topology.Assignment               // of the newest map
+	nodes      map[millrace.NodeID]topology.Node // of all maps
+	docs       map[string][]documents.LastGood   // by kind, from each directory
+	secrets    map[string][]byte                 // by name
+	back       map[keyspace.Name]bool            // whether a process saw etcd go back in a keyspace
 	dirs       []KeptDir
 	empty      []string // directories in which there is nothing, as after the loss of a disk
 }
@@ -574,8 +592,8 @@ func readKept(dirs []string) (kept, error) {
 	return k, nil
 }
 
-// read reads what is kept in a directory, and reports whether that is anything. There
-// need not be a map beside documents: not every role watches it.
+// read reads what is kept in a directory, and reports whether there is anything. There may be
+// documents without a map, since not every role follows the map.
 func (k *kept) read(dir string) (keeps bool, err error) {
 	files, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -603,7 +621,7 @@ func (k *kept) read(dir string) (keeps bool, err error) {
 			}
 			keeps = true
 		}
-		if strings.HasPrefix(f.Name(), "bodies-") { // which are looked for by their names
+		if strings.HasPrefix(f.Name(), "bodies-") { // findBodies looks for them by name
 			bodies, _ := os.ReadDir(file)
 			keeps = keeps || len(bodies) > 0
 		}
@@ -633,8 +651,8 @@ func (k *kept) readMap(dir string) (newest bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	// Of one keyspace the higher epoch is the newer one: a process goes on
-	// taking them from an etcd that went back.
+	// Within one keyspace the map with the higher epoch is newer, whatever its revision: a
+	// process goes on taking assignments from an etcd that went back.
 	newest = cmp.Or(cmp.Compare(origin.Keyspace.Generation, k.origin.Keyspace.Generation), cmp.Compare(m.Epoch(), k.assignment.Epoch), origin.Compare(k.origin)) > 0
 	if newest || k.assignment.Epoch == 0 {
 		k.assignment = m.Assignment()
@@ -649,7 +667,7 @@ func (k *kept) readMap(dir string) (newest bool, err error) {
 	return newest, nil
 }
 
-// heard notes which etcd a process has heard.
+// heard notes the etcd that a process read last.
 func (k *kept) heard(o keyspace.Origin) {
 	k.back[o.Keyspace] = k.back[o.Keyspace] || o.Back > 0
 	if o.Keyspace.Generation > k.keyspace.Generation {
@@ -657,7 +675,8 @@ func (k *kept) heard(o keyspace.Origin) {
 	}
 }
 
-// lacked tells what processes keep that is newer than all that the directories and etcd have.
+// lacked returns, as clauses, what processes keep that is newer than all that the directories
+// and etcd have.
 func (k *kept) lacked(r cluster.Remembered, have *keyspace.Snapshot, epoch int64) (all []string) {
 	for _, kind := range slices.Sorted(maps.Keys(r.Newest)) {
 		n := r.Newest[kind]
@@ -672,7 +691,9 @@ func (k *kept) lacked(r cluster.Remembered, have *keyspace.Snapshot, epoch int64
 		if now.Keyspace == r.Keyspace && now.Values[n.Name].Version == n.Revision {
 			continue
 		}
-		var newest int64 // what etcd has itself may be of those who were new when it had gone back
+		// Only the directories count here: what etcd has itself may have been written after
+		// it went back, by processes that remembered nothing.
+		var newest int64
 		for _, docs := range k.docs[kind] {
 			if docs.Origin.Keyspace == r.Keyspace {
 				newest = max(newest, documents.NewestLacked(docs.Documents, now).Revision)
@@ -687,7 +708,8 @@ func (k *kept) lacked(r cluster.Remembered, have *keyspace.Snapshot, epoch int64
 
 const nameAllDirs = "name the data directories of all brokers, coordinators and index nodes that you can reach"
 
-// refuseOlder refuses directories that are older than what processes keep.
+// refuseOlder returns an ErrOlderDirs if the directories are older than what processes
+// keep, by their generation or within one keyspace.
 func (k *kept) refuseOlder(r cluster.Remembered, have *keyspace.Snapshot, epoch int64) error {
 	if b := have.Setback; b != nil && b.Generation > k.keyspace.Generation {
 		return cluster.Refuse(ErrOlderDirs, millrace.ReasonInvalid, "data", nameAllDirs, "at %s a process remembered restoration %d of etcd, and these directories know of %d", b.When.Format(time.RFC3339), b.Generation-1, k.keyspace.Generation-1)

@@ -26,14 +26,15 @@ import (
 // Generation is one of the secrets that a cluster has had under a name.
 type Generation struct {
 	Secret []byte
-	From   time.Time // when it takes the place of those before; zero: the first
-	// Alone says that all that were made before are good for nothing from then on.
+	From   time.Time // when it takes the place of the generations before; zero: the first
+	// Alone says that all generations that were made before it are not valid from then on.
+	// Otherwise they stay valid for some time: see [Until].
 	Alone bool
 }
 
-// Until returns when the i-th of generations, the newest first, is good for nothing any
-// more: overlap after the next one took its place, or at once if that is alone; zero if
-// there is no next one.
+// Until returns when generation i of all, which come newest first, stops being valid. That is
+// overlap after the next generation takes its place, or at once when the next takes its place
+// if it is alone; zero if there is no next one.
 func Until(all []Generation, i int, overlap time.Duration) (end time.Time) {
 	for _, newer := range all[:i] {
 		at := newer.From
@@ -50,12 +51,12 @@ func Until(all []Generation, i int, overlap time.Duration) (end time.Time) {
 // Generations is a watched secret that is replaced from time to time.
 type Generations struct {
 	state    *keyspace.Latest[[]Generation]
-	revision atomic.Int64 // of etcd, that it has taken over
+	revision atomic.Int64 // of etcd, up to which changes are taken over
 }
 
-// Watch watches the generations of a secret until ctx or the client ends.
-// As with [Get] the first is made by whoever asks first, and while
-// etcd is away those count that are on disk.
+// Watch follows the generations of a secret until ctx or the client ends. As with [Get], the
+// process that asks first makes the first generation, and while etcd is away those on disk
+// count.
 func Watch(ctx context.Context, c *cluster.Client, name string) (*Generations, error) {
 	first, err := Get(ctx, c, name)
 	if err != nil {
@@ -81,9 +82,9 @@ func Watch(ctx context.Context, c *cluster.Client, name string) (*Generations, e
 				continue
 			}
 			if !generation && c.Lost() != nil {
-				continue // the first of another etcd, or of a former one
+				continue // etcd has lost state, so its first is of another etcd or an older one
 			}
-			if !generation { // all go by what etcd has, or they part for good
+			if !generation { // all processes use what etcd has, or they would never agree again
 				c.Log().Warn("the first of a secret is another in etcd: somebody deleted it, and the next who started made one; what was signed by the former is not known any more", "secret", name)
 			} else if err := keyspace.ValidID(from); err != nil { // the name becomes one of a file: it must not lead out of the directory
 				if !refused[of] {
@@ -118,7 +119,8 @@ func Watch(ctx context.Context, c *cluster.Client, name string) (*Generations, e
 	return g, nil
 }
 
-// GoesBy tells of the secrets that it has taken over.
+// GoesBy returns up to which revision of etcd the secrets are taken over, for what a process
+// tells others of itself.
 func (g *Generations) GoesBy() (string, cluster.Applied) {
 	return cluster.SecretsKind, cluster.Applied{Revision: g.revision.Load()}
 }
@@ -132,8 +134,9 @@ func (g *Generations) Current() []Generation {
 	return all
 }
 
-// generationsOf returns what secrets say by their names: NAME, NAME.FROM and
-// NAME.FROM.alone, FROM in milliseconds of Unix time.
+// generationsOf returns the generations of a secret, the newest first, by the secrets'
+// names: NAME is the first, NAME.FROM and NAME.FROM.alone are later ones, with FROM in
+// milliseconds of Unix time.
 func generationsOf(name string, secrets map[string][]byte) (all []Generation) {
 	for _, of := range slices.Sorted(maps.Keys(secrets)) {
 		g := Generation{Secret: secrets[of]}
@@ -151,27 +154,28 @@ func generationsOf(name string, secrets map[string][]byte) (all []Generation) {
 	return withoutRevoked(all)
 }
 
-// Ahead is how long before it takes its place a generation is made, at most.
+// Ahead is how long before its From a generation may be made, at most.
 const Ahead = time.Minute
 
-// withoutRevoked leaves out generations that were yet to take their place when one
-// came that is alone: they were made before it, and are as good for nothing as those
-// that had their place. One that is made after it takes its place later than Ahead.
+// withoutRevoked leaves out generations that had not taken their place yet when one came
+// that is alone. They were made before it, so they are not valid either. They are those
+// with a From less than Ahead after its own: a generation that is made after it has a later
+// one.
 func withoutRevoked(all []Generation) []Generation {
 	return slices.DeleteFunc(all, func(g Generation) bool {
 		return slices.ContainsFunc(all, func(by Generation) bool { return by.drops(g) })
 	})
 }
 
-// drops reports whether a generation leaves one out that was yet to take its place.
+// drops reports whether g, if it is alone, revokes a generation that has a later From than g.
 func (g Generation) drops(other Generation) bool {
 	return g.Alone && !other.Alone && other.From.After(g.From) && other.From.Before(g.From.Add(Ahead))
 }
 
 const alone = ".alone"
 
-// All reads the generations of a secret once, the newest first; none
-// before there is a first.
+// All reads the generations of a secret once, the newest first. It returns none if there is
+// no such secret yet.
 func All(ctx context.Context, c *cluster.Client, name string) ([]Generation, error) {
 	s, err := c.List(ctx, cluster.SecretsPrefix)
 	if err != nil {
@@ -186,10 +190,11 @@ func All(ctx context.Context, c *cluster.Client, name string) ([]Generation, err
 	return generationsOf(name, secrets), nil
 }
 
-// Rotate adds a generation of a secret. Generations that were replaced before keep are
-// deleted, but for the first, which any process that starts would make again. While one
-// is yet to take its place another is refused, unless that is alone. One that is alone
-// ends all that there are, whatever the clocks of the machines that made them say.
+// Rotate adds generation g of a secret, with random bytes. It deletes generations that were
+// replaced before keep, except for the first, which any process that starts would make
+// again. While the newest has not taken its place yet, another is refused, unless g is
+// alone. A generation that is alone ends all that there are, even if the clock of a machine
+// that made one of them was wrong.
 func Rotate(ctx context.Context, c *cluster.Client, name string, g Generation, keep time.Time) error {
 	fail := func(err error) error { return fmt.Errorf("cluster: rotate %s: %w", name, err) }
 	all, err := All(ctx, c, name)
@@ -212,8 +217,8 @@ func Rotate(ctx context.Context, c *cluster.Client, name string, g Generation, k
 	_, _ = rand.Read(g.Secret) // never fails
 	added := []Generation{g}
 	if newest := all[0]; g.Alone && !g.From.After(newest.From) && !g.drops(newest) {
-		// Some clock is wrong, here or where the newest was made. The same secret
-		// behind that ends what g, by its time, does not.
+		// Some clock is wrong, here or where the newest was made. By its time g does not end
+		// the newest. So the same secret is added again, with a time just after the newest.
 		added = append(added, Generation{Secret: g.Secret, From: newest.From.Add(time.Millisecond), Alone: true})
 	}
 	var absent []clientv3.Cmp
@@ -242,7 +247,7 @@ func Rotate(ctx context.Context, c *cluster.Client, name string, g Generation, k
 	return nil
 }
 
-// signsFrom is a generation as the history says it, never the secret.
+// signsFrom returns a generation as the history names it, without the secret.
 func signsFrom(g Generation) string {
 	if g.From.IsZero() {
 		return "the first"
@@ -250,7 +255,7 @@ func signsFrom(g Generation) string {
 	return "from " + g.From.UTC().Format(time.RFC3339)
 }
 
-// name is what a generation is called.
+// name returns the name of a generation in etcd; of is the secret's name. See generationsOf.
 func (g Generation) name(of string) string {
 	if g.From.IsZero() {
 		return of

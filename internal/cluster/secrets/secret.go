@@ -1,5 +1,5 @@
-// Package secrets has the random bytes that the processes of a cluster share, and
-// their generations, one of which takes the place of another from some time on.
+// Package secrets keeps random bytes that the processes of a cluster share, by name. A secret
+// has generations: a new one takes the place of the one before from some time on.
 package secrets
 
 import (
@@ -17,10 +17,10 @@ import (
 	"github.com/millrace/millrace/internal/wait"
 )
 
-// Get returns 32 random bytes that the processes of a cluster share under
-// a name. Whoever asks first makes them, out of those kept on disk if etcd has
-// lost them. When etcd is away they are those on disk, and if there are none
-// it waits for etcd as long as ctx lets it.
+// Get returns 32 random bytes that the processes of a cluster share under a name. The
+// process that asks first puts them into etcd: those that it kept on disk, or else new
+// ones. While etcd is away, Get returns those on disk; if there are none, it waits for etcd
+// until ctx ends.
 func Get(ctx context.Context, c *cluster.Client, name string) ([]byte, error) {
 	if err := keyspace.ValidID(name); err != nil {
 		return nil, fmt.Errorf("cluster: secret: %w", err)
@@ -44,7 +44,8 @@ func Get(ctx context.Context, c *cluster.Client, name string) ([]byte, error) {
 	return secret, nil
 }
 
-// ask asks etcd, again and again if nothing was kept.
+// ask asks etcd for the secret. If nothing was kept, it asks again until it has an answer
+// or ctx ends.
 func ask(ctx context.Context, c *cluster.Client, name string, kept []byte) ([]byte, error) {
 	for {
 		within := cluster.CallTimeout
@@ -68,8 +69,8 @@ func ask(ctx context.Context, c *cluster.Client, name string, kept []byte) ([]by
 // Size is how many bytes a secret has.
 const Size = 32
 
-// Share writes a secret, one that was kept if there is one, to etcd unless one
-// is there, and returns that which is there then.
+// Share returns the secret that etcd has under a name. If etcd has none, it writes kept, or
+// new random bytes if kept is nil.
 func Share(ctx context.Context, c *cluster.Client, name string, kept []byte) ([]byte, error) {
 	fresh := kept
 	if fresh == nil {

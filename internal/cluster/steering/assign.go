@@ -15,24 +15,28 @@ import (
 	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
-// ErrEpoch refuses an assignment: read the present one again and start over.
+// ErrEpoch is the error for an assignment with a wrong epoch. The caller must read the
+// present assignment again and start over.
 var ErrEpoch = errors.New("cluster: the assignment has moved")
 
-// Present is what etcd has of an assignment when another is to follow.
+// Present is the assignment that etcd has now, to which the next one is compared.
 type Present struct {
-	Assignment     *topology.Assignment // nil: none that is of use
-	epoch          int64                // the highest that anybody may have
-	revision, last int64                // of the two keys that hold it
-	known          map[millrace.NodeID]bool
+	Assignment     *topology.Assignment     // nil: there is none that can be used
+	epoch          int64                    // the highest that any watcher may have seen
+	revision, last int64                    // the revisions of the two keys that hold it
+	known          map[millrace.NodeID]bool // the nodes that the next assignment may name
 }
 
-// Epoch is the one that the next assignment is above; 0: there is none.
+// Epoch returns the epoch that the next assignment must be above; 0 if there is none.
 func (p *Present) Epoch() int64 { return p.epoch }
 
+// The assignment is in two keys with the same value. If the first is malformed, or was
+// written past the checks of this package, the second still has the last good one.
 func assignmentKey(c *cluster.Client) string { return c.Prefix() + cluster.MapPrefix + "assignment" }
 func lastKey(c *cluster.Client) string       { return c.Prefix() + cluster.MapPrefix + "last" }
 
-// ReadPresent reads what watchers hold, as [topology.Present] judges it.
+// ReadPresent reads the present assignment from etcd, as [topology.Present] judges the two
+// keys that hold it.
 func ReadPresent(ctx context.Context, c *cluster.Client) (*Present, error) {
 	s, err := c.List(ctx, cluster.MapPrefix)
 	if err != nil {
@@ -43,7 +47,7 @@ func ReadPresent(ctx context.Context, c *cluster.Client) (*Present, error) {
 
 func presentOf(s *keyspace.Snapshot) *Present {
 	p := &Present{revision: s.Values["assignment"].Version, last: s.Values["last"].Version, known: topology.NewMap(topology.Assignment{}, nil, nil).Known(s)}
-	if p.Assignment, p.epoch, _ = topology.Present(s); p.Assignment != nil { // watchers tell what is wrong
+	if p.Assignment, p.epoch, _ = topology.Present(s); p.Assignment != nil { // the error is left to watchers, which log it
 		for _, id := range p.Assignment.Nodes() {
 			p.known[id] = true
 		}
@@ -51,9 +55,9 @@ func presentOf(s *keyspace.Snapshot) *Present {
 	return p
 }
 
-// Assigned returns the present assignment; ok is false if there is none. A
-// change of it is assigned with the epoch after its own, which is the highest that anybody
-// may have.
+// Assigned returns the present assignment; ok is false if there is none. Its epoch is the
+// highest that any watcher may have seen. So a caller that changes it assigns it with the
+// next epoch.
 func Assigned(ctx context.Context, c *cluster.Client) (a topology.Assignment, ok bool, err error) {
 	p, err := ReadPresent(ctx, c)
 	if err != nil || p.Assignment == nil {
@@ -65,9 +69,10 @@ func Assigned(ctx context.Context, c *cluster.Client) (a topology.Assignment, ok
 }
 
 // Assign replaces the assignment. a.Epoch must be above the present one, by at
-// most 1,000 (the first one's at most 1,000); otherwise, or when somebody was
-// faster, it gives [ErrEpoch]. [topology.ErrShrink] and [topology.ErrUnknownOwner] guard against
-// mistakes.
+// most 1,000; the first one's must be at most 1,000. Otherwise, or if somebody else
+// assigned at the same time, the error is [ErrEpoch]. To guard against mistakes, the
+// errors [topology.ErrShrink] and [topology.ErrUnknownOwner] refuse an assignment unless
+// it says that it means to.
 func Assign(ctx context.Context, c *cluster.Client, a topology.Assignment) error {
 	p, err := ReadPresent(ctx, c)
 	if err != nil {
@@ -80,9 +85,10 @@ func Assign(ctx context.Context, c *cluster.Client, a topology.Assignment) error
 	return err
 }
 
-// AssignIf is [Assign] if agrees has nothing against it as the cluster is steered, and
-// that is so still when etcd writes it; else it gives [ErrRaced], and is to be tried
-// again. While etcd has lost state it gives [cluster.ErrLost], unless lost lets it.
+// AssignIf is [Assign], but only if agrees returns nil for the present [State]; else it
+// returns the error of agrees. If that state changes before etcd writes the assignment, the
+// error is [ErrRaced], and the caller should try again. While etcd has lost state, the error
+// is [cluster.ErrLost], unless lost is true.
 func AssignIf(ctx context.Context, c *cluster.Client, a topology.Assignment, lost bool, agrees func(*State) error) error {
 	s, at, err := read(ctx, c)
 	if err != nil {
@@ -108,8 +114,9 @@ func AssignIf(ctx context.Context, c *cluster.Client, a topology.Assignment, los
 	return ErrRaced
 }
 
-// assign writes an assignment behind the present one. Where the conditions do not hold
-// the response has what etcd says of a setback.
+// assign writes an assignment in the place of the present one. If the conditions do not
+// hold, it writes nothing, and the response has the key of a setback: what the cluster
+// notes when etcd went back to an older state.
 func assign(ctx context.Context, c *cluster.Client, p *Present, a topology.Assignment, conditions ...clientv3.Cmp) (*clientv3.TxnResponse, error) {
 	if err := a.Validate(); err != nil {
 		return nil, err
@@ -135,7 +142,7 @@ func assign(ctx context.Context, c *cluster.Client, p *Present, a topology.Assig
 	return put, nil
 }
 
-// String returns the assignment as the history says it.
+// String returns the assignment as the history of the cluster names it.
 func (p *Present) String() string {
 	if p.Assignment == nil {
 		return "no assignment"
@@ -143,12 +150,13 @@ func (p *Present) String() string {
 	return AssignmentText(p.Assignment)
 }
 
-// AssignmentText is an assignment as the history says it.
+// AssignmentText returns an assignment as the history of the cluster names it.
 func AssignmentText(a *topology.Assignment) string {
 	return fmt.Sprintf("epoch %d: %d nodes, %d replicas", a.Epoch, len(a.Nodes()), a.Replication())
 }
 
-// Still holds while nobody else assigns.
+// Still returns conditions of a transaction that hold as long as p is the present
+// assignment.
 func Still(c *cluster.Client, p *Present) []clientv3.Cmp {
 	return []clientv3.Cmp{
 		clientv3.Compare(clientv3.ModRevision(assignmentKey(c)), "=", p.revision),
@@ -156,12 +164,14 @@ func Still(c *cluster.Client, p *Present) []clientv3.Cmp {
 	}
 }
 
-// AssignOps writes an encoded assignment, under the conditions of [Still].
+// AssignOps returns the operations that write an encoded assignment. They belong in a
+// transaction with the conditions of [Still].
 func AssignOps(c *cluster.Client, body []byte) []clientv3.Op {
 	return []clientv3.Op{clientv3.OpPut(assignmentKey(c), string(body)), clientv3.OpPut(lastKey(c), string(body))}
 }
 
-// accepts judges the assignment that is to follow, and notes the past in it.
+// accepts refuses an assignment that must not follow the present one. It sets a.Past, what
+// the assignment keeps of those before it.
 func (p *Present) accepts(a *topology.Assignment) error {
 	if a.Epoch <= p.epoch || a.Epoch > p.epoch+topology.MaxEpochStep {
 		return fmt.Errorf("%w: it has epoch %d, so the next is %d and not %d", ErrEpoch, p.epoch, p.epoch+1, a.Epoch)

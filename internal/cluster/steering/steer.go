@@ -1,5 +1,6 @@
 // Package steering reads and changes how a cluster is steered: the assignment of
-// partitions to nodes, and the documents of the coordinator, in one transaction.
+// partitions to nodes, and the coordinator's documents, which say what is wanted and what
+// is being done about it. Both are in etcd, and one transaction changes both.
 package steering
 
 import (
@@ -17,33 +18,38 @@ import (
 	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
-// steerPrefix is where the documents of steering are.
+// steerPrefix is what the keys of the coordinator's documents begin with, after the
+// cluster's prefix.
 const steerPrefix = "steer/"
 
-// State is a cluster as it is steered, read at one revision: how it is, what
-// is assigned, and the documents that say what is wanted and what is being done
-// about it. What the documents mean is for the coordinator.
+// State is how a cluster is and how it is steered. This package does not know what the
+// documents mean; the coordinator does. [Change] gives a State to a function that changes
+// it.
 type State struct {
-	Map        *topology.Map       // of all that is registered and told now
-	Assignment topology.Assignment // to be changed; epoch 0: there is none
-	Documents  map[string]string   // by name; to be changed; none is ever deleted, which would not be noticed
-	Acts       []audit.Entry       // to be given: what is written down with the change
+	Map        *topology.Map       // the nodes that are registered now, and what they report
+	Assignment topology.Assignment // may be changed; epoch 0: there is none
+	Documents  map[string]string   // by name; may be changed and added to, but a deletion has no effect
+	Acts       []audit.Entry       // may be set: what is recorded in the history with the change
 }
 
-// ErrRaced says that somebody changed the same at the same time.
+// ErrRaced is the error of a change that was not written, since somebody else changed the
+// same at the same time. The caller should try again.
 var ErrRaced = errors.New("cluster: somebody else changed the same at the same time")
 
-// Read reads how the cluster is steered.
+// Read returns how the cluster is and how it is steered.
 func Read(ctx context.Context, c *cluster.Client) (*State, error) {
 	s, _, err := read(ctx, c)
 	return s, err
 }
 
-// Change reads how the cluster is steered and writes what change makes of it, the
-// assignment under the next epoch, in one transaction, or nothing: with an error
-// of change; with [cluster.ErrNotLeader] if lead is given and does not hold any more;
-// with [cluster.ErrLost] while etcd has lost state, by what it says or by what c watches;
-// with [ErrRaced], when it is to be tried again.
+// Change reads the state, calls change, and writes what change made of the state in one
+// transaction. A changed assignment gets the next epoch. With an error nothing is written,
+// unless the error says that this is not known. It is one of these, among others:
+//
+//   - the error of change;
+//   - [cluster.ErrNotLeader], if lead is not nil and does not lead any more;
+//   - [cluster.ErrLost], while etcd has lost state, by what etcd has or by what c watches;
+//   - [ErrRaced], if the caller should try again.
 func Change(ctx context.Context, c *cluster.Client, lead *cluster.Lead, change func(*State) error) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*c.AskTime())
 	defer cancel()
@@ -62,7 +68,7 @@ func Change(ctx context.Context, c *cluster.Client, lead *cluster.Lead, change f
 	if err != nil {
 		return err
 	}
-	assigned.Epoch = s.Assignment.Epoch // it is given here
+	assigned.Epoch = s.Assignment.Epoch // an epoch that change sets counts for nothing
 	if !assigned.Equal(&s.Assignment) {
 		more, err := nextEpoch(c, at.present, s.Assignment)
 		if err != nil {
@@ -101,19 +107,21 @@ func Change(ctx context.Context, c *cluster.Client, lead *cluster.Lead, change f
 	return ErrRaced
 }
 
-// steeredAt is what a change is compared with when it is written.
+// steeredAt is when a state was read. A change of it is written only if nothing has changed
+// since.
 type steeredAt struct {
 	present  *Present
-	revision int64
+	revision int64 // of etcd, when the documents were read
 }
 
-// unchanged holds while nobody else changes the documents.
+// unchanged returns the condition of a transaction that nobody has changed a document
+// since.
 func (at steeredAt) unchanged(c *cluster.Client) clientv3.Cmp {
 	return clientv3.Compare(clientv3.ModRevision(c.Prefix()+steerPrefix).WithPrefix(), "<", at.revision+1)
 }
 
-// whole is [cluster.ErrLost] while etcd has lost state, by what it says or by what c
-// watches.
+// whole returns [cluster.ErrLost] while etcd has lost state, by what etcd has or by what c
+// watches; else nil.
 func whole(c *cluster.Client, s *State) error {
 	if why := s.Map.Lost(); why != "" {
 		return cluster.LostState(why)
@@ -121,11 +129,12 @@ func whole(c *cluster.Client, s *State) error {
 	return c.Lost()
 }
 
+// read is Read, and returns what a transaction must compare with as well.
 func read(ctx context.Context, c *cluster.Client) (*State, steeredAt, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.AskTime())
 	defer cancel()
-	// Everything that a transaction compares is read before what is judged by
-	// it, or at the same revision.
+	// The documents, whose revision a transaction compares, are read before the nodes.
+	// The assignment is read at the same revision as the nodes.
 	docs, err := c.List(ctx, steerPrefix)
 	if err != nil {
 		return nil, steeredAt{}, err
@@ -141,20 +150,20 @@ func read(ctx context.Context, c *cluster.Client) (*State, steeredAt, error) {
 	out := &State{Documents: map[string]string{}}
 	if p.Assignment != nil {
 		out.Assignment = p.Assignment.Clone()
-		out.Assignment.AllowShrink, out.Assignment.AllowUnknown = false, false // which it said of itself alone
+		out.Assignment.AllowShrink, out.Assignment.AllowUnknown = false, false // they were for that assignment alone, and not for the next one
 	}
 	for name, v := range docs.Values {
 		out.Documents[name] = string(v.Data)
 	}
-	// What is malformed of the nodes is as if they had not said it.
+	// What is malformed in the reports of nodes is ignored.
 	out.Map, _ = topology.NewMap(out.Assignment.Clone(), nil, nil).Next(s)
 	return out, steeredAt{p, docs.Revision}, nil
 }
 
-// documentOps returns what changes the documents.
+// documentOps returns the operations that write the documents that differ from before.
 func documentOps(c *cluster.Client, before, after map[string]string) (ops []clientv3.Op, err error) {
 	for name, body := range after {
-		if was, had := before[name]; had && body == was { // or somebody else's, whatever it is
+		if was, had := before[name]; had && body == was { // so documents of others are not judged below
 			continue
 		}
 		if err := keyspace.ValidID(name); err != nil {
@@ -168,7 +177,7 @@ func documentOps(c *cluster.Client, before, after map[string]string) (ops []clie
 	return ops, nil
 }
 
-// nextEpoch returns what writes an assignment as the next one.
+// nextEpoch returns the operations that write an assignment under the next epoch.
 func nextEpoch(c *cluster.Client, p *Present, a topology.Assignment) ([]clientv3.Op, error) {
 	a.Epoch = p.epoch + 1
 	if err := errors.Join(a.Validate(), p.accepts(&a)); err != nil {
@@ -181,8 +190,8 @@ func nextEpoch(c *cluster.Client, p *Present, a topology.Assignment) ([]clientv3
 	return AssignOps(c, body), nil
 }
 
-// Changed returns when a document of steering may have changed, or when ctx is done.
-// What is assigned, and what nodes tell, it does not watch.
+// Changed waits until a document may have changed, or ctx ends. It does not watch the
+// assignment or what nodes report.
 func Changed(ctx context.Context, c *cluster.Client) {
 	for resp := range c.Etcd().Watch(clientv3.WithRequireLeader(ctx), c.Prefix()+steerPrefix, clientv3.WithPrefix()) {
 		if resp.Err() != nil || len(resp.Events) > 0 {

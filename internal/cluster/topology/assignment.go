@@ -15,32 +15,33 @@ import (
 
 // The refusals of an assignment.
 var (
+	// ErrShrink refuses one that drops more than a fifth of the replicas or the nodes.
 	ErrShrink = errors.New("cluster: the map shrinks by more than a fifth without allow_shrink")
 	// ErrUnknownOwner refuses owners that have never registered.
 	ErrUnknownOwner = errors.New("cluster: the map names nodes that have never registered")
 )
 
-// Assignment says which nodes host a replica of each partition. It is one
-// document; every change of it has the next epoch.
+// Assignment says which nodes host a replica of each partition. It is one document, and
+// every change of it has a higher epoch.
 type Assignment struct {
 	Epoch    int64                              `json:"epoch"`
 	Replicas [partition.Count][]millrace.NodeID `json:"replicas"`
 	// Wanted is how many replicas each partition should have. Some have more
-	// while they move. 0: as many as most have.
+	// while they move. 0: as many as most partitions have.
 	Wanted int `json:"wanted,omitempty"`
-	// Drop names the partitions that each node is to delete from its disk: it hosted
-	// them, and they are whole elsewhere. Without such an order a node keeps what it no
-	// longer hosts.
+	// Drop names the partitions that each node is to delete from its disk. It hosted
+	// them, and enough other nodes serve them. Without such an order a node keeps what it
+	// does not host any more.
 	Drop map[millrace.NodeID]Set `json:"drop,omitempty"`
 	// AllowShrink lets this epoch drop more than a fifth of the replicas or of
-	// the nodes, which is otherwise taken for a mistake and refused.
+	// the nodes. Otherwise that counts as a mistake and is refused.
 	AllowShrink bool `json:"allow_shrink,omitempty"`
-	// AllowUnknown lets this epoch name nodes that have never registered, which
-	// are otherwise taken for misspelt and refused.
+	// AllowUnknown lets this epoch name nodes that have never registered. Otherwise they
+	// count as misspelt and are refused.
 	AllowUnknown bool `json:"allow_unknown,omitempty"`
-	// Past is the size of the epochs before, oldest first, as [steering.Assign]
-	// notes it. By it a watcher that missed some of them judges each step and
-	// not their sum.
+	// Past is the sizes of the last epochs, at most maxPast, oldest first, as
+	// [steering.Assign] notes them. With them a watcher that missed some epochs judges
+	// each step for ErrShrink, and not all steps together.
 	Past []Step `json:"past,omitempty"`
 }
 
@@ -53,17 +54,16 @@ type Step struct {
 }
 
 const (
-	maxEpoch     = 1 << 53 // beyond it JSON's numbers are no longer exact
-	MaxEpochStep = 1000    // so that no mistaken epoch uses up those after it
-	maxPast      = 64
-	MaxOwners    = 16 // of a partition, those included that are to go
+	maxEpoch     = 1 << 53 // above it JSON's numbers are not exact
+	MaxEpochStep = 1000    // how far an epoch may be above the last one; so no mistake uses up all epochs
+	maxPast      = 64      // steps in Assignment.Past
+	MaxOwners    = 16      // nodes that host a partition, with those whose replica is to be removed
 )
 
-// Spread returns a first assignment, of epoch 1, that gives each partition
-// the wanted number of replicas (or one on each node, if there are fewer) and
-// each node the same number of partitions, give or take one for each replica. Any two nodes
-// share about as many partitions as any other two, so that the load of a lost node falls on
-// all others.
+// Spread returns a first assignment, of epoch 1. Each partition has the given number of
+// replicas, or one on each node if there are fewer nodes. Each node has the same number of
+// partitions, give or take one for each replica. Any two nodes share about as many
+// partitions as any other two, so that the load of a lost node falls on all others.
 func Spread(nodes []millrace.NodeID, replicas int) (Assignment, error) {
 	ids := slices.Clone(nodes)
 	slices.Sort(ids)
@@ -74,8 +74,8 @@ func Spread(nodes []millrace.NodeID, replicas int) (Assignment, error) {
 	a := Assignment{Epoch: 1}
 	n := len(ids)
 	for p := range a.Replicas {
-		// The first replica goes round the nodes; each further one keeps a
-		// distance that changes from round to round.
+		// The first replicas go round the nodes in turn. Each further replica is at a
+		// distance from the first that changes from round to round.
 		round := p / n
 		for r := range min(replicas, n) {
 			at := p % n
@@ -91,6 +91,7 @@ func Spread(nodes []millrace.NodeID, replicas int) (Assignment, error) {
 // Hosted returns the partitions that a node hosts.
 func (a *Assignment) Hosted(id millrace.NodeID) Set { return a.hosted()[id] }
 
+// hosted returns the partitions of each node that hosts any.
 func (a *Assignment) hosted() map[millrace.NodeID]Set {
 	sets := map[millrace.NodeID]Set{}
 	for p, owners := range a.Replicas {
@@ -108,9 +109,9 @@ func (a *Assignment) Nodes() []millrace.NodeID {
 	return slices.Sorted(maps.Keys(a.hosted()))
 }
 
-// Validate reports what makes a unusable: an epoch below 1 or beyond 2^53, a
-// partition without an owner, with the same owner twice or with more than MaxOwners, or an
-// owner that cannot be the id of a node.
+// Validate returns why a cannot be used, or nil. It checks the epoch (1 to 2^53), the owners
+// of each partition (1 to MaxOwners valid ids, none twice, none that is to drop the
+// partition), Wanted, Drop and Past.
 func (a *Assignment) Validate() error {
 	if a.Epoch < 1 {
 		return fmt.Errorf("cluster: assignment: epoch %d is below 1", a.Epoch)
@@ -151,12 +152,12 @@ func (a *Assignment) Validate() error {
 	return nil
 }
 
-// Equal reports whether both say the same, but for Past.
+// Equal reports whether both have the same Epoch, Wanted, Drop and Replicas.
 func (a *Assignment) Equal(b *Assignment) bool {
 	return a.Epoch == b.Epoch && a.Wanted == b.Wanted && maps.Equal(a.Drop, b.Drop) && a.hosts(b)
 }
 
-// hosts reports whether both say the same of who hosts what.
+// hosts reports whether both have the same Replicas, in the same order.
 func (a *Assignment) hosts(b *Assignment) bool {
 	return slices.EqualFunc(a.Replicas[:], b.Replicas[:], slices.Equal[[]millrace.NodeID])
 }
@@ -180,16 +181,16 @@ func (a *Assignment) step() Step {
 	return s
 }
 
-// Follow notes a in the Past of the assignment that comes after it.
+// Follow sets the Past of next, the assignment that comes after a: the Past of a, and a.
 func (a *Assignment) Follow(next *Assignment) {
 	past := append(slices.Clone(a.Past), a.step())
 	next.Past = past[max(0, len(past)-maxPast):]
 }
 
-// Shrinks returns [ErrShrink] if one step from a to next drops more than a fifth of the
-// replicas or nodes, and its epoch does not allow that. The steps are those of next's Past
-// since a. If a is older than all of a full Past, they are all of that; and if a is not
-// in it otherwise, there is one step.
+// Shrinks returns [ErrShrink] if some step from a to next drops more than a fifth of the
+// replicas or of the nodes, and the step's epoch does not allow that. The steps are those in
+// next.Past after a. If a is older than everything in a full Past, they are the whole Past.
+// If a is missing for another reason, there is a single step, from a to next.
 func (a *Assignment) Shrinks(next *Assignment) error {
 	from, way := a.step(), []Step(nil)
 	if i := slices.Index(next.Past, from); i >= 0 {
@@ -208,6 +209,7 @@ func (a *Assignment) Shrinks(next *Assignment) error {
 	return nil
 }
 
+// shrinks returns [ErrShrink] if next drops more than a fifth of s.
 func (s Step) shrinks(next Step) error {
 	switch {
 	case next.Replicas*5 < s.Replicas*4:
@@ -218,7 +220,8 @@ func (s Step) shrinks(next Step) error {
 	return nil
 }
 
-// Unknown returns [ErrUnknownOwner] with owners that are not known, unless a.AllowUnknown.
+// Unknown returns [ErrUnknownOwner] if some owners are not in known, unless a.AllowUnknown is
+// set.
 func (a *Assignment) Unknown(known map[millrace.NodeID]bool) error {
 	var names []millrace.NodeID
 	for _, id := range a.Nodes() {
@@ -232,11 +235,11 @@ func (a *Assignment) Unknown(known map[millrace.NodeID]bool) error {
 	return fmt.Errorf("%w: %q", ErrUnknownOwner, names[:min(len(names), maxListed)])
 }
 
-// maxListed bounds the names in an error.
+// maxListed is how many names an error lists at most.
 const maxListed = 5
 
-// DecodeAssignment decodes an assignment. It is strict where a mistake would lose
-// partitions: there must be exactly 720, each with an owner.
+// DecodeAssignment decodes and validates an assignment. There must be exactly 720 partitions,
+// each with an owner, since a mistake would lose partitions.
 func DecodeAssignment(b []byte) (*Assignment, error) {
 	if len(b) > keyspace.MaxDocumentBytes {
 		return nil, fmt.Errorf("cluster: assignment of %d bytes, more than %d", len(b), keyspace.MaxDocumentBytes)

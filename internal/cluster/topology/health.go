@@ -13,36 +13,36 @@ import (
 // The states of a node in a cluster's [Health].
 const (
 	NodeAlive = "alive" // it is registered
-	NodeGone  = "gone"  // it was, and the assignment counts on it
-	NodeNever = "never" // the assignment counts on it, and nobody has ever seen it
+	NodeGone  = "gone"  // it was registered once, and is assigned partitions
+	NodeNever = "never" // it has never been registered, and is assigned partitions
 )
 
-// Health is a cluster held against its assignment.
+// Health is the state of a cluster compared with its assignment.
 type Health struct {
 	Epoch    int64        // of the assignment; 0: there is none
-	Lost     bool         // nodes remember an assignment, or a past, that etcd has lost
-	Replicas int          // wanted of each partition
-	Nodes    []NodeHealth // all that are registered or assigned, by id
+	Lost     bool         // etcd has lost an assignment or other state that nodes remember
+	Replicas int          // how many are wanted of each partition
+	Nodes    []NodeHealth // all that are registered or assigned partitions, by id
 	Unserved Set          // partitions without a ready replica
-	Below    Set          // those with one, but with fewer than Replicas
-	Surplus  Set          // those that more nodes host than Replicas; who knows of a plan that moves them has them in Moving instead
-	Moving   Set          // of those a replica may be on its way, which is no fault while enough others are ready
+	Below    Set          // partitions with some ready replicas, but fewer than wanted
+	Surplus  Set          // partitions with more hosts than Replicas; a caller that knows of a plan that moves them puts them into Moving instead
+	Moving   Set          // partitions of which a replica may be moving: one that is not ready is no fault then, if enough others are
 	lost     loss
 }
 
 // NodeHealth is a node in a cluster's [Health].
 type NodeHealth struct {
 	Node
-	State   string
-	Seen    time.Time // when it last lived, if it does not; zero: not known
-	Hosts   Set       // that the assignment gives it
-	Ready   Set       // of those, what it serves
+	State   string    // NodeAlive, NodeGone or NodeNever
+	Seen    time.Time // when it was last alive, if it is not now; zero: not known
+	Hosts   Set       // the partitions that the assignment gives it
+	Ready   Set       // those of Hosts that it serves
 	Lag     Lag
-	Reports []Report // of those that it does not serve, or not well
+	Reports []Report // about partitions that it does not serve, or not well
 }
 
-// Health holds the nodes that are alive against the assignment. seen is what
-// [members.Seen] gives.
+// Health compares the nodes that are alive with the assignment. seen is what [members.Seen]
+// returns: when each node was last alive.
 func (m *Map) Health(seen map[millrace.NodeID]time.Time) Health {
 	h := Health{Epoch: m.Epoch(), lost: m.lost, Lost: m.lost.known(), Replicas: m.assignment.Replication(), Surplus: m.Surplus()}
 	ids := maps.Clone(m.alive)
@@ -80,7 +80,8 @@ func (m *Map) Health(seen map[millrace.NodeID]time.Time) Health {
 	return h
 }
 
-// Surplus returns the partitions that more nodes host than are wanted, as while they move.
+// Surplus returns the partitions that more nodes host than are wanted. They have such while a
+// replica moves.
 func (m *Map) Surplus() (s Set) {
 	wanted := m.assignment.Replication()
 	for p, owners := range m.assignment.Replicas {
@@ -91,8 +92,8 @@ func (m *Map) Surplus() (s Set) {
 	return s
 }
 
-// Replication returns how many are wanted of each partition: what the assignment
-// says or, if it does not, how many most have.
+// Replication returns how many replicas are wanted of each partition: Wanted or, if that is 0,
+// the number that most partitions have.
 func (a *Assignment) Replication() int {
 	if a.Wanted > 0 {
 		return a.Wanted
@@ -108,9 +109,9 @@ func (a *Assignment) Replication() int {
 	return most
 }
 
-// wantedOf returns how many ready replicas a partition should have: one that
-// moves may have more than are wanted, and where that is not said, all that it
-// has should be.
+// wantedOf returns how many ready replicas partition p should have; wanted is
+// Replication(). If the assignment does not set Wanted, a partition with more replicas
+// should have all of them ready.
 func (a *Assignment) wantedOf(p, wanted int) int {
 	if a.Wanted > 0 {
 		return wanted
@@ -118,8 +119,8 @@ func (a *Assignment) wantedOf(p, wanted int) int {
 	return max(wanted, len(a.Replicas[p]))
 }
 
-// Lost says what state of etcd is lost that processes remember: they take over
-// nothing until it is restored; empty if none is.
+// Lost says which state etcd has lost that processes remember; "" if none. Until it is
+// restored, processes take nothing over from etcd.
 func (m *Map) Lost() string {
 	if !m.lost.known() {
 		return ""
@@ -127,7 +128,7 @@ func (m *Map) Lost() string {
 	return m.lost.String()
 }
 
-// Faults says what is wrong, worst first; nothing if all is well.
+// Faults returns what is wrong, in words, the worst first; nil if nothing is.
 func (h Health) Faults() []string {
 	if h.Epoch == 0 {
 		if h.Lost {
@@ -152,8 +153,8 @@ func (h Health) Faults() []string {
 	return faults
 }
 
-// Full returns the nodes of which the disk is full, and whether nothing else is wrong
-// with any node.
+// Full returns the nodes whose disk is full. alone says that nothing else is wrong with any
+// node.
 func (h Health) Full() (full []millrace.NodeID, alone bool) {
 	others := 0
 	for _, n := range h.Nodes {
@@ -168,7 +169,7 @@ func (h Health) Full() (full []millrace.NodeID, alone bool) {
 	return full, others == 0
 }
 
-// Warnings says what is not wrong, and will be if nobody looks after it.
+// Warnings returns what is not wrong yet, but will be if nobody sees to it.
 func (h Health) Warnings() (warnings []string) {
 	if n := h.Surplus.Len(); n > 0 {
 		warnings = append(warnings, fmt.Sprintf("%d of %d partitions have more than %d replicas, and no plan is under way that takes any away: %s: see to it with millrace cluster plan, and millrace cluster apply", n, partition.Count, h.Replicas, &h.Surplus))
@@ -183,7 +184,8 @@ func (h Health) Warnings() (warnings []string) {
 	return warnings
 }
 
-// faults says what is wrong with a node, of which replicas of moving may be on their way.
+// faults returns what is wrong with a node. That a replica of a partition in moving is not
+// ready yet is no fault.
 func (n *NodeHealth) faults(moving Set) (faults []string) {
 	switch {
 	case n.State == NodeNever:
@@ -216,24 +218,22 @@ func (n *NodeHealth) faults(moving Set) (faults []string) {
 	return faults
 }
 
-// The states of a replica that answers, of one whose answers are older than they may be, of
-// one that is out of service, and of one that answers until brokers have heard that the
-// partition is assigned elsewhere.
+// The states of a replica that is complete, as its node reports them.
 const (
-	readyState       = "ready"
-	staleState       = "stale"
-	quarantinedState = "quarantined"
-	drainingState    = "draining"
+	readyState       = "ready"       // it answers
+	staleState       = "stale"       // it answers, by older records than it may
+	quarantinedState = "quarantined" // it is out of service
+	drainingState    = "draining"    // its partition is assigned elsewhere; it answers until brokers have heard of that
 )
 
-// The states of a replica that is on its way.
+// The states of a replica that is being made.
 const (
 	restoringState  = "restoring"
 	catchingUpState = "catching_up"
 )
 
-// told returns what a node reports but for what has moved away from it and is no fault
-// of its: whether others serve that is judged by the assignment.
+// told returns the reports of a node, without draining partitions that it does not host any
+// more: these are no fault of the node.
 func (n *NodeHealth) told(all []Report) (told []Report) {
 	for _, r := range all {
 		if r.State == drainingState {
@@ -246,7 +246,7 @@ func (n *NodeHealth) told(all []Report) (told []Report) {
 	return told
 }
 
-// describe says a report in words.
+// describe returns a report in words.
 func (n *NodeHealth) describe(r Report) string {
 	s := fmt.Sprintf("%s: %d partitions are %s", n.ID, r.Partitions.Len(), r.State)
 	if r.State == readyState && r.Reason != "" && !r.Warning {

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
-// lastGood is a map as it is kept on disk.
+// lastGood is the JSON of a map in a data directory.
 type lastGood struct {
 	Origin     keyspace.Origin            `json:"origin"`
 	Assignment Assignment                 `json:"assignment"`
@@ -21,9 +21,9 @@ type lastGood struct {
 // maxMapBytes bounds a map on disk before it is read.
 const maxMapBytes = 64 << 20
 
-// ReadAssignment reads an assignment to go back to: a file that holds one, or
-// holds one under "assignment", as the map that a process keeps on disk does.
-// What was to be deleted then is not now.
+// ReadAssignment reads an assignment to restore from a file: an assignment, or a document
+// with one under "assignment", such as the map in a data directory. Drop is empty: orders
+// to delete partitions are not restored.
 func ReadAssignment(file string) (a Assignment, err error) {
 	body, err := datadir.Read(file, maxMapBytes)
 	if err != nil {
@@ -71,7 +71,8 @@ func decodeMap(body []byte) (*Map, keyspace.Origin, error) {
 	return m, raw.Origin, nil
 }
 
-// Kept returns the map as it is kept on disk.
+// Kept returns the document in which the map is kept on disk, to be written as JSON. from is
+// the state of etcd that the map comes from.
 func (m *Map) Kept(from keyspace.Origin) any {
 	doc := lastGood{Origin: from, Assignment: m.assignment, Nodes: m.Nodes(), Ready: map[millrace.NodeID][]byte{}}
 	for id, s := range m.ready {
@@ -80,8 +81,8 @@ func (m *Map) Kept(from keyspace.Origin) any {
 	return doc
 }
 
-// LoadMap reads the map that is kept in a directory; "" is none. Its nodes count as
-// lost until etcd says otherwise.
+// LoadMap reads the map in a data directory. The error is [os.ErrNotExist] if there is none,
+// or dir is "". All nodes of the map count as not alive until etcd says otherwise.
 func LoadMap(dir string) (*Map, keyspace.Origin, error) {
 	if dir == "" {
 		return nil, keyspace.Origin{}, os.ErrNotExist

@@ -5,15 +5,15 @@ import (
 	"fmt"
 )
 
-// Lag is how far a node that is caught up has fallen behind the log again. The
-// zero Lag is none.
+// Lag is how far a node that had caught up has fallen behind the log again. The zero Lag says
+// that it keeps up.
 type Lag struct {
 	Behind  Set     // the partitions whose records wait too long
-	Seconds float64 // that the oldest record not applied has waited at least; 0: not known, if any are behind
-	Records int64   // not applied
+	Seconds float64 // how long the oldest record that is not applied has waited, at least; if any are behind, 0 is not known
+	Records int64   // how many records are not applied
 }
 
-// Far is how far that is, in words.
+// Far returns in words how many seconds the node is behind.
 func (l *Lag) Far() string {
 	if l.Behind.Len() > 0 && l.Seconds == 0 {
 		return "not known"

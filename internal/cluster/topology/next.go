@@ -12,8 +12,9 @@ import (
 	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
-// Next returns the map after a snapshot, and what of the snapshot was no good
-// and is as before.
+// Next returns the map that follows m by a snapshot of etcd's keys. The error says which parts
+// of the snapshot could not be taken over; in their place the map keeps what m has, or has
+// nothing. The map is never nil.
 func (m *Map) Next(s *keyspace.Snapshot) (*Map, error) {
 	var faults []error
 	next := &Map{assignment: m.assignment, nodes: map[millrace.NodeID]Node{}, alive: map[millrace.NodeID]bool{}, ready: map[millrace.NodeID]Set{}, lag: map[millrace.NodeID]Lag{}, reports: map[millrace.NodeID][]Report{}, past: map[millrace.NodeID]Node{}, lost: loss{setback: s.Setback}}
@@ -58,8 +59,8 @@ func (m *Map) Next(s *keyspace.Snapshot) (*Map, error) {
 			faults = append(faults, &KeyFault{key, err})
 		}
 	}
-	// A node whose lease is gone may be dead or only cut off from etcd. As
-	// long as it hosts something it stays known, for when nobody else can.
+	// A node whose lease is gone may be dead or only cut off from etcd. As long as it
+	// hosts something it stays in the map, to be asked if nobody else can answer.
 	for id, n := range m.nodes {
 		_, left := s.Values["left/"+string(id)]
 		_, hosts := next.hosted[id]
@@ -71,16 +72,17 @@ func (m *Map) Next(s *keyspace.Snapshot) (*Map, error) {
 	return next, keyspace.Few(faults)
 }
 
-// KeyFault says that what a key of etcd holds is malformed. All else is taken over.
+// KeyFault says that the value of a key is malformed. All other keys are taken over.
 type KeyFault struct {
-	Key string // behind the cluster's prefix of the map
+	Key string // without the cluster's prefix and "map/"
 	Err error
 }
 
 func (f *KeyFault) Error() string { return fmt.Sprintf("cluster: %s: %v", f.Key, f.Err) }
 func (f *KeyFault) Unwrap() error { return f.Err }
 
-// addNode takes over the registration of a node that is alive.
+// addNode takes over the registration of a node that is alive. now is the keyspace of the
+// snapshot.
 func (m *Map) addNode(id millrace.NodeID, body []byte, now keyspace.Name) error {
 	r, err := DecodeRegistration(id, body)
 	if err != nil {
@@ -93,11 +95,12 @@ func (m *Map) addNode(id millrace.NodeID, body []byte, now keyspace.Name) error 
 	return nil
 }
 
-// Present returns the assignment that watchers hold, as far as etcd can tell, nil if there
-// is none, and the highest epoch that any of them may have: the assignment is taken or,
-// where it is none that may follow the last one that was written as one should be, that one.
-// fault says then what is wrong: it was written past all checks, and may be malformed, of
-// another past, or a mistake.
+// Present returns the assignment that watchers hold, as far as etcd can tell, and the highest
+// epoch that any watcher may have. The snapshot has two assignments: "assignment", the
+// present one, and "last", a copy that only checked writes make. Present returns the present
+// one if it may follow the last one. Else it returns the last one, and fault says what is
+// wrong with the present one, which was written past all checks: it may be malformed, of
+// another past, or a mistake. a is nil, and fault is not, if neither can be used.
 func Present(s *keyspace.Snapshot) (a *Assignment, epoch int64, fault error) {
 	last, err := DecodeAssignment(s.Values["last"].Data)
 	a, fault = DecodeAssignment(s.Values["assignment"].Data)
@@ -119,14 +122,14 @@ func Present(s *keyspace.Snapshot) (a *Assignment, epoch int64, fault error) {
 		return a, a.Epoch, nil
 	}
 	epoch = last.Epoch
-	if a.Epoch <= last.Epoch+MaxEpochStep { // watchers that began with another one may have taken it
+	if a.Epoch <= last.Epoch+MaxEpochStep { // watchers with another assignment than last may have taken it
 		epoch = max(epoch, a.Epoch)
 	}
 	return last, epoch, fault
 }
 
-// follows is why next, which etcd has, may not follow the assignment a, where the highest
-// epoch that is known is so high and those are the nodes that are.
+// follows returns why next, which etcd has, may not follow the assignment a; nil if it may.
+// epoch is the highest epoch that is known, and known the nodes that are.
 func (a *Assignment) follows(next *Assignment, epoch int64, known map[millrace.NodeID]bool) error {
 	switch {
 	case next.Epoch < a.Epoch:
@@ -144,8 +147,8 @@ func (a *Assignment) follows(next *Assignment, epoch int64, known map[millrace.N
 	return nil
 }
 
-// nextAssignment returns the assignment to change to; nil for none. What is
-// wrong with one that there is no better one than is told beside it.
+// nextAssignment returns the assignment to change to; nil: keep the present one. An error can
+// come with an assignment: it says what is wrong in etcd, though there is no better one.
 func (m *Map) nextAssignment(s *keyspace.Snapshot) (*Assignment, error) {
 	v, ok := s.Values["assignment"]
 	if !ok {
@@ -155,7 +158,7 @@ func (m *Map) nextAssignment(s *keyspace.Snapshot) (*Assignment, error) {
 		return nil, nil
 	}
 	if len(m.raw) > 0 && bytes.Equal(v.Data, m.raw) {
-		return nil, nil // most changes are of what nodes say of themselves
+		return nil, nil // most changes are of other keys
 	}
 	if m.Epoch() == 0 {
 		a, _, err := Present(s)
@@ -174,10 +177,10 @@ func (m *Map) nextAssignment(s *keyspace.Snapshot) (*Assignment, error) {
 	if a.Epoch == m.Epoch() && m.assignment.Equal(a) {
 		return nil, nil
 	}
-	return a, nil // of the same epoch: an older version, which knows less of it, kept what this process began with
+	return a, nil // if of the same epoch, m is from a file of an older version of Millrace, which left out fields
 }
 
-// lastEpoch is that of the assignment that was last written.
+// lastEpoch returns the epoch of the assignment "last" (see Present); 0 if there is none.
 func lastEpoch(s *keyspace.Snapshot) int64 {
 	if a, err := DecodeAssignment(s.Values["last"].Data); err == nil {
 		return a.Epoch
@@ -185,8 +188,8 @@ func lastEpoch(s *keyspace.Snapshot) int64 {
 	return 0
 }
 
-// Known returns the nodes that are or were registered, and those that hosted
-// something before.
+// Known returns the nodes that are or were registered by the snapshot, and those that are in
+// m or host something in it.
 func (m *Map) Known(s *keyspace.Snapshot) map[millrace.NodeID]bool {
 	known := map[millrace.NodeID]bool{}
 	for id := range m.nodes {

@@ -6,7 +6,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
-// Node is an index node as others reach it.
+// Node is an index node as it registers.
 type Node struct {
 	ID   millrace.NodeID `json:"id"`
 	Addr string          `json:"addr"` // host:port of its gRPC
@@ -14,19 +14,19 @@ type Node struct {
 	// Weight is the share of all replicas that it is to host, relative to the
 	// other nodes: [MinWeight] to [MaxWeight]. 0 is 1.
 	Weight float64 `json:"weight,omitempty"`
-	// Instance is a random word that the node's data directory keeps, see
-	// [datadir.CheckDir]: by it a process that is restarted is told from a second one
-	// of the same id. Empty: one of this process alone.
+	// Instance is a random word in the node's data directory, see [datadir.CheckDir]. It
+	// distinguishes a restarted process from a second process with the same id. Empty: a
+	// word that only this process has.
 	Instance string `json:"instance,omitempty"`
-	// Keeps are the partitions that a backup node reads and backs up, as
-	// [ParseSet] has them. Such a node answers nobody, and the assignment does
-	// not name it. Empty: a node that serves.
+	// Keeps is the partitions that a backup node reads and backs up, as
+	// [ParseSet] reads them. Such a node answers no requests, and the assignment does
+	// not name it. Empty: the node serves.
 	Keeps string `json:"keeps,omitempty"`
-	// Place is where that directory is, and Start how often a process has
-	// registered from it: by both a copy of it is told.
+	// Place is where the data directory is, and Start how often a process has registered
+	// from it. By both a copy of the directory is detected.
 	Place string `json:"place,omitempty"`
 	Start int64  `json:"start,omitempty"`
-	// Dir, if given, says all three when the node joins.
+	// Dir, if given, sets Instance, Place and Start when the node joins.
 	Dir datadir.Instance `json:"-"`
 }
 
@@ -39,7 +39,7 @@ const (
 // ValidWeight reports whether a node may have a weight.
 func ValidWeight(w float64) bool { return w == 0 || w >= MinWeight && w <= MaxWeight }
 
-// CheckID refuses what cannot be the id of a node.
+// CheckID returns the refusal of an id that no node can have, else nil.
 func CheckID(id millrace.NodeID) error {
 	if err := keyspace.ValidID(string(id)); err != nil {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "id", Detail: err.Error(), WayOut: "give the node another id"}

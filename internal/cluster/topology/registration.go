@@ -8,25 +8,25 @@ import (
 	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
-// Registration is a node as etcd has it: under nodes/ while it is alive, and under known/ for
-// good.
+// Registration is a node in etcd, with what it remembers of etcd. It is under nodes/ while the
+// node is alive; a copy stays under known/.
 type Registration struct {
 	Node
 	keyspace.Memory
 }
 
-// loss is the state that etcd has lost, as far as it is known: nodes remember it.
+// loss is what is known of state that etcd has lost.
 type loss struct {
 	by      []millrace.NodeID // nodes that remember another keyspace, or a later assignment
 	epoch   int64             // the highest of the assignments that they remember
-	setback *keyspace.Setback // nil: etcd did not go back
+	setback *keyspace.Setback // nil: nobody has noted that etcd went back
 }
 
 func (l loss) known() bool { return len(l.by) > 0 || l.setback != nil }
 
 func (l *loss) add(r Registration) { l.by, l.epoch = append(l.by, r.ID), max(l.epoch, r.Epoch) }
 
-// String says what is lost. It is for an etcd that has an assignment.
+// String says what is lost. known must be true.
 func (l loss) String() string {
 	if len(l.by) == 0 {
 		return l.setback.String()
@@ -41,7 +41,8 @@ func (l loss) String() string {
 // maxNodeBytes bounds a registration before it is parsed.
 const maxNodeBytes = 4 << 10
 
-// DecodeRegistration reads the registration of a node.
+// DecodeRegistration decodes the registration of the node id. The error refuses one of another
+// node, and one without an address or with a wrong weight.
 func DecodeRegistration(id millrace.NodeID, body []byte) (r Registration, err error) {
 	if len(body) > maxNodeBytes {
 		return r, fmt.Errorf("a registration of %d bytes is longer than %d", len(body), maxNodeBytes)

@@ -9,36 +9,35 @@ import (
 	"unicode/utf8"
 )
 
-// Report says why partitions of a node are in a state other than ready.
+// Report says why partitions of a node are in a state other than ready, or warns about them.
 type Report struct {
 	State  string // a state of a replica, such as "catching_up" or "quarantined"
 	Reason string // a stable word, such as "log_begins_later" or "disk_full"
 	Detail string // for people
 	// Partitions are those that the report is about.
 	Partitions Set
-	Since      time.Time // the earliest of them
-	Seconds    float64   // that the answers of the oldest of them may be behind; 0: not known
-	Warning    bool      // all is well with them, and something is to be known
+	Since      time.Time // since when the first of them is in the state
+	Seconds    float64   // by how much the oldest of their answers may be behind the log; 0: not known
+	Warning    bool      // the partitions are served well; the report is a warning about them
 }
 
-// The reasons of a [Report] that say what operators have done, and end.
+// The reasons of a [Report] for what an operator has done, until the operator ends it.
 const (
-	PausedReason     = "paused"      // the node applies nothing for a time: what it answers grows old
+	PausedReason     = "paused"      // the node applies nothing, and its answers grow old
 	ByOperatorReason = "by_operator" // replicas are out of service until they are released
 )
 
-// The reasons of a [Report] of a node whose store takes nothing in: for want of space, or as
-// it cannot be written or read.
+// The reasons of a [Report] of a node whose store takes no new records.
 const (
 	DiskFullReason     = "disk_full"
-	StoreFailingReason = "store_failing"
+	StoreFailingReason = "store_failing" // it cannot be written or read
 )
 
 const (
-	maxReportsBytes = 64 << 10
-	maxMerged       = 20 // and one more fit, whatever JSON makes of their texts
+	maxReportsBytes = 64 << 10 // of all reports of a node, encoded
+	maxMerged       = 20       // so many merged reports and one more fit, however JSON escapes their texts
 	maxDetailBytes  = 300
-	maxWordBytes    = 40
+	maxWordBytes    = 40 // of State and Reason
 )
 
 // reportDoc is a Report as etcd holds it.
@@ -52,9 +51,9 @@ type reportDoc struct {
 	Warning    bool      `json:"warning,omitempty"`
 }
 
-// EncodeReports returns the reports as etcd holds them, nothing for none. If
-// they are too long, those of a state and reason become one, with the detail of
-// the first.
+// EncodeReports returns the reports as etcd holds them; nil if there are none. Long texts are
+// cut. If the result is longer than maxReportsBytes, reports of the same state and reason
+// are merged into one, with the detail of the first.
 func EncodeReports(reports []Report) []byte {
 	if len(reports) == 0 {
 		return nil
@@ -86,7 +85,7 @@ func marshalReports(reports []Report) []byte {
 	return body
 }
 
-// whole returns a time that JSON can say, to the second.
+// whole returns a time in UTC truncated to seconds; the zero time if JSON cannot express it.
 func whole(t time.Time) time.Time {
 	if t = t.UTC(); t.Year() < 0 || t.Year() > 9999 {
 		return time.Time{}
@@ -94,7 +93,7 @@ func whole(t time.Time) time.Time {
 	return t.Truncate(time.Second)
 }
 
-// short returns a text that is UTF-8, cut at a character.
+// short returns a text as valid UTF-8, cut to so many bytes between two characters.
 func short(s string, bytes int) string {
 	s = strings.ToValidUTF8(s, "?")
 	if len(s) <= bytes {
@@ -106,8 +105,8 @@ func short(s string, bytes int) string {
 	return s[:bytes]
 }
 
-// mergeReports makes one of the reports of each state and reason, and one more
-// of those beyond the first maxMerged.
+// mergeReports merges the reports of each state and reason into one. Those beyond the first
+// maxMerged become a single report with the reason "others".
 func mergeReports(reports []Report) []Report {
 	type key struct{ state, reason string }
 	at := map[key]int{}

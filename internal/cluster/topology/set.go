@@ -12,10 +12,10 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
-// Set is a set of partitions, a bit each. The zero Set is empty.
+// Set is a set of partitions, with a bit for each. The zero Set is empty.
 type Set [(partition.Count + 63) / 64]uint64
 
-// All is every partition.
+// All returns the set of all partitions.
 func All() Set {
 	var s Set
 	for p := range millrace.Partition(partition.Count) {
@@ -91,13 +91,13 @@ func (s *Set) String() string {
 
 const maxRanges = 10
 
-// Ranges returns all partitions of the set as [ParseSet] reads them.
+// Ranges returns all partitions of the set as ranges, such as "0-3,7".
 func (s *Set) Ranges() string { return strings.Join(s.ranges(), ",") }
 
 // MarshalText writes the set as [ParseSet] reads it.
 func (s Set) MarshalText() ([]byte, error) { return []byte(s.Ranges()), nil }
 
-// UnmarshalText reads what MarshalText wrote; an empty text is the empty set.
+// UnmarshalText reads what MarshalText wrote. An empty text is the empty set.
 func (s *Set) UnmarshalText(text []byte) (err error) {
 	*s = Set{}
 	if len(text) > 0 {
@@ -127,8 +127,7 @@ func (s *Set) ranges() (all []string) {
 	return all
 }
 
-// ParseSet reads a set as people write it: partitions and ranges of them, such
-// as "0-3,7".
+// ParseSet reads partitions and ranges of them, such as "0-3,7". An empty text is an error.
 func ParseSet(text string) (s Set, err error) {
 	for part := range strings.SplitSeq(text, ",") {
 		first, last, isRange := strings.Cut(strings.TrimSpace(part), "-")

@@ -1,6 +1,6 @@
-// Package celref evaluates filters one record at a time with cel-go's own
-// interpreter. It is the reference that tests hold the kernels of
-// internal/filter against; nothing serves from it.
+// Package celref evaluates filters one record at a time with cel-go's own interpreter.
+// Tests compare the kernels of internal/filter (loops over columns) with it; nothing
+// serves from it.
 package celref
 
 import (
@@ -18,10 +18,11 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// Outcome is what a filter says of a record. Only True keeps it.
+// Outcome is what a filter says of a record. Only True keeps the record.
 type Outcome uint8
 
-// The outcomes; internal/filter defines them.
+// The outcomes, as internal/filter defines them. Null: a field that the filter needs is
+// null. Error: the evaluation fails. NaN: a term that is false compared a NaN.
 const (
 	True Outcome = iota + 1
 	False
@@ -57,8 +58,7 @@ type term struct {
 	operands []cel.Program
 }
 
-// Compile compiles a filter. It does not refuse what internal/expr refuses
-// beyond CEL.
+// Compile compiles a filter. It takes filters that are CEL but that internal/expr refuses.
 func Compile(src string) (*Program, error) {
 	env, err := cel.NewEnv(cel.ClearMacros(), cel.Macros(has), cel.CrossTypeNumericComparisons(true), cel.Variable("as_of", cel.TimestampType))
 	if err != nil {
@@ -86,8 +86,8 @@ func Compile(src string) (*Program, error) {
 	return p, c.err
 }
 
-// has is CEL's macro, but asks whether the field is null: every field of a
-// record is there.
+// has replaces CEL's macro: it asks whether the field is null, since a record has every
+// field.
 var has = cel.GlobalMacro("has", 1, func(f cel.MacroExprFactory, _ ast.Expr, args []ast.Expr) (ast.Expr, *cel.Error) {
 	if args[0].Kind() != ast.SelectKind {
 		return nil, common.NewError(args[0].ID(), "has() takes a field", nil)
@@ -95,8 +95,8 @@ var has = cel.GlobalMacro("has", 1, func(f cel.MacroExprFactory, _ ast.Expr, arg
 	return f.NewCall(operators.NotEquals, args[0], f.NewLiteral(types.NullValue)), nil
 })
 
-// collect gathers the fields that e reads: each becomes a variable of its
-// whole path.
+// collect gathers the fields that e reads. Each becomes a variable whose name is the
+// whole path, such as record.likes.
 func (p *Program) collect(e ast.Expr) {
 	seen := map[string]bool{}
 	for _, n := range p.names {
@@ -114,7 +114,7 @@ func (p *Program) collect(e ast.Expr) {
 	p.names = longest(p.names)
 }
 
-// longest drops the paths that are only the beginning of another.
+// longest drops the paths that are the beginning of another path.
 func longest(paths []string) (kept []string) {
 	for i, a := range paths {
 		inner := false
@@ -143,6 +143,7 @@ func fieldPath(e ast.Expr) string {
 	return ""
 }
 
+// conjuncts appends the terms of the outermost && of e; e itself if it is none.
 func conjuncts(dst []ast.Expr, e ast.Expr) []ast.Expr {
 	if e.Kind() == ast.CallKind && e.AsCall().FunctionName() == operators.LogicalAnd {
 		for _, a := range e.AsCall().Args() {
@@ -214,7 +215,7 @@ func (p *Program) Eval(in *Input) Outcome {
 	return False
 }
 
-// falseOrNaN says whether a false term compared a NaN.
+// falseOrNaN returns NaN if a term that is false compared a NaN, and else False.
 func falseOrNaN(t term, vars map[string]any) Outcome {
 	for _, operand := range t.operands {
 		if _, v := eval(operand, vars); isNaN(v) {
@@ -244,7 +245,7 @@ func eval(p cel.Program, vars map[string]any) (Outcome, any) {
 	return Null, v.Value()
 }
 
-// value returns record.x, entity.x or viewer.x, nil where there is none.
+// value returns the value of record.x, entity.x or viewer.x; nil if there is none.
 func (in *Input) value(name string) any {
 	root, field, _ := strings.Cut(name, ".")
 	var v any
@@ -269,9 +270,10 @@ func (in *Input) value(name string) any {
 	return v
 }
 
-// Baseline compiles a filter as a service without kernels would run it:
-// checked once, optimised, and evaluated over each record as a map. It is what
-// benchmarks compare with; fields that are null or missing are its caller's.
+// Baseline compiles a filter as a service without kernels would run it: checked once,
+// optimised, and evaluated over each record as a map. Benchmarks compare with it. A
+// record on which the evaluation fails, as on a missing field, is not kept. keep is not
+// safe for concurrent use.
 func Baseline(src string) (keep func(record map[string]any, asOf millrace.Time) bool, err error) {
 	env, err := cel.NewEnv(cel.CrossTypeNumericComparisons(true), cel.Variable("record", cel.MapType(cel.StringType, cel.DynType)), cel.Variable("as_of", cel.TimestampType))
 	if err != nil {

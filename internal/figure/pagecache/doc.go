@@ -1,3 +1,3 @@
-// Package pagecache has benchmarks read the disk, as after a disaster, and not what the
-// system holds of it in memory.
+// Package pagecache removes files from the system's page cache, so that benchmarks read them
+// from the disk, as after a restart of the machine.
 package pagecache

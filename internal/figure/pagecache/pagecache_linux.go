@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Drop puts the files of a directory on disk and out of the page cache, so that who reads
-// them next reads the disk.
+// Drop syncs the files below a directory to disk and removes them from the page cache, so
+// that the next read goes to the disk.
 func Drop(dir string) error {
 	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {

@@ -2,5 +2,5 @@
 
 package pagecache
 
-// Drop does nothing where the system does not say how.
+// Drop does nothing on this system.
 func Drop(string) error { return nil }

@@ -1,5 +1,5 @@
-// Package auditlog copies the audit log of a process to a topic of Kafka, where
-// whoever may write its file cannot take anything back.
+// Package auditlog copies the audit log of a process from its file to a Kafka topic.
+// Somebody who can change the file cannot change what is in the topic.
 package auditlog
 
 import (
@@ -22,40 +22,41 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 )
 
-// Config says what is copied where to.
+// Config says what is copied to where.
 type Config struct {
-	File    string // of the audit log; how far it is copied is kept in File + ".sent"
+	File    string // the audit log, a line of JSON for each entry; File + ".sent" says how far it is copied
 	Brokers kafka.Brokers
-	Topic   string // is made, with one partition, where it is missing
-	By      string // the process, which is the key of its entries
+	Topic   string // created, with one partition, if it does not exist
+	By      string // names the process: the key of its entries in the topic
 	Log     *slog.Logger
 }
 
-// Copier copies. What is in the file comes to the topic in its order, once; entries
-// may come twice where a process died on the way. What is left is copied when the
-// process is back: the file is the truth.
+// Copier copies the entries of the file to the topic, in their order. Each is copied
+// once, but if the process dies on the way, some may be copied twice. What is left then
+// is copied when the process runs again.
 type Copier struct {
 	cfg  Config
-	file *os.File // nil: there was none yet
-	at   atomic.Int64
-	told string // the last fault
+	file *os.File     // nil: there was none yet
+	at   atomic.Int64 // the offset up to which the file is copied
+	told string       // the text of the fault that was logged last; "": none since
 }
 
 const (
-	lookEvery  = time.Second
-	againAfter = 5 * time.Second
-	tellAfter  = 10 * time.Second // that Kafka takes nothing
-	// pieceBytes is how much is read at a time. No entry is longer.
+	lookEvery  = time.Second      // how often the file is looked at for more
+	againAfter = 5 * time.Second  // the pause after a failure
+	tellAfter  = 10 * time.Second // after which it is logged that Kafka takes nothing
+	// pieceBytes is how much of the file is read at a time. No entry is longer.
 	pieceBytes = 1 << 20
-	// endWithin is how long what is on its way may take when the process ends.
+	// endWithin is how long entries that are on their way may take when the process
+	// ends.
 	endWithin = 2 * time.Second
 )
 
-// New returns a copier, which begins with Run.
+// New returns a copier. Call Run to have it copy.
 func New(c Config) *Copier { return &Copier{cfg: c} }
 
-// Unsent is how many bytes of the file are not in the topic. A nil Copier copies
-// nothing, and is never behind.
+// Unsent returns how many bytes of the file are not copied yet; 0 if the file cannot be
+// looked at. For a nil Copier it is 0.
 func (c *Copier) Unsent() int64 {
 	if c == nil {
 		return 0
@@ -67,18 +68,19 @@ func (c *Copier) Unsent() int64 {
 	return max(0, is.Size()-c.at.Load())
 }
 
-// Collector tells how far the topic is behind.
+// Collector returns the metric of Unsent.
 func (c *Copier) Collector() prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "millrace_audit_unsent_bytes", Help: "Bytes of the audit log that are not in its topic yet; 0 where there is no topic.",
 	}, func() float64 { return float64(c.Unsent()) })
 }
 
-// Run copies until ctx ends, whatever happens to Kafka and to the file.
+// Run copies until ctx ends. Failures of Kafka or of the file are logged, and it goes on.
+// It returns earlier only if no producer can be made from the configuration.
 func (c *Copier) Run(ctx context.Context) {
 	tell := func(err error) { c.tell(err) }
 	if err := kafka.EnsureContentTopic(ctx, c.cfg.Brokers, c.cfg.Topic, 1, tell); err != nil {
-		c.tell(err) // it may be there all the same, and this process not allowed to make it
+		c.tell(err) // the topic may exist all the same: this process may only lack the right to create it
 	}
 	to, err := kafka.NewProducer(c.cfg.Brokers, "", c.cfg.Log)
 	if err != nil {
@@ -107,7 +109,7 @@ func (c *Copier) Run(ctx context.Context) {
 	}
 }
 
-// tell tells a fault once, for as long as it lasts.
+// tell logs a fault, once for as long as it lasts.
 func (c *Copier) tell(err error) {
 	if err != nil && err.Error() != c.told {
 		c.told = err.Error()
@@ -115,8 +117,8 @@ func (c *Copier) tell(err error) {
 	}
 }
 
-// step copies what is there, at most a piece, and reports whether there was
-// anything.
+// step copies the next entries of the file, at most a piece, and reports whether there
+// were any.
 func (c *Copier) step(ctx context.Context, to *kafka.Producer) (bool, error) {
 	if c.file == nil {
 		if err := c.open(); err != nil || c.file == nil {
@@ -133,7 +135,7 @@ func (c *Copier) step(ctx context.Context, to *kafka.Producer) (bool, error) {
 	switch {
 	case whole == 0 && n < pieceBytes:
 		return false, c.follow(n > 0)
-	case whole == 0: // no entry is so long
+	case whole == 0: // no entry is so long: pass over the piece
 		whole = n
 	}
 	last, err := c.send(ctx, to, piece[:whole])
@@ -143,14 +145,15 @@ func (c *Copier) step(ctx context.Context, to *kafka.Producer) (bool, error) {
 	return true, c.keep(c.at.Add(int64(whole)), last)
 }
 
-// send returns the last of some lines when they are in the topic. It goes on a little
-// when ctx has ended: otherwise they would come twice.
+// send sends lines to the topic, waits until they are there, and returns the last. If ctx
+// ends meanwhile, it goes on for endWithin: otherwise these lines would be copied again
+// later.
 func (c *Copier) send(ctx context.Context, to *kafka.Producer, lines []byte) (last []byte, err error) {
 	sends, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(endWithin, cancel) })()
 	for line := range bytes.Lines(lines) {
-		if entry := bytes.TrimSuffix(line, []byte("\n")); json.Valid(entry) { // else it is the beginning of one, of what was not done
+		if entry := bytes.TrimSuffix(line, []byte("\n")); json.Valid(entry) { // else the entry was cut while it was written, and its act was not done
 			to.Produce(sends, kafka.Outgoing{Topic: c.cfg.Topic, Key: []byte(c.cfg.By), Value: entry})
 		}
 		last = line
@@ -162,9 +165,9 @@ func (c *Copier) send(ctx context.Context, to *kafka.Producer, lines []byte) (la
 	return last, to.Flush(sends)
 }
 
-// follow goes on with the file that has the name now, if that is another one, as who
-// rotates logs makes. torn says that this one ends in the middle of an entry, which
-// nobody goes on with then.
+// follow goes on with a new file from its beginning if another file has the name by now,
+// as after a rotation of logs, or if the file was cut. torn says that the old one ends in
+// the middle of an entry, which then stays so.
 func (c *Copier) follow(torn bool) error {
 	have, err := c.file.Stat()
 	if err != nil {
@@ -173,7 +176,7 @@ func (c *Copier) follow(torn bool) error {
 	is, err := os.Stat(c.cfg.File)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) || err == nil && os.SameFile(have, is) && is.Size() >= c.at.Load():
-		return nil // it is made anew at the next act
+		return nil // the same file, or none: a new one is made with the next entry
 	case err != nil:
 		return err
 	}
@@ -185,12 +188,12 @@ func (c *Copier) follow(torn bool) error {
 	return c.keep(0, nil)
 }
 
-// place is how far a file is copied: its offset, and which line ends there, so that
-// another file of the name is known as such.
+// place says up to which offset a file is copied. It also identifies the line that ends
+// there, so that another file of the same name is recognized.
 type place struct {
 	Offset int64  `json:"offset"`
-	Length int    `json:"length"` // of the line
-	Sum    string `json:"sum"`    // SHA-256
+	Length int    `json:"length"` // of the line, in bytes
+	Sum    string `json:"sum"`    // SHA-256 of the line, in hex
 }
 
 func sumOf(line []byte) string {
@@ -198,7 +201,8 @@ func sumOf(line []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// keep notes how far the file is copied.
+// keep writes to File + ".sent" how far the file is copied. last is the line that ends
+// there.
 func (c *Copier) keep(offset int64, last []byte) error {
 	c.at.Store(offset)
 	text, err := json.Marshal(place{offset, len(last), sumOf(last)})
@@ -212,7 +216,8 @@ func (c *Copier) keep(offset int64, last []byte) error {
 	return os.Rename(name+".new", name)
 }
 
-// open opens the file, if there is one, and finds how far it is copied.
+// open opens the file, if there is one, and finds how far it is copied. If the place that
+// was kept is of another file, it begins at the file's beginning.
 func (c *Copier) open() error {
 	f, err := os.Open(c.cfg.File)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -1,5 +1,5 @@
-// Package confluent asks a schema registry, in the protocol of Confluent's, for
-// schemas by their ids there.
+// Package confluent fetches schemas by id from a schema registry that speaks Confluent's
+// protocol.
 package confluent
 
 import (
@@ -21,26 +21,28 @@ import (
 	"github.com/millrace/millrace/schemas/registry"
 )
 
-// Access is how a schema registry is reached: its TLS, and who asks, by
-// HTTP's basic authentication. Its zero value is plain text, on loopback alone,
-// and TLS with the authorities that the machine trusts.
+// Access is how a schema registry is reached: TLS, and the user and password for HTTP basic
+// authentication. With the zero value, an http URL must be on loopback, and an https URL
+// is trusted by the authorities that the machine trusts.
 type Access struct {
 	TLS          secure.TLS `yaml:"tls,omitempty"`
 	secure.Login `yaml:",inline"`
 	Insecure     bool `yaml:"insecure,omitempty" doc:"true: plain text beyond loopback, where other means guard the network"`
 }
 
-// registryField is the key of a configuration that has a Access.
+// registryField is the configuration key of an Access.
 const registryField = "connect.schema_registry"
 
-// Registry returns a look-up of schema ids in a Confluent-compatible
-// schema registry at a URL, for values in Confluent framing.
+// Registry returns a look-up of schemas by id in the registry at a URL, for values in
+// Confluent's framing. The look-up's error is a [schemas.Error] (UnknownSchema) if asking
+// again cannot help: the registry lacks the id, or Millrace does not take its schema. Any
+// other error may be gone at the next try.
 func (a Access) Registry(at string, log *slog.Logger) (registry.Lookup, error) {
 	transport, err := a.transport(at, log)
 	if err != nil {
 		return nil, err
 	}
-	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // who is elsewhere is not to be told the password
+	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // another server must not get the password
 	cl, err := sr.NewClient(sr.URLs(at), sr.HTTPClient(&http.Client{Timeout: 5 * time.Second, Transport: bounded{transport}, CheckRedirect: stay}))
 	if err != nil {
 		return nil, fmt.Errorf("kafka: schema registry %s: %w", at, err)
@@ -73,7 +75,8 @@ func unknownID(id uint32, why string) error {
 	return &schemas.Error{Reason: schemas.UnknownSchema, Detail: fmt.Sprintf("schema registry: id %d: %s", id, why)}
 }
 
-// refusedByRegistry gives a refusal the key of the configuration that it is of.
+// refusedByRegistry turns an error that the configuration causes, of TLS or of the login,
+// into a [millrace.Error] for its key. It returns any other error as it is.
 func refusedByRegistry(err error, answer *sr.ResponseError) error {
 	field, wayOut := registryField+".tls", secure.Refused(err)
 	if answer != nil && (answer.StatusCode == http.StatusUnauthorized || answer.StatusCode == http.StatusForbidden) {
@@ -85,7 +88,8 @@ func refusedByRegistry(err error, answer *sr.ResponseError) error {
 	return &millrace.Error{Reason: millrace.ReasonForbidden, Field: field, Detail: err.Error(), WayOut: wayOut}
 }
 
-// transport carries the requests.
+// transport returns the transport of requests to the URL at, with TLS and the login. The
+// error refuses a wrong URL or configuration.
 func (a Access) transport(at string, log *slog.Logger) (http.RoundTripper, error) {
 	u, err := url.Parse(at)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
@@ -128,12 +132,13 @@ func (a Access) transport(at string, log *slog.Logger) (http.RoundTripper, error
 	return basicAuth{t, a.Username, password}, nil
 }
 
-// maxAnswerBytes is more than the answer with the largest schema that Millrace takes.
+// maxAnswerBytes bounds an answer of the registry. The answer with the largest schema that
+// Millrace takes is smaller.
 const maxAnswerBytes = 1 << 20
 
 var errLong = fmt.Errorf("the answer has more than %d bytes", maxAnswerBytes)
 
-// bounded gives answers up that are too long to be kept.
+// bounded is a transport whose answers fail with errLong after maxAnswerBytes.
 type bounded struct{ http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
@@ -145,7 +150,7 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// basicAuth sends a user and the password that its file has now.
+// basicAuth is a transport that sends a user and the password, as its file has it now.
 type basicAuth struct {
 	http.RoundTripper
 	user     string

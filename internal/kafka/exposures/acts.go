@@ -18,95 +18,100 @@ import (
 	"github.com/millrace/millrace/schemas/registry"
 )
 
-// ActReaderConfig says where outcomes and answers are.
+// ActReaderConfig says where outcomes and answers (exposures) are, and which count.
 type ActReaderConfig struct {
 	Brokers                      kafka.Brokers
 	Exposures, Outcomes, Schemas string        // topics
-	AnswerField                  string        // of outcomes
-	Actions                      []string      // that are counted; nil: all
-	Named                        bool          // AnswerField is one that somebody has named, and has to be there
-	Window                       time.Duration // after an answer
+	AnswerField                  string        // the field of an outcome that names its answer
+	Actions                      []string      // the actions that count; nil: all
+	Named                        bool          // a person has named AnswerField, so outcomes must have it
+	Window                       time.Duration // how long after its answer an outcome may come
 	Experiment                   string        // whose answers count in [ActReader.Told]; empty: all do
-	From                         millrace.Time // of answers
-	Log                          *slog.Logger  // is told of entries that are no outcomes; nil: nobody
+	From                         millrace.Time // the time of the first answers that count
+	Log                          *slog.Logger  // is told of entries that are no outcomes; nil: nothing is logged
 }
 
-// ActReader reads acts, each an outcome with the answer that it belongs to: what viewers did
-// with what they were shown. It does so again and again: each
-// [ActReader.Read] goes on where the one before ended.
+// ActReader reads acts: what viewers did with what they were shown. An act is an outcome
+// together with the answer that it belongs to. Each [ActReader.Read] goes on where the one
+// before ended.
 //
 // Every outcome is looked at by two readings, because its answer may not have been written
-// yet at the first. So acts may come twice, and whoever takes them must count each once. For
-// at most 200,000 outcomes at a time, which bounds the memory, the answers are read anew as far
-// back as the window reaches. The first such passage over the answers tells which viewers
-// were shown anything; the rest of the reading keeps no outcomes of others.
+// yet at the first. So an act may come twice, and the taker must count it once. Outcomes are
+// held at most 200,000 at a time, to bound the memory. For each such group the answers are
+// read anew, as far back as the window reaches. The first pass over the answers also shows
+// which viewers were shown anything; after it, the reading keeps no outcomes of others.
 type ActReader struct {
 	cfg          ActReaderConfig
-	id           kadm.TopicID    // of outcomes; zero: not known yet
-	before, next map[int32]int64 // where the last two readings ended
-	Faults       outcome.Faults  // entries that are no outcomes; a reading that failed counts them once more
-	seen         outcome.Seen    // schemas of all readings
+	id           kadm.TopicID    // of the topic of outcomes; zero: not known yet
+	before, next map[int32]int64 // by partition, where the reading before the last and the last one ended
+	Faults       outcome.Faults  // entries that are no outcomes; a reading that is repeated counts them again
+	seen         outcome.Seen    // the schemas of outcomes in all readings
 	told         became          // of outcomes that no reading looks at again
 	last         became          // of outcomes that the next reading looks at again
-	floor        millrace.Time   // since when those of last have come
+	floor        millrace.Time   // since when the outcomes in last have come
 	newest       millrace.Time   // see [ActReader.Newest]
-	whole        time.Time       // as of when all outcomes have been read; zero: never
-	did, shown   kafka.Reach     // of outcomes, and of exposures
-	unshown      error           // why answers are hidden from the reading under way; nil: none are
-	most         int             // outcomes for which one passage over the answers is made
+	whole        time.Time       // up to when all outcomes have been read; zero: never
+	did, shown   kafka.Reach     // of the topics of outcomes and of exposures
+	unshown      error           // why answers are hidden from the present reading; nil: none are
+	most         int             // how many outcomes are held for one pass over the answers
 }
 
-// became is what became of outcomes, and how they came along.
+// became is what became of outcomes, and when they came.
 type became struct {
 	outcome.Report
 	outcome.Course
 }
 
+// plus returns the sum of both; later came after b.
 func (b *became) plus(later *became) became {
 	return became{b.Report.Plus(later.Report), *b.Course.Plus(&later.Course)}
 }
 
-// NewActReader begins where answers of that time may have outcomes.
+// NewActReader returns a reader of the acts of answers from cfg.From on. It connects to
+// nothing yet.
 func NewActReader(cfg ActReaderConfig) *ActReader {
 	return &ActReader{cfg: cfg, seen: outcome.Seen{}, most: maxActs}
 }
 
-// Newest returns when the newest outcome was that has been read, of the actions that are
-// counted, whether it belongs to an answer or not; 0: none was. One with a time in the
-// future counts as of when it was read. [ActReader.Course] knows the newest that belongs to an
-// answer.
+// Newest returns the time of the newest outcome read, of the actions that count, whether or
+// not it belongs to an answer; 0: none was read. An outcome with a time in the future counts
+// as of the time when it was read. [ActReader.Course] has the newest outcome that belongs to
+// an answer.
 func (a *ActReader) Newest() millrace.Time { return a.newest }
 
-// Whole returns as of when all outcomes have been read; zero: as of no time yet.
+// Whole returns the time up to which all outcomes have been read; zero: none yet.
 func (a *ActReader) Whole() time.Time { return a.whole }
 
-// Told returns what became of all outcomes of the actions that are counted, as the last
-// reading found that looked at each and did not fail. Of an outcome that came twice, that is
-// noticed if one reading had both.
+// Told returns what became of all outcomes of the actions that count: of each, what the last
+// reading found that looked at it and did not fail. That an outcome was logged twice is
+// noticed only if one reading had both.
 func (a *ActReader) Told() outcome.Report { return a.told.Report.Plus(a.last.Report) }
 
-// Course returns how those outcomes came along. What a reading finds counts as come since
-// the one before, even if its time is earlier.
+// Course returns when those outcomes came. What a reading finds counts as having come since
+// the reading before, even if its time is earlier.
 func (a *ActReader) Course() *outcome.Course { return a.told.Course.Plus(&a.last.Course) }
 
-// recentActs bounds how old the newest outcomes may be that can be read, while open
-// transactions, one after the other, hide newer ones.
+// recentActs is how old the newest readable outcomes may be while open transactions, one
+// after the other, hide newer ones. If they are older, Read fails.
 const recentActs = time.Minute
 
 // Topic returns which topic of outcomes was read last.
 func (a *ActReader) Topic() exposure.Topic { return topicOf(a.cfg.Outcomes, a.id) }
 
-// maxActs is [ActReader.most], or less of tests.
+// maxActs is ActReader.most, except in tests.
 const maxActs = 200_000
 
-// Read takes the acts that are found up to where the topics end now, in the
-// order of their times within at most 200,000. When it fails, the next reading
-// begins where this one did. It fails where open transactions hide answers
-// ([kafka.Hidden]) to which outcomes may belong, and where they hide outcomes, which then
-// come with a later reading. If the topic of outcomes is another one than at the reading
-// before, it fails once, with [exposure.ErrAnew], and then begins with the new topic. It also
-// fails, once all are taken, if no entry can be one of the actions or has the field: see
-// [outcome.Seen.Lacks].
+// Read passes the acts up to the present ends of the topics to take. They are in the order of
+// their times only within each group of 200,000 outcomes. After most failures the next
+// reading begins where this one did. Read fails
+//
+//   - if open transactions hide answers ([kafka.Hidden]) to which outcomes may belong;
+//   - if open transactions hide outcomes for longer than recentActs. The acts so far have
+//     been taken, and the hidden ones come with a later reading;
+//   - if the topic of outcomes is another one than at the reading before: once, with
+//     [exposure.ErrAnew]. The next reading begins with the new topic;
+//   - after all acts have been taken, if no entry can be one of the actions, or none has the
+//     field: see [outcome.Seen.Lacks].
 func (a *ActReader) Read(ctx context.Context, take func(*outcome.Act)) error {
 	did, err := kafka.OpenTopic(ctx, a.cfg.Brokers, a.cfg.Outcomes, max(0, a.cfg.From-millrace.Time(outcome.Skew.Milliseconds())))
 	if err != nil {
@@ -128,7 +133,7 @@ func (a *ActReader) Read(ctx context.Context, take func(*outcome.Act)) error {
 	}
 	ends := did.Ends()
 	maps.Copy(next, ends)
-	var told [2]became // of outcomes that are looked at for the first time, and again
+	var told [2]became // of outcomes looked at for the first time, and for the second time
 	if len(ends) > 0 {
 		if told, err = a.read(ctx, did, take); err != nil {
 			return err
@@ -210,7 +215,7 @@ func (a *ActReader) read(ctx context.Context, did *kafka.TopicSpan, take func(*o
 	return told, err
 }
 
-// index is the place of a report: 1 on what is looked at again, 0 on the rest.
+// index returns the index in told: 1 for an outcome that is looked at again, else 0.
 func index(again bool) int {
 	if again {
 		return 1
@@ -218,7 +223,7 @@ func index(again bool) int {
 	return 0
 }
 
-// decode reads an outcome.
+// decode decodes an outcome, and notes its schema.
 func (a *ActReader) decode(known *registry.Snapshot, in kafka.Entry) (outcome.Outcome, error) {
 	if in.Closed != nil {
 		return outcome.Outcome{}, in.Closed
@@ -227,13 +232,14 @@ func (a *ActReader) decode(known *registry.Snapshot, in kafka.Entry) (outcome.Ou
 	return outcome.Decode(known, in.Value, a.cfg.AnswerField)
 }
 
-// since is from when on answers may have outcomes.
+// since returns the time of the earliest answers to which outcomes of the ledger may belong.
 func (a *ActReader) since(ledger *outcome.Ledger) millrace.Time {
 	return max(a.cfg.From, ledger.Earliest()-millrace.Time(a.cfg.Window.Milliseconds()))
 }
 
-// settle finds the answers that outcomes belong to, takes the acts, and calls meet with each
-// answer that may have outcomes.
+// settle reads the answers, finds those that the ledger's outcomes belong to, and passes the
+// acts to take. It calls meet with every answer that it reads. told is what became of
+// outcomes looked at for the first time, and again.
 func (a *ActReader) settle(ctx context.Context, ledger *outcome.Ledger, meet func(*exposure.Record), take func(*outcome.Act)) (told [2]outcome.Report, err error) {
 	shown, err := kafka.OpenTopic(ctx, a.cfg.Brokers, a.cfg.Exposures, a.since(ledger))
 	if err != nil {

@@ -1,5 +1,6 @@
-// Package exposures is the topic of what answers showed: brokers write it, guards
-// and people read it, alone or with what viewers did after.
+// Package exposures writes and reads the Kafka topic of exposures: records of what answers
+// showed. Brokers write it. Guards of experiments and people read it, alone or together with
+// outcomes, what viewers then did.
 package exposures
 
 import (
@@ -24,17 +25,18 @@ import (
 )
 
 // Producer writes exposures to a topic: idempotently, in order within a
-// partition. The partition is that of the key, as every client of Kafka reckons
-// it; entries without a key go anywhere. It is an [exposure.Producer].
+// partition. The partition follows from the key, as in every Kafka client; entries without
+// a key go to any partition. It implements [exposure.Producer].
 type Producer struct {
 	brokers   kafka.Brokers
 	cl        *kgo.Client
 	topic     string
-	lookEvery time.Duration // while a call waits
+	lookEvery time.Duration // between looks at the topic while Produce waits
 	id        kadm.TopicID  // of the topic that the client writes to; zero: not known yet
 }
 
-// NewProducer connects. The topic must exist once something is written.
+// NewProducer returns a producer, which connects when it first writes. Until the topic exists,
+// writes wait.
 func NewProducer(brokers kafka.Brokers, topic string, log *slog.Logger) (*Producer, error) {
 	if topic == "" {
 		return nil, errors.New("kafka: topic of exposures: empty; name one")
@@ -49,13 +51,13 @@ func NewProducer(brokers kafka.Brokers, topic string, log *slog.Logger) (*Produc
 	return &Producer{brokers: brokers, cl: cl, topic: topic, lookEvery: 5 * time.Second}, nil
 }
 
-// exposurePartitions are those of a topic that is made here. Who wants others
-// makes it before.
+// exposurePartitions is how many partitions the topic gets if it is made here. An operator who
+// wants another number makes the topic before.
 const exposurePartitions = 12
 
-// OpenLog returns a log of exposures that is written to a topic, which is
-// made if it is missing, and what closes both. It waits for nothing: while Kafka
-// is away exposures wait in memory.
+// OpenLog returns a log of exposures that is written to a topic, and a function that closes
+// it. The topic is made if it is missing. OpenLog does not wait for Kafka: while it is away,
+// exposures wait in memory.
 func OpenLog(brokers kafka.Brokers, topic string, log *slog.Logger) (*exposure.Log, func(), error) {
 	producer, err := NewProducer(brokers, topic, log)
 	if err != nil {
@@ -83,9 +85,9 @@ func OpenLog(brokers kafka.Brokers, topic string, log *slog.Logger) (*exposure.L
 	}, nil
 }
 
-// Read takes the exposures of a topic from a time on, partition by
-// partition in their order, up to where the topic ends when it is called. It
-// returns how many entries are no exposures, and what was hidden; nil: nothing.
+// Read passes the exposures of a topic from a time on to take, in the order of each
+// partition, up to the end of the topic at the time of the call. It returns how many entries
+// are no exposures, and what open transactions hide; nil: nothing.
 func Read(ctx context.Context, brokers kafka.Brokers, topic string, from millrace.Time, take func(*exposure.Record)) (others int, hidden *kafka.Hidden, err error) {
 	s, err := kafka.OpenTopic(ctx, brokers, topic, from)
 	if err != nil {
@@ -95,8 +97,8 @@ func Read(ctx context.Context, brokers kafka.Brokers, topic string, from millrac
 	return others, s.Hidden(), err
 }
 
-// ReadSpan takes the exposures of a span, and returns how many entries are
-// none.
+// ReadSpan passes the exposures of a span to take, and returns how many entries are no
+// exposures.
 func ReadSpan(ctx context.Context, s *kafka.TopicSpan, take func(*exposure.Record)) (others int, err error) {
 	err = s.Read(ctx, func(value []byte, closed error) error {
 		if record, err := decodeExposure(value, time.Now()); closed == nil && err == nil {
@@ -109,8 +111,7 @@ func ReadSpan(ctx context.Context, s *kafka.TopicSpan, take func(*exposure.Recor
 	return others, err
 }
 
-// Reader is a topic of exposures that is followed, and how far it has been
-// read.
+// Reader follows a topic of exposures, and knows how far it has been read.
 type Reader struct {
 	brokers kafka.Brokers
 	topic   string
@@ -118,24 +119,25 @@ type Reader struct {
 
 	mu struct {
 		sync.Mutex
-		cl    *kgo.Client // nil: it is not followed
+		cl    *kgo.Client // nil: the topic is not followed
 		from  millrace.Time
-		next  map[int32]int64 // what is read next, of the partitions that had something
-		id    kadm.TopicID    // zero: not known yet
-		reach kafka.Reach     // of what committed reads get to
-		again func()          // follows the topic that is now there
-		fault error           // why less than all was read at last; nil: none
+		next  map[int32]int64 // the offset to read next, of the partitions that had something
+		id    kadm.TopicID    // of the topic; zero: not known yet
+		reach kafka.Reach     // up to when everything can be read
+		again func()          // ends follow, so that Follow begins with the topic that is there now
+		fault error           // why the last fetch did not read all; nil: it did
 	}
 }
 
-// NewReader connects to nothing yet.
+// NewReader returns a reader. It connects to nothing before Follow.
 func NewReader(brokers kafka.Brokers, topic string, log *slog.Logger) *Reader {
 	return &Reader{brokers: brokers, topic: topic, log: log}
 }
 
-// Follow takes the exposures from a time on, as they come, until ctx ends; that
-// there are entries which are none is logged once. No
-// outage of Kafka ends it, nor a topic that is not there yet, or is made anew.
+// Follow passes the exposures from a time on to take, as they come, until ctx ends. Entries
+// that are no exposures are left out, and logged once. Follow goes on through an outage of
+// Kafka, and waits for a topic that does not exist yet or is made anew. The error is that of
+// ctx, or says that the configuration of the client is wrong.
 func (l *Reader) Follow(ctx context.Context, from millrace.Time, take func(*exposure.Record)) error {
 	for ctx.Err() == nil {
 		if err := l.follow(ctx, from, take); err != nil && ctx.Err() == nil {
@@ -145,7 +147,7 @@ func (l *Reader) Follow(ctx context.Context, from millrace.Time, take func(*expo
 	return ctx.Err()
 }
 
-// follow is Follow until the topic is made anew.
+// follow is Follow until the topic is made anew, when it returns nil.
 func (l *Reader) follow(ctx context.Context, from millrace.Time, take func(*exposure.Record)) error {
 	ctx, again := context.WithCancel(ctx)
 	defer again()
@@ -158,7 +160,7 @@ func (l *Reader) follow(ctx context.Context, from millrace.Time, take func(*expo
 	defer l.begin(nil, from, func() {})
 	starts, begins := l.begins(ctx, asks, from)
 	at := kafka.Since(begins)
-	if begins <= 0 { // as it does where time is no matter
+	if begins <= 0 { // from the start, without a look-up by time
 		at = kgo.NewOffset().AtStart()
 	}
 	cl, err := kafka.NewClient(l.brokers, l.log, append(kafka.Sparing(), kgo.KeepControlRecords(), kgo.ConsumeTopics(l.topic), kgo.ConsumeResetOffset(at))...)
@@ -181,7 +183,7 @@ func (l *Reader) follow(ctx context.Context, from millrace.Time, take func(*expo
 		cancel()
 		for r := range fetches.RecordsAll() {
 			early := begins < from && millrace.TimeOf(r.Timestamp) < from
-			if early || r.Attrs.IsControl() { // the end of a transaction
+			if early || r.Attrs.IsControl() { // a control record marks the end of a transaction
 				continue
 			}
 			if record, err := decodeExposure(r.Value, time.Now()); err == nil {
@@ -207,9 +209,9 @@ func (l *Reader) follow(ctx context.Context, from millrace.Time, take func(*expo
 	return nil
 }
 
-// begins returns where and from when on the topic is read: from a time on, or from an
-// earlier one where Kafka does not find its entries ([kafka.StartsAfter]). It waits for a
-// Kafka that is away, not for a topic.
+// begins returns the offsets from which the topic is read, by partition, and the time that
+// they are of: from, or an earlier time if Kafka cannot find the entries of from
+// ([kafka.StartsAfter]). It waits while Kafka is away. If there is no topic, starts is nil.
 func (l *Reader) begins(ctx context.Context, asks *kgo.Client, from millrace.Time) (starts map[int32]int64, begins millrace.Time) {
 	told := false
 	for ctx.Err() == nil {
@@ -231,21 +233,25 @@ func (l *Reader) begins(ctx context.Context, asks *kgo.Client, from millrace.Tim
 	return nil, from
 }
 
-// pollWithin bounds how long it takes to see that nothing comes.
+// pollWithin is the timeout of a poll: after it, follow looks why nothing comes.
 const pollWithin = 5 * time.Second
 
+// begin sets the client that follows (nil: none), and forgets what was read before.
 func (l *Reader) begin(cl *kgo.Client, from millrace.Time, again func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mu.cl, l.mu.from, l.mu.next, l.mu.id, l.mu.reach, l.mu.again, l.mu.fault = cl, from, map[int32]int64{}, kadm.TopicID{}, kafka.Reach{}, again, nil
 }
 
+// passed notes the records that have been taken.
 func (l *Reader) passed(fetches kgo.Fetches) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	fetches.EachRecord(func(r *kgo.Record) { l.mu.next[r.Partition] = r.Offset + 1 })
 }
 
+// steppedOver notes batches that cannot be read and were passed over, and why the last fetch
+// failed.
 func (l *Reader) steppedOver(over []*kafka.Closed, fault error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -255,7 +261,7 @@ func (l *Reader) steppedOver(over []*kafka.Closed, fault error) {
 	}
 }
 
-// places returns what comes next in each partition.
+// places returns the offset to read next in each partition.
 func (l *Reader) places(ctx context.Context, cl *kgo.Client) (map[int32]int64, error) {
 	l.mu.Lock()
 	from := l.mu.from
@@ -270,14 +276,14 @@ func (l *Reader) places(ctx context.Context, cl *kgo.Client) (map[int32]int64, e
 	return places, nil
 }
 
-// recent is how old what is known of exposures may be where transactions, one after the
-// other, hide the newest of them.
+// recent is how old the newest readable exposures may be while open transactions, one after
+// the other, hide newer ones. If they are older, Whole fails.
 const recent = 10 * time.Second
 
-// Whole asks where the topic ends, waits until all before it has been taken that can be
-// read, and returns as of when that was all. The error says why it is not: what has not
-// been taken when ctx ends, or is hidden, a [kafka.Hidden]. Of a topic that is another
-// one than at the call before it is an [exposure.ErrAnew], once.
+// Whole asks where the topic ends, waits until Follow has taken all before that that can be
+// read, and returns the time up to which that is everything. The error says how much has not
+// been taken when ctx ends; or is a [kafka.Hidden] if entries are hidden; or once
+// [exposure.ErrAnew], if the topic is another one than at the call before.
 func (l *Reader) Whole(ctx context.Context) (time.Time, error) {
 	var never time.Time
 	l.mu.Lock()
@@ -317,7 +323,7 @@ func (l *Reader) Whole(ctx context.Context) (time.Time, error) {
 		if left == 0 {
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			if l.mu.cl != cl { // what was taken, and of which topic, is forgotten
+			if l.mu.cl != cl { // begin has been called meanwhile
 				return never, errors.New("kafka: exposures are followed anew since")
 			}
 			return l.mu.reach.Look(ends, begins, recent)
@@ -343,6 +349,7 @@ func topicOf(name string, id kadm.TopicID) exposure.Topic {
 	return t
 }
 
+// unknown adds to an error that it is not known where the topic ends.
 func (l *Reader) unknown(err error) error {
 	if errors.Is(err, kerr.UnknownTopicOrPartition) {
 		return fmt.Errorf("kafka: there is no topic %s; brokers that write to it make it anew: %w", l.topic, err)
@@ -350,8 +357,8 @@ func (l *Reader) unknown(err error) error {
 	return fmt.Errorf("kafka: where %s ends is not known: %w", l.topic, err)
 }
 
-// left returns how many entries before the ends have not been taken, and why the
-// last reading failed, if it did.
+// left returns how many entries between begins and ends have not been taken, and why the last
+// fetch failed, or nil.
 func (l *Reader) left(begins, ends map[int32]int64) (n int64, fault error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -365,12 +372,12 @@ func (l *Reader) left(begins, ends map[int32]int64) (n int64, fault error) {
 	return n, l.mu.fault
 }
 
-// maxAhead is how far the clock of a broker may be ahead of a reader's. Nobody was
-// shown anything later than that: an entry that says so would be the newest answer
-// for good.
+// maxAhead is how far a broker's clock may be ahead of a reader's. An entry with a later time
+// is wrong, and is refused: it would count as the newest answer from then on.
 const maxAhead = 5 * time.Minute
 
-// decodeExposure returns the exposure that an entry is, if it was by now.
+// decodeExposure decodes an entry. The error says that it is no exposure, or of a time in the
+// future.
 func decodeExposure(value []byte, now time.Time) (*exposure.Record, error) {
 	framed, err := schemas.Unframe(value)
 	if err != nil {
@@ -383,14 +390,13 @@ func decodeExposure(value []byte, now time.Time) (*exposure.Record, error) {
 	return r, err
 }
 
-// Close drops what has not been written.
+// Close closes the producer. Entries that have not been written are dropped.
 func (e *Producer) Close() { e.cl.Close() }
 
-// Produce implements [exposure.Producer]. While Kafka is away it waits: an entry that was
-// sent is sent again until its result is known, so that none is written twice. Entries that
-// wait for a topic that was deleted fail once there is another topic of its name. If ctx ends
-// before all results are known, the others are ctx's error; then the producer can only be
-// closed.
+// Produce implements [exposure.Producer]. It waits while Kafka is away: the client sends an
+// entry again until its result is known, and Kafka writes it once. If the topic is deleted,
+// entries wait, and fail when there is a new topic of that name. If ctx ends before all
+// results are known, the other results are ctx's error, and the producer can only be closed.
 func (e *Producer) Produce(ctx context.Context, entries []exposure.Entry) []error {
 	if e.id == (kadm.TopicID{}) {
 		e.look(ctx)
@@ -399,7 +405,7 @@ func (e *Producer) Produce(ctx context.Context, entries []exposure.Entry) []erro
 		i   int
 		err error
 	}
-	told := make(chan result, len(entries)) // room for all: the client need not wait for a call that has ended
+	told := make(chan result, len(entries)) // room for all, so that the client never blocks after Produce has returned
 	for i, entry := range entries {
 		r := &kgo.Record{Topic: e.topic, Value: entry.Value}
 		if len(entry.Key) > 0 {
@@ -435,19 +441,19 @@ func (e *Producer) Produce(ctx context.Context, entries []exposure.Entry) []erro
 	return results
 }
 
-// lookWithin bounds a look at the topic.
+// lookWithin is the timeout of look.
 const lookWithin = 5 * time.Second
 
-// look lets go of a topic that is no longer there under its name: the client
-// would wait for it for ever. One that was deleted is made again: what is written
-// goes on to be evidence for whoever guards.
+// look looks whether the topic is still the one that the client writes to. If another topic
+// has the name, the client drops its entries for the old one, for which it would wait for
+// ever. If the topic was deleted, it is made again, so that new exposures reach guards.
 func (e *Producer) look(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()
 	all, err := kadm.NewClient(e.cl).ListTopics(ctx, e.topic)
 	d, ok := all[e.topic]
 	if err == nil && ok && errors.Is(d.Err, kerr.UnknownTopicOrPartition) && e.id != (kadm.TopicID{}) {
-		_ = kafka.EnsureContentTopic(ctx, e.brokers, e.topic, exposurePartitions, nil) // or the next look does
+		_ = kafka.EnsureContentTopic(ctx, e.brokers, e.topic, exposurePartitions, nil) // if this fails, the next look tries again
 		return
 	}
 	if err != nil || !ok || d.Err != nil || d.ID == e.id {
@@ -459,7 +465,7 @@ func (e *Producer) look(ctx context.Context) {
 	e.id = d.ID
 }
 
-// failed names an error, and says whether trying again could help.
+// failed adds the topic to an error, and [exposure.ErrRefused] if trying again cannot help.
 func (e *Producer) failed(err error) error {
 	switch {
 	case err == nil:

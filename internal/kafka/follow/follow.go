@@ -1,5 +1,5 @@
-// Package follow reads a topic of one partition, of small records, from its
-// beginning and for as long as somebody wants to know what it says.
+// Package follow reads a topic of one partition, with small records, from its
+// beginning, and goes on to read what is added until it is closed.
 package follow
 
 import (
@@ -19,31 +19,35 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 )
 
-// confirmEvery is how often a Follower asks Kafka whether it has read all.
+// confirmEvery is how often a Follower asks Kafka whether it has read all, and how long it
+// waits each time until it has.
 const confirmEvery = 2 * time.Second
 
-// Config says what is followed, and who learns it.
+// Config says which topic is followed, and what is called for its records.
 type Config struct {
 	Brokers kafka.Brokers
 	Topic   string
-	Log     *slog.Logger // nil = silent
-	// Begin is called before the topic is read from its beginning, and Take for
-	// every record. An error of Take means "not now": the same record is
-	// offered again after a pause, and none behind it.
+	Log     *slog.Logger // nil: silent
+	// Begin is called each time before the topic is read from its beginning: at
+	// first, and when it was created anew or has lost the place that was reached.
 	Begin func()
-	Take  func(*kgo.Record) error
+	// Take is called for every record, in order. An error means "not now": Take is
+	// called with the same record again after a pause, and with no later one before.
+	Take func(*kgo.Record) error
 }
 
-// Follower reads a topic of one partition from its beginning, for as long as
-// it is open. Nothing ends it but Close: an absent Kafka, a missing topic and
-// one that was created again are waited for and told.
+// Follower reads a topic of one partition from its beginning until it is closed.
+// Nothing else ends it. While Kafka is away or the topic is missing it waits, and
+// says so by Fault and in the log. A topic that was created again it reads from
+// its beginning.
 //
-// One goroutine reads. Another asks Kafka for the topic's id and end, and
-// compares: only so a log that stopped talking is told from one without news.
+// One goroutine reads. Another asks Kafka for the topic's id and end, and compares
+// them with what was read. Without that, a connection that is silent because it is
+// broken could not be told from a topic without new records.
 type Follower struct {
 	cfg Config
 
-	cl   *kgo.Client // asks; readers have clients of their own
+	cl   *kgo.Client // for questions; each reader has a client of its own
 	adm  *kadm.Client
 	ctx  context.Context // ends with Close
 	stop context.CancelFunc
@@ -54,17 +58,18 @@ type Follower struct {
 		next  int64              // offset of the topic id to read next
 		moved chan struct{}      // closed and replaced when next changes
 		again context.CancelFunc // ends the present reader, for another to begin
-		read  bool               // the end was reached once
-		fault error              // what is waited for
-		held  error              // why a record is not taken yet
-		told  time.Time          // when the fault was logged
+		read  bool               // see Read
+		fault error              // see Fault
+		held  error              // see Held
+		told  time.Time          // when a fault was logged last; zero: not since all was well
 	}
 }
 
 // errUnread is the fault of a Follower that has just begun.
 var errUnread = errors.New("it has not been read to its end yet")
 
-// Open has f, which is what somebody embeds, begin to follow. It needs no Kafka.
+// Open has f, a zero Follower that the caller's type may embed, begin to follow. It does
+// not wait for Kafka. It fails if the connection is configured wrongly.
 func Open(f *Follower, cfg Config) error {
 	f.cfg = cfg
 	var err error
@@ -96,16 +101,17 @@ func (f *Follower) Read() bool {
 	return f.mu.read
 }
 
-// Fault says what following waits for, or nil when Kafka confirmed within
-// seconds that everything has been read.
+// Fault returns what the Follower waits for. It is nil if Kafka confirmed a few seconds
+// ago that everything has been read.
 func (f *Follower) Fault() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.mu.fault
 }
 
-// Held says why a record that has been read cannot be taken yet, so that it and
-// what comes behind it is not known here; nil while there is none.
+// Held returns the error of Take for the record that is to be taken next. Until Take
+// succeeds, this record and all later ones are not known here. It is nil if no record
+// waits.
 func (f *Follower) Held() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -120,8 +126,9 @@ func (f *Follower) Moved() <-chan struct{} {
 	return f.mu.moved
 }
 
-// Refresh returns when everything has been read that was in the topic when it
-// was called. It waits for that until ctx ends or the log is closed (ErrClosed).
+// Refresh returns nil once everything has been taken that was in the topic when Refresh
+// was called. It fails when ctx ends before that, or with [kafka.ErrClosed] when the
+// Follower is closed.
 func (f *Follower) Refresh(ctx context.Context) error {
 	var id kadm.TopicID
 	var end int64
@@ -148,13 +155,16 @@ func (f *Follower) Refresh(ctx context.Context) error {
 	}
 }
 
+// position returns the offset that is read next, and what the Follower waits for.
 func (f *Follower) position() (next int64, fault error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.mu.next, f.mu.fault
 }
 
-// reached waits, for a bounded time, until the topic id has been read up to end.
+// reached waits until the topic with this id has been read up to end, and reports whether
+// it has. It gives up after confirmEvery. If the present reader reads a topic with another
+// id, it has another reader begin.
 func (f *Follower) reached(ctx context.Context, id kadm.TopicID, end int64) bool {
 	enough := time.NewTimer(confirmEvery)
 	defer enough.Stop()
@@ -180,7 +190,8 @@ func (f *Follower) reached(ctx context.Context, id kadm.TopicID, end int64) bool
 	}
 }
 
-// ask returns the topic's id, where it ends, and what of that no reading gets to now.
+// ask returns the topic's id, the offset at which it ends, and what an open transaction
+// hides from readers before that; nil if nothing is hidden.
 func (f *Follower) ask(ctx context.Context) (kadm.TopicID, int64, *kafka.Hidden, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience.TryTimeout)
 	defer cancel()
@@ -212,7 +223,8 @@ func topicID(ctx context.Context, cl *kgo.Client, topic string) (kadm.TopicID, e
 	return kadm.TopicID(id), nil
 }
 
-// confirm asks Kafka again and again whether everything has been read.
+// confirm asks Kafka again and again whether everything has been read, and sets or clears
+// the fault.
 func (f *Follower) confirm() {
 	for f.ctx.Err() == nil {
 		id, end, hidden, err := f.ask(f.ctx)
@@ -232,7 +244,7 @@ func (f *Follower) confirm() {
 	}
 }
 
-// failed notes what is waited for, and logs it now and then.
+// failed notes an error as the fault, and logs it every [patience.TellEvery] at most.
 func (f *Follower) failed(err error) {
 	if f.ctx.Err() != nil {
 		return
@@ -249,7 +261,7 @@ func (f *Follower) failed(err error) {
 	}
 }
 
-// follow reads, with ever new clients where one fails.
+// follow runs one reader after the other until the Follower is closed.
 func (f *Follower) follow() {
 	lostPlace := false
 	for pause := patience.First; f.ctx.Err() == nil; pause = min(2*pause, patience.Max) {
@@ -267,7 +279,9 @@ func (f *Follower) follow() {
 	}
 }
 
-// reader reads until something fails or ctx ends.
+// reader reads with a client of its own until something fails or ctx ends; then it returns
+// nil. It begins where the last reader ended, unless fromStart or the topic is another one.
+// again must end ctx.
 func (f *Follower) reader(ctx context.Context, again context.CancelFunc, fromStart bool) error {
 	limited, cancel := context.WithTimeout(ctx, patience.TryTimeout)
 	id, err := topicID(limited, f.cl, f.cfg.Topic)
@@ -326,8 +340,9 @@ func (f *Follower) reader(ctx context.Context, again context.CancelFunc, fromSta
 	}
 }
 
-// passed returns the batches that cannot be read and that franz-go went over: all readers
-// of the topic alike, so what is behind them is taken.
+// passed returns the batches that cannot be opened and that franz-go has skipped before the
+// records of fetches. Every reader of the topic skips them, so the records behind them are
+// taken all the same.
 func (f *Follower) passed(ctx context.Context, looks *kafka.Looks, fetches kgo.Fetches) (all []*kafka.Closed, err error) {
 	next, _ := f.position()
 	for r := range fetches.RecordsAll() {
@@ -347,8 +362,9 @@ func (f *Follower) passed(ctx context.Context, looks *kafka.Looks, fetches kgo.F
 	return all, nil
 }
 
-// start begins a reader of the topic id: where the last one ended (ok), or from
-// the beginning.
+// start notes that a reader of the topic with this id begins, and how it is ended. ok says
+// that it begins at next, where the last one ended; else it begins at the beginning, and
+// start has called Begin.
 func (f *Follower) start(id kadm.TopicID, again context.CancelFunc, fromStart bool) (next int64, ok bool) {
 	f.mu.Lock()
 	f.mu.again = again
@@ -361,7 +377,7 @@ func (f *Follower) start(id kadm.TopicID, again context.CancelFunc, fromStart bo
 	return next, ok
 }
 
-// deliver has a record taken, however long that takes.
+// deliver calls Take for a record until it succeeds. It returns false if ctx ends first.
 func (f *Follower) deliver(ctx context.Context, r *kgo.Record) bool {
 	if !r.Attrs.IsControl() {
 		for pause := patience.First; ; pause = min(2*pause, patience.Max) {
@@ -372,7 +388,7 @@ func (f *Follower) deliver(ctx context.Context, r *kgo.Record) bool {
 			}
 			f.failed(fmt.Errorf("kafka: topic %s at %d: %w", f.cfg.Topic, r.Offset, err))
 			if patience.Sleep(ctx, pause); ctx.Err() != nil {
-				f.hold(nil) // the next reader finds it again, unless it is gone
+				f.hold(nil) // the next reader delivers the record again, if it is still there
 				return false
 			}
 		}
@@ -384,12 +400,15 @@ func (f *Follower) deliver(ctx context.Context, r *kgo.Record) bool {
 	return true
 }
 
+// hold sets what Held returns.
 func (f *Follower) hold(why error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.mu.held = why
 }
 
+// advance notes up to which offset a topic has been read, and wakes those who wait for
+// Moved.
 func (f *Follower) advance(id kadm.TopicID, next int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -407,8 +426,8 @@ func (f *Follower) warn(msg string, args ...any) {
 // Admin returns an administrator of the Kafka that is followed.
 func Admin(f *Follower) *kadm.Client { return f.adm }
 
-// Put writes one record with a client of its own, which knows the topic as it
-// is now, and returns once the record is in the log.
+// Put writes one record, and returns once it is in the log. It uses a new client, since an
+// older one may still know a topic that has been created again since.
 func Put(ctx context.Context, brokers kafka.Brokers, topic, key string, value []byte) error {
 	cl, err := kafka.NewClient(brokers, nil, kgo.ProducerBatchMaxBytes(kafka.MaxTimelineBatchBytes), kafka.Cancellable())
 	if err != nil {

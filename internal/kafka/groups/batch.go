@@ -15,16 +15,16 @@ import (
 	"github.com/millrace/millrace/internal/kafka/progress"
 )
 
-// Unreadable is a fault that a partition does not get past by itself: a batch
-// that cannot be opened, or a position that the log does not have. It is an
+// Unreadable is a fault of a partition that does not pass by itself: a batch that cannot be
+// opened (decompressed and parsed), or an offset that the log does not have. It is an
 // ErrLostPosition.
 type Unreadable struct {
 	Topic     string
 	Partition int32
-	// The batch begins at Offset and ends before Next. Next 0 = neither is
+	// The batch begins at Offset and ends before Next. If Next is 0, neither is
 	// known; Locate finds them.
 	Offset, Next millrace.Offset
-	Kind         progress.Kind // Recreated, or what Locate finds
+	Kind         progress.Kind // Recreated if that is known; Locate finds other kinds
 	Err          error
 
 	from millrace.Offset // where the session goes on reading; 0 = where the group has committed
@@ -37,8 +37,9 @@ func (u *Unreadable) Error() string {
 // Unwrap returns ErrLostPosition and the cause.
 func (u *Unreadable) Unwrap() []error { return []error{kafka.ErrLostPosition, u.Err} }
 
-// unreadable returns a fault of a partition as an Unreadable; nil if it may pass by itself,
-// as what a broker of Kafka answers may. What is in a batch does not change.
+// unreadable returns a fault of a partition as an Unreadable. It returns nil if the fault may
+// pass by itself, as errors that a broker of Kafka answers may. A fault in a batch does not
+// pass, since batches do not change.
 func unreadable(topic string, partition int32, err error) *Unreadable {
 	u := &Unreadable{Topic: topic, Partition: partition, Err: err}
 	var bomb *kgo.ErrDecompressTooLarge
@@ -58,7 +59,8 @@ func unreadable(topic string, partition int32, err error) *Unreadable {
 // errRecreated is the cause if a topic is not the one that the group has read.
 var errRecreated = errors.New("the topic was deleted and created again")
 
-// Locate finds where a group is stuck, why, and where it could go on.
+// Locate returns where a group is stuck, why, and where it could go on. Beside an error,
+// what it returns is only what u said.
 func Locate(ctx context.Context, brokers kafka.Brokers, group string, u *Unreadable) (progress.Stuck, error) {
 	s := progress.Stuck{Topic: u.Topic, Partition: u.Partition, Offset: u.Offset, Next: u.Next, Kind: u.Kind, Reason: u.Err.Error()}
 	if u.Next > 0 {
@@ -99,10 +101,10 @@ func Locate(ctx context.Context, brokers kafka.Brokers, group string, u *Unreada
 	return s, err
 }
 
-// Batch is a batch of records as the log has it: it is not decompressed.
+// Batch is a batch of records as the log has it, not decompressed.
 type Batch struct {
 	First, Next millrace.Offset // of its records; Next is behind the last
-	Bytes       []byte
+	Bytes       []byte          // with the header
 }
 
 // batchHeaderBytes is the part of a batch that is never compressed.
@@ -133,7 +135,7 @@ func fetchBatch(ctx context.Context, cl *kgo.Client, topic string, partition int
 		b.Bytes = raw[:n]
 	}
 	b.Next = b.First + millrace.Offset(binary.BigEndian.Uint32(raw[23:])) + 1
-	if b.Next <= at { // its header is damaged, too
+	if b.Next <= at { // the header is damaged: go on behind the offset
 		b.Next = at + 1
 	}
 	return b, nil

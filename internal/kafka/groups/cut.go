@@ -24,16 +24,16 @@ import (
 	"github.com/millrace/millrace/internal/kafka/progress"
 )
 
-// Cut is one moment of the whole log, by offsets: of every transaction of a partitioner
-// it has all (the records are before Ends, and the inputs before Groups) or nothing.
+// Cut is one moment of the whole log, as offsets. It has either all of a transaction of a
+// partitioner (its records are before Ends, and its inputs before Groups) or nothing of it.
 type Cut struct {
-	Time   millrace.Time // of the moment, by the clock of who took it
+	Time   millrace.Time // of the moment, by the clock of the process that took it
 	Log    kafka.LogID
 	Ends   [kafka.Streams][partition.Count]kafka.Position  // of each stream's partitions: before Next is in the cut
-	Groups map[string]map[string]map[int32]millrace.Offset // by group, topic and partition: before it is consumed
+	Groups map[string]map[string]map[int32]millrace.Offset // by group, topic and partition: what is before it is consumed
 }
 
-// CutConfig says of which log a cut is taken.
+// CutConfig says which log to take a cut of.
 type CutConfig struct {
 	Brokers kafka.Brokers
 	Topics  kafka.Topics
@@ -41,13 +41,13 @@ type CutConfig struct {
 }
 
 const (
-	// holdFor is how long partitioners are asked to wait at a time. They go on after
-	// that, whoever asked.
+	// holdFor is how long one hold lasts at most: a request to partitioners, in the topic
+	// progress, to wait between two transactions. They go on after that by themselves.
 	holdFor = time.Second
 	// lookAgain is the pause between two looks during a hold.
 	lookAgain = 10 * time.Millisecond
-	// watchEvery is how often open transactions are looked for while there is
-	// no cut.
+	// watchEvery is how often, during a hold, transactions are looked for that have been open
+	// for too long.
 	watchEvery = 250 * time.Millisecond
 )
 
@@ -55,37 +55,37 @@ const (
 // tries until ctx ends. It asks partitioners to hold between two transactions,
 // and while they do, it looks, in this order:
 //
-//  1. where each partition is read to by committed readers, S;
+//  1. up to where readers of committed records can read each partition, S;
 //  2. where each partition ends, E, which must be S;
 //  3. what the groups have committed, stable offsets only, G;
 //  4. where each partition ends: it must be E again.
 //
 // Then E and G are a cut, whatever partitioners did meanwhile, for this reason.
 // A transaction's records are acknowledged, that is before the ends, and its
-// offsets are handed over, before it is decided; and its end is written to a
-// partition, which lets committed readers pass it there, after it is decided.
-// Let a transaction have a record r before E, in partition p. When S was asked
-// of p the end of p was E at most, for ends only grow, and at least S, which is
-// E: so r was there, and the transaction was ended in p. Hence it was decided
-// before step 2, and then
+// offsets are handed over, before it is decided. Its end is written to a
+// partition, which lets readers of committed records pass it there, after it is
+// decided. Let a transaction have a record r before E, in partition p. When S
+// was asked of p the end of p was E at most, since ends only grow, and at least
+// S, which is E. So r was there, and the transaction was ended in p. Hence it
+// was decided before step 2, and then
 //
-//   - all its records were acknowledged. One that is not before E in its
-//     partition q was not before the end of q in step 4, which is a
+//   - all its records were acknowledged. A record that is not before E in its
+//     partition q would be before the end of q in step 4, which is E: a
 //     contradiction. So all its records are before E, and ended there, as in p.
 //   - its offsets were handed over to the group's coordinator. In step 3 that
 //     has them, or refuses to tell them as not stable. So they are in G.
 //
 // Let a transaction have records, and none of them before E. In step 4 they
 // were not there, so it was not decided in step 3, and its offsets were not
-// stable: they are not in G. Nothing was assumed of holding: it makes success
-// likely, not right. A partitioner that is frozen has an open transaction,
-// which step 2 sees, or none; one that wakes up in between either moves an end
-// before step 4, or does not matter. Aborted transactions are seen by nobody.
-// A transaction without records (nothing but dead letters) changes only G, and
-// is on either side. A group is known in the topic progress before its first
-// transaction (Introduce), and step 3 reads that topic to its end.
+// stable: they are not in G. The proof does not need the hold: it only makes
+// success likely. A partitioner that is frozen has an open transaction, which
+// step 2 sees, or none. One that wakes up in between either moves an end before
+// step 4, or does not matter. Readers do not see aborted transactions. A
+// transaction without records in the log (only with dead letters) changes only
+// G, and may be on either side. A group is known in the topic progress before
+// its first transaction (Introduce), and step 3 reads that topic to its end.
 //
-// What is assumed: a leader of a partition tells its end truly, and a group's
+// The proof assumes that the leader of a partition knows its end, and a group's
 // coordinator its offsets. A broker that is cut off from Kafka's controllers and
 // thinks it still leads may tell old ones, to anybody.
 func TakeCut(ctx context.Context, cfg CutConfig) (Cut, error) {
@@ -119,8 +119,8 @@ type cutter struct {
 	adm      *kadm.Client
 	progress *progress.Log
 	hold     progress.Hold
-	reason   error                         // why there was no cut the last time
-	open     map[openTransaction]time.Time // since when each is seen open
+	reason   error                         // why the last attempt gave no cut
+	open     map[openTransaction]time.Time // since when each has been seen open
 }
 
 func newCutter(cfg CutConfig) (*cutter, error) {
@@ -173,7 +173,7 @@ func (k *cutter) round(ctx context.Context) (cut Cut, err error) {
 	}
 }
 
-// release takes the hold back, also when ctx has ended.
+// release ends the hold, even if ctx has ended.
 func (k *cutter) release(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience.TryTimeout)
 	defer cancel()
@@ -232,7 +232,7 @@ func (k *cutter) look(ctx context.Context) (cut Cut, err error) {
 	return cut, nil
 }
 
-// list asks for an offset of every partition.
+// list returns what the function list gives for every partition of both streams.
 func (k *cutter) list(ctx context.Context, list func(context.Context, ...string) (kadm.ListedOffsets, error)) (out [kafka.Streams][partition.Count]kafka.Position, err error) {
 	listed, err := list(ctx, k.streams[:]...)
 	if err != nil {
@@ -272,8 +272,8 @@ func compare(a, b [kafka.Streams][partition.Count]kafka.Position, why string) er
 	return first
 }
 
-// groups returns what the groups of partitioners have committed. It is an error if any is
-// committing just now.
+// groups returns what all known groups of partitioners have committed. It returns an error
+// if a group is committing just now.
 func (k *cutter) groups(ctx context.Context) (map[string]map[string]map[int32]millrace.Offset, error) {
 	if err := k.progress.Refresh(ctx); err != nil {
 		return nil, err

@@ -12,17 +12,20 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 )
 
-// This file is how a Session finds batches that are broken in the log and of which
-// franz-go says nothing: it goes over them where others are fetched with them, and stands
-// before them where none are. Such a partition is halted: nothing from behind the batch is
-// returned or committed, and it is not fetched again before the group deals it out anew.
+// This file is how a Session finds batches that are broken in the log. franz-go, the Kafka
+// client, does not report them. It skips such a batch if it fetched others with it, and
+// fetches it again and again if not. A partition with such a batch is halted: nothing from
+// behind the batch is returned or committed, and the partition is not fetched again until
+// the group assigns it anew.
 
-// lookWithin bounds the looks of one Poll: the transaction under way must end in time.
+// lookWithin bounds the time that one Poll spends looking for such batches, since the
+// transaction under way must end in time.
 const lookWithin = 5 * time.Second
 
-// lookAt looks at what a poll left out, and at partitions that stand still, and returns
-// those that it halted. An error means that not all is known: nothing of the poll may be
-// committed.
+// lookAt looks at the gaps between what a poll brought, and at partitions that a poll
+// brings nothing of again and again. It halts those with a broken batch, and returns a
+// fault for each. An error means that not all could be looked at, so that nothing of the
+// poll may be committed.
 func (s *Session) lookAt(ctx context.Context, fetches kgo.Fetches) (faults []error, err error) {
 	s.begun()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookWithin)
@@ -54,7 +57,8 @@ func (s *Session) lookAt(ctx context.Context, fetches kgo.Fetches) (faults []err
 	return faults, nil
 }
 
-// begun takes over where partitions begin that were assigned since the last poll.
+// begun notes from where partitions are read that were assigned since the last poll. They are
+// not halted any more.
 func (s *Session) begun() {
 	s.word.mu.Lock()
 	defer s.word.mu.Unlock()
@@ -67,8 +71,8 @@ func (s *Session) begun() {
 	clear(s.word.mu.starts)
 }
 
-// between looks into the gaps that records leave, and returns the first batch there that
-// cannot be read.
+// between looks into the gaps between the records of a partition, and returns the first batch
+// there that cannot be read; nil if there is none.
 func (s *Session) between(ctx context.Context, p kgo.FetchTopicPartition) (*kafka.Closed, error) {
 	next := max(0, p.LogStartOffset)
 	if at, known := s.next[topicPartition{p.Topic, p.Partition}]; known {
@@ -87,7 +91,8 @@ func (s *Session) between(ctx context.Context, p kgo.FetchTopicPartition) (*kafk
 	return nil, nil
 }
 
-// place returns what comes next in a partition.
+// place returns the offset that is to be read next in a partition; the beginning of the log
+// if nothing was polled of it.
 func (s *Session) place(ctx context.Context, at topicPartition) (int64, error) {
 	if next, known := s.next[at]; known {
 		return int64(next), nil
@@ -106,7 +111,7 @@ func (s *Session) place(ctx context.Context, at topicPartition) (int64, error) {
 	return start.Offset, nil
 }
 
-// halt stops a partition before a batch.
+// halt halts a partition before a batch, and returns the fault.
 func (s *Session) halt(c *kafka.Closed) *Unreadable {
 	s.halted[topicPartition{c.Topic, c.Partition}] = millrace.Offset(c.First)
 	s.s.Client().PauseFetchPartitions(map[string][]int32{c.Topic: {c.Partition}})

@@ -14,21 +14,23 @@ import (
 	"github.com/millrace/millrace/internal/kafka/patience"
 )
 
-// A transaction that Kafka's coordinator has ended, and whose end is not in
-// every partition that it wrote to, hangs there: readers never get past it, and
-// the next transaction under its name ends it as it ends itself. Kafka leaves
-// such ones behind when it is killed and starts: the coordinator skips the
-// partitions whose leaders it does not know yet (seen on 4.3.1). A group's
-// offsets are in such a partition, too, and are then not to be had.
+// A transaction hangs in a partition if Kafka's transaction coordinator has ended it, but
+// its end is not in that partition. Readers never get past it there. The next transaction
+// under its transactional id ends it there too, and as that one ends: committed or aborted,
+// whatever the decision was. Kafka leaves such transactions behind when it is killed and
+// starts again: the coordinator skips partitions whose leaders it does not know yet (seen
+// on 4.3.1). The partition of a group's offsets may be among them; then the offsets cannot
+// be read.
 //
-// So who takes a transactional id over ends what hangs of it: as the
-// coordinator decided, which it still tells then, and before and after the id
-// is taken over, which ends an ongoing transaction and forgets the decision.
+// So a process that takes over a transactional id ends what hangs of it. It does so twice.
+// Before it takes over the id, it ends what hangs as the coordinator decided, which the
+// coordinator still knows then. Taking over the id aborts an ongoing transaction and makes
+// the coordinator forget the decision. After that it aborts what is open.
 
 // offsetsTopic is where Kafka keeps what groups have committed.
 const offsetsTopic = "__consumer_offsets"
 
-// succeed takes the transactional id over from whoever had it before.
+// succeed takes over the transactional id from a process that had it before, if any.
 func (s *Session) succeed(ctx context.Context, cfg SessionConfig) error {
 	adm := kadm.NewClient(s.s.Client())
 	h := hanging{adm: adm, name: cfg.Group + "/" + cfg.Instance, topics: append([]string{offsetsTopic}, cfg.Outputs...), log: cfg.Log}
@@ -46,10 +48,11 @@ func (s *Session) succeed(ctx context.Context, cfg SessionConfig) error {
 	return h.end(ctx, left, false)
 }
 
-// endAsDecided ends what hangs of the last transaction, if that has ended. Whoever had
-// the id may live and begin the next one meanwhile, which is then open and does not
-// hang: so nothing was begun between two looks at what has ended, and what is open
-// was open before the second.
+// endAsDecided ends what hangs of the last transaction, if that has ended. The process that
+// had the id may still live and begin another transaction meanwhile, which is open and does
+// not hang. So endAsDecided asks for the last decision twice, and goes on only if it is the
+// same: no transaction was decided in between. It ends only what was open before the second
+// question and still is.
 func (h hanging) endAsDecided(ctx context.Context) error {
 	for {
 		last, err := decided(ctx, h.adm, h.name)
@@ -79,9 +82,10 @@ func (h hanging) endAsDecided(ctx context.Context) error {
 	}
 }
 
-// decided returns what became of the last transaction under a transactional
-// id, once that is decided; an ongoing one is for the successor to abort. A
-// coordinator that is not there yet is waited for.
+// decided returns what became of the last transaction under a transactional id; the zero
+// value if there was none. It waits while the end of a transaction is being written, and up
+// to TryTimeout for a coordinator that is not there yet. An ongoing transaction is returned
+// as such.
 func decided(ctx context.Context, adm *kadm.Client, name string) (t kadm.DescribedTransaction, err error) {
 	for until := time.Now().Add(patience.TryTimeout); ; {
 		all, err := adm.DescribeTransactions(ctx, name)
@@ -92,7 +96,7 @@ func decided(ctx context.Context, adm *kadm.Client, name string) (t kadm.Describ
 			err = t.Err
 		}
 		if errors.Is(err, kerr.TransactionalIDNotFound) {
-			return kadm.DescribedTransaction{}, nil // the first of its name
+			return kadm.DescribedTransaction{}, nil // the id has had no transaction
 		}
 		if err != nil && (!kerr.IsRetriable(err) || time.Now().After(until)) {
 			return t, fmt.Errorf("describe transaction %s: %w", name, err)
@@ -110,12 +114,12 @@ func decided(ctx context.Context, adm *kadm.Client, name string) (t kadm.Describ
 // hanging ends transactions that hang in topics.
 type hanging struct {
 	adm    *kadm.Client
-	name   string // the transactional id, of who succeeds to one
+	name   string // the transactional id that a session takes over; "" for a cut
 	topics []string
 	log    *slog.Logger // nil = silent
 }
 
-// end writes the end of transactions, none of which may be ongoing.
+// end writes the end of transactions, each to its partition. None of them may be ongoing.
 func (h hanging) end(ctx context.Context, all []kadm.DescribedProducer, commit bool) error {
 	for _, p := range all {
 		if err := h.mark(ctx, p, commit); err != nil {

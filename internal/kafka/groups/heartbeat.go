@@ -19,9 +19,9 @@ import (
 	"github.com/millrace/millrace/internal/kafka/progress"
 )
 
-// beatEvery is how often a Heartbeat measures and writes. Where Kafka has not
-// answered for beatLate it is said to be away, whatever the question under way
-// will come to: a frozen Kafka refuses nothing.
+// beatEvery is how often a Heartbeat measures and writes. If Kafka has not answered for
+// beatLate, it counts as away, even if a call to it is still under way: a frozen Kafka does
+// not refuse calls.
 const (
 	beatEvery = 2 * time.Second
 	beatLate  = 8 * time.Second
@@ -30,30 +30,32 @@ const (
 // HeartbeatConfig says whose progress is measured.
 type HeartbeatConfig struct {
 	Brokers  kafka.Brokers
-	Progress *progress.Log // where it is written, and what was proven before
+	Progress *progress.Log // the topic that it is written to, with what was proven before
 	Group    string
 	Instance string
 	Inputs   []string                // the group's topics
 	Features []string                // those of them that carry features
-	Logs     []string                // what it writes to; see SessionConfig.Logs
+	Logs     []string                // topics that the group writes to; see SessionConfig.Logs
 	Future   time.Duration           // how far a record's time may be after its arrival
-	Stuck    func() []progress.Stuck // places this process cannot read past
-	Measured func(progress.Progress) // told of each measurement, and of an empty one where there has been none for 8 s; nil = nobody
-	Log      *slog.Logger            // nil = silent
+	Stuck    func() []progress.Stuck // places that this process cannot read past; nil = none
+	// Measured is called with each measurement, and with an empty one at each failed beat
+	// once there has been none for beatLate; nil = nobody is told.
+	Measured func(progress.Progress)
+	Log      *slog.Logger // nil = silent
 }
 
 // Heartbeat measures how far a group has come, from outside of the group: it
 // asks Kafka for the ends of the topics and for what the group has committed.
-// So it says the truth also of a group whose members are stuck. While Kafka
-// cannot be asked it writes nothing, and readers see the last one age.
+// So it is right for a group whose members are stuck, too. While Kafka
+// cannot be asked it writes nothing, and readers see the age of what it wrote last.
 type Heartbeat struct {
 	cfg    HeartbeatConfig
-	trails map[topicPartition]*trail // of run alone
+	trails map[topicPartition]*trail // only Run uses it
 	mu     struct {
 		sync.Mutex
 		last  progress.Progress
-		at    time.Time // of last
-		fault error     // of the latest beat
+		at    time.Time // when last was measured
+		fault error     // of the latest beat; nil: it succeeded
 	}
 }
 
@@ -69,7 +71,8 @@ func NewHeartbeat(cfg HeartbeatConfig) *Heartbeat {
 	return h
 }
 
-// Last returns the last measurement, and why there is no newer one.
+// Last returns the last measurement. The error says why there is no newer one; it is nil
+// while beats succeed.
 func (h *Heartbeat) Last() (progress.Progress, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -99,7 +102,7 @@ func (h *Heartbeat) Run(ctx context.Context) {
 			err = h.beat(ctx, cl)
 		}
 		if err != nil && ctx.Err() == nil {
-			if cl != nil { // what it knows may be of a Kafka or a topic before
+			if cl != nil { // what it has cached may be of a former Kafka or topic
 				cl.Close()
 				cl = nil
 			}
@@ -116,7 +119,8 @@ func (h *Heartbeat) Run(ctx context.Context) {
 	}
 }
 
-// ended notes how a beat ended. What was measured long ago is no more told as what is.
+// ended notes how a beat ended. If the last measurement is older than beatLate, it calls
+// Measured with an empty one, so that an old measurement is not taken for the present state.
 func (h *Heartbeat) ended(fault error) {
 	h.mu.Lock()
 	h.mu.fault = fault
@@ -131,7 +135,7 @@ func (h *Heartbeat) ended(fault error) {
 func (h *Heartbeat) beat(ctx context.Context, cl *kgo.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, patience.TryTimeout)
 	defer cancel()
-	if !h.cfg.Progress.Read() { // what was proven before must not be taken back
+	if !h.cfg.Progress.Read() { // it is not read yet, and what was proven before must not be lost
 		if err := h.cfg.Progress.Refresh(ctx); err != nil {
 			return err
 		}
@@ -157,8 +161,8 @@ func (h *Heartbeat) beat(ctx context.Context, cl *kgo.Client) error {
 	return nil
 }
 
-// measure compares the ends of the topics, as they are after now, with what the
-// group has committed after that.
+// measure asks for the ends of the topics, and after that for what the group has committed.
+// If the group has reached the ends, it has everything that came before the first question.
 func (h *Heartbeat) measure(ctx context.Context, cl *kgo.Client) (progress.Progress, error) {
 	now := time.Now()
 	p := progress.Progress{Group: h.cfg.Group, Instance: h.cfg.Instance, AtMillis: now.UnixMilli(), FutureMillis: h.cfg.Future.Milliseconds(), Topics: map[string]progress.TopicProgress{}}
@@ -184,7 +188,7 @@ func (h *Heartbeat) measure(ctx context.Context, cl *kgo.Client) (progress.Progr
 	for _, topic := range h.cfg.Inputs {
 		if len(at.places[topic]) == 0 {
 			p.Missing = append(p.Missing, topic)
-			if was, known := before.Topics[topic]; known { // it was deleted, with what waited in it
+			if was, known := before.Topics[topic]; known { // the topic was deleted, with what waited in it
 				p.Topics[topic], through = was, time.Time{}
 			}
 			continue
@@ -201,15 +205,17 @@ func (h *Heartbeat) measure(ctx context.Context, cl *kgo.Client) (progress.Progr
 	if !through.IsZero() && at.outputs == nil {
 		p.ThroughMillis = through.UnixMilli()
 	}
-	// What was proven stays so: by another process of the group, or before this
-	// one was started. A clock that was ahead is not believed for longer.
+	// What was proven stays proven, whether by another process of the group or before this
+	// one was started. But a time after now comes from a clock that was ahead, and is cut
+	// to now.
 	p.ThroughMillis = max(p.ThroughMillis, min(before.ThroughMillis, p.AtMillis))
 	p.Stuck = withOthers(p.Stuck, before.Stuck, at.places)
 	return p, nil
 }
 
-// progress measures a topic, and returns up to when it is done. Of a log that
-// is not the one that the group has read nothing is.
+// progress measures a topic. It also returns the time up to which the group has read
+// everything of it; zero if that is not known, or if a partition's log is not the one that
+// the group has read.
 func (h *Heartbeat) progress(topic string, at groupLook, now time.Time) (t progress.TopicProgress, through time.Time) {
 	t.ID, through = at.now.ids[topic], now
 	for partition, place := range at.places[topic] {
@@ -233,8 +239,8 @@ func (h *Heartbeat) progress(topic string, at groupLook, now time.Time) (t progr
 	return t, through
 }
 
-// withOthers adds to the places where this process is stuck those where other
-// processes of the group have been, and that the group has not got past since.
+// withOthers adds, to the places where this process is stuck, those where other processes
+// of the group were stuck before and that the group has not got past since.
 func withOthers(own, before []progress.Stuck, at map[string]map[int32]place) []progress.Stuck {
 	for _, s := range before {
 		same := func(o progress.Stuck) bool { return o.Topic == s.Topic && o.Partition == s.Partition }
@@ -264,22 +270,22 @@ func (h *Heartbeat) trail(tp topicPartition) *trail {
 	return h.trails[tp]
 }
 
-// place is where a partition ends, where it can be read to, and how far of it a
-// group is done.
+// place is three offsets of a partition: where it ends, up to where committed records can be
+// read, and how far the group is done.
 type place struct {
 	end, stable, done int64
-	foreign           bool // done is of another log
-	was               kafka.TopicID
+	foreign           bool          // done is of another log
+	was               kafka.TopicID // of that log, as far as it is known
 }
 
 // groupLook is what Kafka says of a group at one moment.
 type groupLook struct {
 	now     logs
-	outputs *OtherLog                  // nil: they are what the group has written to
+	outputs *OtherLog                  // nil: the outputs are those that the group has written to
 	places  map[string]map[int32]place // by topic and partition
 }
 
-// look asks for all that is told of a group.
+// look asks Kafka for all that a measurement of a group needs.
 func (h *Heartbeat) look(ctx context.Context, cl *kgo.Client, before progress.Progress) (at groupLook, err error) {
 	adm := kadm.NewClient(cl)
 	if at.now, err = logsNow(ctx, cl, slices.Concat(h.cfg.Inputs, h.cfg.Logs)); err != nil {
@@ -314,8 +320,8 @@ func (h *Heartbeat) look(ctx context.Context, cl *kgo.Client, before progress.Pr
 	return at, err
 }
 
-// groupOffsets returns what a group has committed; nothing of one that nobody
-// knows.
+// groupOffsets returns what a group has committed; nothing for a group that Kafka does not
+// know.
 func groupOffsets(ctx context.Context, adm *kadm.Client, group string) (kadm.OffsetResponses, error) {
 	committed, err := adm.FetchOffsets(ctx, group)
 	if err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
@@ -324,12 +330,12 @@ func groupOffsets(ctx context.Context, adm *kadm.Client, group string) (kadm.Off
 	return committed, nil
 }
 
-// logEnds are where partitions end, of all that is there and of what is
-// committed.
+// logEnds are where partitions end: all is the end of everything that is there, and stable
+// the end of what is committed.
 type logEnds struct{ all, stable kadm.ListedOffsets }
 
 func endsOf(ctx context.Context, adm *kadm.Client, topics []string) (e logEnds, err error) {
-	// Also what lies in or behind an open transaction has come, and waits.
+	// Records in or behind an open transaction count too: they have come in, and wait.
 	if e.all, err = adm.ListEndOffsets(ctx, topics...); err != nil {
 		return e, fmt.Errorf("ends: %w", err)
 	}
@@ -339,8 +345,8 @@ func endsOf(ctx context.Context, adm *kadm.Client, topics []string) (e logEnds, 
 	return e, nil
 }
 
-// places returns the places of a group, by topic and partition. A topic that
-// does not exist, and of which the group has committed nothing, has none.
+// places returns the places of a group, by topic and partition. A partition that does not exist
+// has none, and is an error if the group has committed an offset of it.
 func places(ctx context.Context, adm *kadm.Client, topics []string, ends logEnds, committed kadm.OffsetResponses) (map[string]map[int32]place, error) {
 	starts, err := adm.ListStartOffsets(ctx, topics...)
 	if err != nil {
@@ -365,7 +371,7 @@ func places(ctx context.Context, adm *kadm.Client, topics []string, ends logEnds
 				at.stable = s.Offset
 			}
 			if start, ok := starts.Lookup(topic, partition); ok && start.Err == nil {
-				at.done = start.Offset // what is before was deleted
+				at.done = start.Offset // nothing is committed, and what was before it is deleted
 			}
 			if has {
 				at.done = c.At
@@ -376,9 +382,9 @@ func places(ctx context.Context, adm *kadm.Client, topics []string, ends logEnds
 	return askAgain(ctx, adm, out)
 }
 
-// askAgain asks a second time for the ends that the group seems to be past: it may
-// have gone on between the questions. If not, the log was cut off, or is not the
-// one that the group has read.
+// askAgain asks a second time for the ends of partitions whose end the group seems to be
+// past, since the group may have gone on between the two questions. If it is past the new
+// end too, the log was cut off, or is not the one that the group has read.
 func askAgain(ctx context.Context, adm *kadm.Client, at map[string]map[int32]place) (map[string]map[int32]place, error) {
 	var past []topicPartition
 	var topics []string
@@ -410,24 +416,25 @@ func askAgain(ctx context.Context, adm *kadm.Client, at map[string]map[int32]pla
 	return at, nil
 }
 
-// trailGrain is how exact a trail is: marks stand apart by this part of the age
-// of the oldest, so that a long wait needs no more of them.
+// trailGrain says how exact a trail is: two marks are at least so much apart as the oldest
+// mark's age divided by it. So even a long wait needs few marks.
 const trailGrain = 32
 
 // trail remembers where a partition ended at some times, to tell up to which
 // time a reader has everything.
 type trail struct {
-	through time.Time // everything from before is done; zero = not known
-	marks   []endMark // not reached, oldest first
+	through time.Time // everything that came before it is done; zero = not known
+	marks   []endMark // that the reader has not reached, oldest first
 }
 
-// endMark says that what had come by a time lies before end.
+// endMark says that what had come in by a time lies before end.
 type endMark struct {
 	end int64
 	at  time.Time
 }
 
-// look notes where the partition ends, now or later, and how far it is done.
+// look notes that the partition ended at end, at now or later, and that the reader is done
+// up to done.
 func (t *trail) look(end, done int64, now time.Time) {
 	for len(t.marks) > 0 && t.marks[0].end <= done {
 		t.through, t.marks = t.marks[0].at, t.marks[1:]
@@ -441,7 +448,7 @@ func (t *trail) look(end, done int64, now time.Time) {
 	}
 }
 
-// waited returns how long the oldest record that is not done has been seen.
+// waited returns for how long records have been seen that are not done; 0 if there are none.
 func (t *trail) waited(now time.Time) time.Duration {
 	if len(t.marks) == 0 {
 		return 0

@@ -13,11 +13,12 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 )
 
-// Holder returns where the member of a group is that has an instance name: what it
-// says itself, and the host that Kafka hears it from; "" if nobody has the name. A
-// process that has ended has it until it was silent for so long that its partitions go
-// to others. Of who took the name over Kafka tells what the process before said, so
-// what is the asking process's own address is left out.
+// Holder returns where the member of a group is that has an instance name: the address that
+// it gave, and the host that Kafka hears it from. It returns "" if no member has the name.
+// A process that has ended keeps the name for sessionTimeout.
+//
+// After another process takes over a name, Kafka still tells the address that the process
+// before gave. So an address that equals own, that of the asking process, is left out.
 func Holder(ctx context.Context, brokers kafka.Brokers, group, instance, own string) (string, error) {
 	cl, err := kafka.NewClient(brokers, nil)
 	if err != nil {
@@ -35,7 +36,7 @@ func Holder(ctx context.Context, brokers kafka.Brokers, group, instance, own str
 		if m.InstanceID != nil && *m.InstanceID == instance {
 			host := strings.TrimPrefix(m.ClientHost, "/")
 			if alone, _, err := net.SplitHostPort(host); err == nil {
-				host = alone // an in-process Kafka tells the port too
+				host = alone // the in-process Kafka of tests tells the port too
 			}
 			if addr, _ := kafka.ClientOf(m.ClientID); addr != "" && addr != own {
 				return fmt.Sprintf("%s (Kafka hears it from %s)", addr, host), nil

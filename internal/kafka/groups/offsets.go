@@ -18,9 +18,9 @@ import (
 // Offsets are how far groups have consumed, by group, topic and partition.
 type Offsets = map[string]map[string]map[int32]millrace.Offset
 
-// SetOffsets makes groups go on at these offsets. It waits until no group has a member,
-// since Kafka keeps a member for a while after its process has ended. The offsets of other
-// topics stay.
+// SetOffsets makes groups go on at these offsets; offsets of other topics stay. It first
+// waits until no group has a member, since Kafka keeps a member for a while after its
+// process has ended.
 func SetOffsets(ctx context.Context, brokers kafka.Brokers, all Offsets) error {
 	cl, err := kafka.NewClient(brokers, nil)
 	if err != nil {
@@ -46,7 +46,8 @@ func SetOffsets(ctx context.Context, brokers kafka.Brokers, all Offsets) error {
 	return nil
 }
 
-// awaitIdle waits until none of the groups has a member.
+// awaitIdle waits until none of the groups has a member. If ctx ends before that, its error
+// says which group has members.
 func awaitIdle(ctx context.Context, adm *kadm.Client, names []string) error {
 	for {
 		described, err := adm.DescribeGroups(ctx, names...)

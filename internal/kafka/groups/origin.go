@@ -20,18 +20,18 @@ import (
 	"github.com/millrace/millrace/internal/kafka/patience"
 )
 
-// origin is what a group notes with each offset that it commits, in the same
-// write: the log that the offset is of, and the logs that everything before it
-// was written to. An offset means nothing in another log, and is a lie where
-// what stands for it has been written to another.
+// origin is what a group notes with each offset that it commits, in the same write: the log
+// that the offset is of, and the logs that everything before it was written to. In another
+// input log the offset means nothing. With other output logs it is false: it says that the
+// records before it are written, and the outputs lack them.
 type origin struct {
 	Cluster string                   `json:"cluster"` // Kafka's id of itself
 	Input   kafka.TopicID            `json:"in"`
 	Outputs map[string]kafka.TopicID `json:"out"` // by topic
 }
 
-// parseOrigin reads what was noted with an offset. Offsets that other tools
-// have set, such as to begin anew, say nothing.
+// parseOrigin reads what was noted with an offset. ok is false for an offset that another
+// tool has set, such as to begin anew: nothing is noted with it.
 func parseOrigin(metadata string) (o origin, ok bool) {
 	err := json.Unmarshal([]byte(metadata), &o)
 	return o, err == nil && o.Cluster != ""
@@ -45,7 +45,7 @@ func (o origin) encode() string {
 	return string(b)
 }
 
-// logs are topics as they are at one moment. One that does not exist has no id.
+// logs are topics as they are at one moment. A topic that does not exist has no entry in ids.
 type logs struct {
 	cluster string
 	ids     map[string]kafka.TopicID
@@ -57,7 +57,8 @@ func logsNow(ctx context.Context, cl *kgo.Client, topics []string) (l logs, err 
 	return l, err
 }
 
-// of returns the ids of some of the topics, all of which have to exist.
+// of returns the ids of some of the topics. It returns an error if one of them does not
+// exist.
 func (l logs) of(topics []string) (map[string]kafka.TopicID, error) {
 	ids := make(map[string]kafka.TopicID, len(topics))
 	for _, topic := range topics {
@@ -70,11 +71,11 @@ func (l logs) of(topics []string) (map[string]kafka.TopicID, error) {
 	return ids, nil
 }
 
-// OtherLog says that the topics a group writes to are not those that it has
-// written to: what its offsets stand for is not in them.
+// OtherLog says that the topics a group writes to are not those that it has written to
+// before: they lack the output of the records before its offsets.
 type OtherLog struct {
 	Group   string
-	Changes []string // for people
+	Changes []string // each a clause for people, sorted
 }
 
 func (o *OtherLog) Error() string {
@@ -82,8 +83,8 @@ func (o *OtherLog) Error() string {
 		o.Group, strings.Join(o.Changes, "; "), o.Group)
 }
 
-// sameOutputs returns an *OtherLog if a group has written to other logs than
-// those that its outputs are now. It goes by the offsets of some inputs.
+// sameOutputs returns an *OtherLog if a group has written to other logs than those that its
+// outputs are now. It looks at what is noted with the committed offsets of inputs.
 func sameOutputs(group string, committed kadm.OffsetResponses, inputs []string, now logs, outputs []string) error {
 	ids, err := now.of(outputs)
 	if err != nil {
@@ -103,7 +104,8 @@ func sameOutputs(group string, committed kadm.OffsetResponses, inputs []string, 
 	return &OtherLog{group, slices.Sorted(maps.Keys(changes))}
 }
 
-// outputsChanged adds in words how the outputs differ from what they are now.
+// outputsChanged adds to changes, as clauses, how the outputs that are noted differ from
+// those of now.
 func (o origin) outputsChanged(cluster string, now map[string]kafka.TopicID, changes map[string]bool) {
 	if o.Cluster != cluster {
 		changes[fmt.Sprintf("it has written to Kafka cluster %q, and this is %q", o.Cluster, cluster)] = true
@@ -118,9 +120,9 @@ func (o origin) outputsChanged(cluster string, now map[string]kafka.TopicID, cha
 	}
 }
 
-// foreign reports whether an offset is of another log than its topic is now.
-// known is what the group's heartbeat says of the topic, for offsets that Kafka
-// has dropped together with it.
+// foreign reports whether an offset is of another log than its topic is now. has says
+// whether the offset is there: Kafka drops offsets of a topic that is deleted. Then known
+// counts, the log that the topic was according to the group's heartbeat.
 func foreign(c kadm.OffsetResponse, has bool, known, now kafka.TopicID) bool {
 	was := known
 	if has {
@@ -133,18 +135,22 @@ func foreign(c kadm.OffsetResponse, has bool, known, now kafka.TopicID) bool {
 	return was != kafka.TopicID{} && was != now
 }
 
-// Adoption is what it takes for a group to go on with the outputs that are
-// there now.
+// Adoption is a plan by which a group goes on with the outputs that are there now, although
+// it has written to others.
 type Adoption struct {
-	Group   string
-	Other   *OtherLog // how they differ; nil if they do not
-	Brought int64     // records before the group's offsets, at most, in its inputs as they are now: the outputs lack them, and what came from inputs that are gone
-	Kept    int64     // of them, those that the inputs still have
-	offsets kadm.Offsets
-	starts  kadm.ListedOffsets
+	Group string
+	Other *OtherLog // how the outputs differ; nil if they do not
+	// Brought is how many records are before the group's offsets, at most, in the inputs
+	// that exist now. If the outputs differ, they lack these, and what came from inputs
+	// that are gone.
+	Brought int64
+	Kept    int64              // how many of these the inputs still have
+	offsets kadm.Offsets       // the group's, with the outputs of now noted
+	starts  kadm.ListedOffsets // of the inputs
 }
 
-// PlanAdoption looks at a group, and at the outputs as they are now.
+// PlanAdoption returns a plan for a group and the outputs as they are now. It changes
+// nothing.
 func PlanAdoption(ctx context.Context, brokers kafka.Brokers, group string, outputs []string) (a Adoption, err error) {
 	a.Group = group
 	cl, err := kafka.NewClient(brokers, nil)
@@ -180,7 +186,7 @@ func PlanAdoption(ctx context.Context, brokers kafka.Brokers, group string, outp
 		for _, c := range committed[topic] {
 			o := origin{now.cluster, now.ids[topic], ids}
 			if was, ok := parseOrigin(c.Metadata); ok {
-				o.Input = was.Input // whether that changed is another question
+				o.Input = was.Input // adopting outputs does not adopt an input that was recreated
 			}
 			c.Metadata = o.encode()
 			a.offsets.Add(c.Offset)
@@ -192,9 +198,9 @@ func PlanAdoption(ctx context.Context, brokers kafka.Brokers, group string, outp
 	return a, nil
 }
 
-// Adopt has a group go on with the outputs that are there now: where it was, or
-// from the beginning of what its inputs still have. Its members have stopped,
-// or this waits until they have.
+// Adopt lets a group go on with the outputs that are there now: from its offsets, or from
+// the beginning of what its inputs still have. It waits until the group's members have
+// stopped, or ctx ends.
 func Adopt(ctx context.Context, brokers kafka.Brokers, a Adoption, fromBeginning bool) error {
 	cl, err := kafka.NewClient(brokers, nil)
 	if err != nil {

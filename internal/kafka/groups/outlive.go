@@ -14,23 +14,23 @@ import (
 	"github.com/millrace/millrace/internal/kafka/patience"
 )
 
-// outlives is the age at which an open transaction is ended for the sake of a
-// cut: its partitioner is frozen, dead or slow. A living one loses this much
-// work and tries again with less of it (see partitioner/DESIGN.md), so that cuts
-// without a pause do not stop it.
+// outlives is the age at which a cut ends an open transaction, since its partitioner is
+// frozen, dead or slow. A partitioner that is alive loses this much work, and tries again
+// with smaller transactions (see partitioner/DESIGN.md), so that even one cut after the
+// other does not stop it.
 const outlives = 2 * time.Second
 
-// openTransaction is one that has not ended: of a transactional id, or, if it
-// is known by its place only, in a partition.
+// openTransaction is a transaction that has not ended. It is known by its transactional id
+// (name), or only by the partition in which it is open (place).
 type openTransaction struct {
 	name     string
 	place    topicPartition
 	producer int64
-	start    int64 // when it began by its coordinator's clock, or at which offset
+	start    int64 // with a name, when it began in ms by the coordinator's clock; else the offset
 }
 
-// watch ends the transactions of partitioners that are open for too long. It
-// is called again and again while there is no cut.
+// watch ends transactions of partitioners that have been open for too long. It is called
+// every watchEvery while there is no cut.
 func (k *cutter) watch(ctx context.Context) error {
 	now := time.Now()
 	seen := map[openTransaction]time.Time{}
@@ -50,8 +50,8 @@ func (k *cutter) watch(ctx context.Context) error {
 	return err
 }
 
-// endOngoing ends transactions that their coordinator knows as ongoing, by
-// taking over their transactional ids.
+// endOngoing aborts old transactions that Kafka's transaction coordinator lists as ongoing,
+// by taking over their transactional ids.
 func (k *cutter) endOngoing(ctx context.Context, old func(openTransaction) bool) error {
 	listed, err := k.adm.ListTransactions(ctx, nil, []string{"Ongoing"})
 	if err != nil {
@@ -92,9 +92,9 @@ func (k *cutter) ours(name string) bool {
 	return false
 }
 
-// fence takes a transactional id over, which aborts its transaction. A process
-// that lives under it opens a new session, which takes it back: its place in
-// the group is still its own.
+// fence takes over a transactional id, which aborts its transaction. If its process is
+// alive, it opens a new session, which takes the id back; the process still has its place
+// in the group.
 func (k *cutter) fence(ctx context.Context, name string) error {
 	for {
 		req := kmsg.NewPtrInitProducerIDRequest()
@@ -111,9 +111,10 @@ func (k *cutter) fence(ctx context.Context, name string) error {
 	}
 }
 
-// endHanging ends what Kafka left hanging (hanging.go). Such a transaction is
-// open in a partition since before its coordinator said that it is complete, and
-// still after that. So it is not a later one of a process that lives.
+// endHanging ends old transactions that Kafka left hanging (see hanging.go). It ends a
+// transaction only if it was open in a partition before the coordinator said that it is
+// complete, and is still open after that. So it cannot be a later transaction of a process
+// that is alive.
 func (k *cutter) endHanging(ctx context.Context, old func(openTransaction) bool) error {
 	h := hanging{adm: k.adm, topics: append([]string{offsetsTopic}, k.streams[:]...), log: k.cfg.Log}
 	place := func(p kadm.DescribedProducer) openTransaction {
@@ -150,9 +151,9 @@ func (k *cutter) endHanging(ctx context.Context, old func(openTransaction) bool)
 	return nil
 }
 
-// complete returns those of the producers, partitioners all, whose last
-// transaction is complete, and whether it was committed. One of others in the
-// streams is an error: it is for people to end.
+// complete returns, for each suspect's producer that is a partitioner and whose last
+// transaction is complete, whether that was committed. It returns an error if a suspect in
+// the streams is not a partitioner's: an operator has to end that one.
 func (k *cutter) complete(ctx context.Context, suspects map[openTransaction]bool) (map[int64]bool, error) {
 	var producers []int64
 	for t := range suspects {

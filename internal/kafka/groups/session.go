@@ -1,6 +1,7 @@
-// Package groups is what groups of partitioners do in Kafka: they consume and
-// produce in transactions (Session), tell how far they are (Heartbeat), and hold
-// still for a moment of the whole log (TakeCut); and what operators do to them.
+// Package groups is what groups of partitioners do in Kafka: they consume and produce in
+// transactions (Session), write how far they are (Heartbeat), and wait for a moment so that
+// the whole log can be cut at one point in time (TakeCut). It also has what operators do to
+// groups.
 package groups
 
 import (
@@ -21,23 +22,23 @@ import (
 	"github.com/millrace/millrace/internal/kafka/progress"
 )
 
-// maxTransactionRecords is how many records are kept until the commit; beyond
-// that some are sent before.
+// maxTransactionRecords is how many records are buffered until the commit; beyond that some
+// are sent earlier.
 const maxTransactionRecords = 200_000
 
 // sessionTimeout is how long a silent group member keeps its partitions. It is
 // longer than TransactionTimeout, so that a member outlives its transactions.
 const sessionTimeout = 12 * time.Second
 
-// heartbeat is how often a member hears of its group, at least.
+// heartbeat is the longest time after which a member learns of a change in its group.
 const heartbeat = sessionTimeout / 6
 
-// ErrFenced says that another process joined the group under this instance
-// name; this one must not take it back.
+// ErrFenced says that another process joined the group under this process's instance name.
+// This process must not take the name back.
 var ErrFenced = errors.New("kafka: another process took over this instance name")
 
-// ErrMoved says that a topic is no longer the one that the session began with:
-// open another session, which judges what is there now.
+// ErrMoved says that a topic is not the one that the session began with. The caller must open
+// another session, which judges the topics that are there now.
 var ErrMoved = errors.New("kafka: a topic was deleted, and perhaps created again")
 
 // ErrRebalanced says that a transaction was given up because partitions moved
@@ -61,64 +62,66 @@ type SessionConfig struct {
 	// starts again under its name takes over its partitions and ends its open
 	// transaction at once. Two living processes must not share one.
 	Instance    string
-	Address     string // of this process, for others that are given its name; empty: nobody is told
+	Address     string // of this process, told to another that finds its name taken; empty: not told
 	Topics      []string
 	Outputs     []string     // the topics that are produced to
-	DeadLetters string       // the one of them that may hold larger records
+	DeadLetters string       // the output that may hold larger records
 	Log         *slog.Logger // nil = silent
 
-	// Logs are those of Outputs that must stay what they are: which they are is
-	// noted with each offset, and a group that has written to others is refused
-	// with an *OtherLog.
+	// Logs are those of Outputs that must stay the same topics. Their ids are noted with each
+	// offset, and a group that has written to others is refused with an *OtherLog.
 	Logs []string
-	// Known returns which log a topic was when the group read it last, for
-	// offsets that Kafka has dropped; nil = nobody knows.
+	// Known returns the id that a topic had when the group read it last. It is for topics
+	// whose offsets Kafka has dropped; nil = no id is known.
 	Known func(topic string) kafka.TopicID
 }
 
 // Session consumes topics in a group and produces in transactions that commit
-// what was consumed: exactly once. It is for one goroutine:
+// what was consumed: exactly once. It is for one goroutine, except for methods that say
+// otherwise:
 //
 //	Poll... Begin, Produce..., Commit
 //
-// After any error of Begin or Commit the session is of no further use: whether
-// the transaction is in the log is not known here, and only a new session
-// under the same instance name finds out.
+// After an error of Begin or Commit the session must not be used again: it does not know
+// whether the transaction is in the log, and only a new session under the same instance
+// name finds out.
 type Session struct {
 	s               *kgo.GroupTransactSession
-	first           *kgo.FirstErrPromise
+	first           *kgo.FirstErrPromise // of what was produced since Begin
 	cfg             SessionConfig
 	group, instance string
 	word            *groupWord
-	ask             *kgo.Client  // asks which logs are there
-	looks           *kafka.Looks // of the client that asks
-	standing        *kafka.Standing
-	halted          map[topicPartition]millrace.Offset // where a batch stops a partition that is broken in the log
-	polled          bool                               // something since the last Commit
-	began           time.Time                          // the transaction, and all its records
+	ask             *kgo.Client                        // asks which logs are there
+	looks           *kafka.Looks                       // at batches, by the same client
+	standing        *kafka.Standing                    // finds partitions of which nothing comes
+	halted          map[topicPartition]millrace.Offset // where a broken batch stops a partition
+	polled          bool                               // something was polled since the last Commit
+	began           time.Time                          // when the transaction began; the time of its records
 	next            map[topicPartition]millrace.Offset // behind what was polled
-	waiting         map[topicPartition]int64           // how many offsets were behind that, as it was fetched
+	waiting         map[topicPartition]int64           // offsets behind next, when that was fetched
 }
 
-// groupWord is what the group has told its member.
+// groupWord is what Kafka has told the member about its group.
 type groupWord struct {
-	fenced atomic.Bool        // of a replacement
+	fenced atomic.Bool        // another process has the instance name
 	joined chan struct{}      // has a value once the member has a place
 	failed chan error         // holds the first failure to get one
 	stop   context.CancelFunc // ends the client's own work
 	mu     struct {
 		sync.Mutex
 		assigned map[topicPartition]bool
-		member   *kgo.Client              // once it has a place
-		logs     logs                     // that the session began with
-		found    []*Unreadable            // of other logs than the offsets, to be told by Poll
-		starts   map[topicPartition]int64 // where partitions are read from that were assigned since the last Poll; negative: from their beginning
-		wake     context.CancelFunc       // ends the poll under way
+		member   *kgo.Client   // the client of the session; nil until it has a place
+		logs     logs          // that the session began with
+		found    []*Unreadable // partitions whose offsets are of another log; Poll returns them
+		// starts is from where partitions are read that were assigned since the last Poll; a
+		// negative offset is their beginning.
+		starts map[topicPartition]int64
+		wake   context.CancelFunc // ends the poll under way
 	}
 }
 
-// OnGroupManageError implements kgo.HookGroupManageError. A replaced member
-// must stop before it joins again, which would take the name back.
+// OnGroupManageError implements kgo.HookGroupManageError. A member whose name another process
+// took over must stop before it joins again: joining would take the name back.
 func (w *groupWord) OnGroupManageError(err error) {
 	if errors.Is(err, kerr.FencedInstanceID) {
 		w.fenced.Store(true)
@@ -171,8 +174,8 @@ func (w *groupWord) wait(ctx context.Context) error {
 	}
 }
 
-// OpenSession connects and joins the group. It is refused with an *OtherLog
-// where the outputs are not those that the group has written to.
+// OpenSession connects, joins the group, and takes over the transactional id. It returns an
+// *OtherLog if the outputs are not those that the group has written to.
 func OpenSession(ctx context.Context, cfg SessionConfig) (*Session, error) {
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	word := &groupWord{joined: make(chan struct{}, 1), failed: make(chan error, 1), stop: stop}
@@ -193,8 +196,8 @@ func (s *Session) open(ctx, life context.Context) (err error) {
 		return err
 	}
 	s.looks = kafka.NewLooks(s.ask)
-	// Before anything else: who may not write has no place in the group, which
-	// is then empty for the operator's word.
+	// This comes first: a process that may not write does not join the group. So the group
+	// becomes empty, which the operator's command needs (see Adopt).
 	if err := s.begin(ctx); err != nil {
 		return err
 	}
@@ -205,18 +208,18 @@ func (s *Session) open(ctx, life context.Context) (err error) {
 	if s.s, err = kgo.NewGroupTransactSession(opts...); err != nil {
 		return fmt.Errorf("kafka: %w", err)
 	}
-	// First the place in the group, then the transactional id: a living
-	// predecessor whose transaction fails must find its place taken, or it
-	// takes it back (see failed).
+	// The place in the group comes first, then the transactional id. If another process is
+	// alive under the name, its transaction then fails, and it must find its place taken.
+	// Else it would take the name back (see failed).
 	if err := s.word.wait(ctx); err != nil {
 		return s.failed("join", err)
 	}
-	// Fetching committed offsets waits for the transactions they are part of,
-	// so a predecessor's must be ended first, not when something is produced.
+	// Fetching committed offsets waits for the transactions that they are part of. So the
+	// transaction of the process before must be ended now, not when something is produced.
 	if err := s.succeed(ctx, s.cfg); err != nil {
 		return s.failed("transactional id", err)
 	}
-	return s.begin(ctx) // the predecessor may have written to others to its end
+	return s.begin(ctx) // again: the process before may have written to other logs until now
 }
 
 func (s *Session) options(life context.Context) ([]kgo.Opt, error) {
@@ -237,10 +240,10 @@ func (s *Session) options(life context.Context) ([]kgo.Opt, error) {
 		kgo.HeartbeatInterval(heartbeat),
 		kgo.ConsumeTopics(cfg.Topics...),
 		kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()), // where nothing was committed yet
-		kgo.KeepControlRecords(),                          // so that the group gets past what is not delivered
-		// What a transaction produces is sent when it commits, a batch for each
-		// partition: batches of few records, and compressed each alone, are what
-		// costs Kafka and its readers most.
+		kgo.KeepControlRecords(),                          // so that offsets get past what is not delivered
+		// What a transaction produces is sent when it commits, as one batch for each
+		// partition. Many batches of few records, each compressed by itself, would cost Kafka
+		// and its readers most.
 		kgo.ProducerLinger(kafka.TransactionTimeout),
 		kgo.MaxBufferedRecords(maxTransactionRecords),
 		kgo.MaxBufferedBytes(2*kafka.MaxBatchBytes),
@@ -248,7 +251,8 @@ func (s *Session) options(life context.Context) ([]kgo.Opt, error) {
 	)
 }
 
-// Close leaves the transaction and the group as they are.
+// Close ends the session's work. It leaves the transaction and the place in the group as they
+// are.
 func (s *Session) Close() {
 	if s.s != nil {
 		s.s.Close()
@@ -259,10 +263,11 @@ func (s *Session) Close() {
 	}
 }
 
-// Poll waits for records, at most most, for a moment: there may be none. faults are partitions' and the group's
-// troubles, to be told to people: reading goes on around them. err is ctx's
-// end, ErrClosed, ErrFenced or ErrMoved. What was polled is committed by the
-// next Commit.
+// Poll waits up to kafka.NudgeAfter for records and returns at most most of them; there may
+// be none. faults are faults of partitions and of the group, for people; reading goes on
+// with other partitions. With err (such as ctx's end, ErrClosed, ErrFenced or ErrMoved, or
+// that the place in the group is lost) the session must not commit. The next Commit commits
+// what was polled.
 func (s *Session) Poll(ctx context.Context, most int) (in []Input, faults []error, err error) {
 	poll, cancel := context.WithTimeout(ctx, kafka.NudgeAfter)
 	defer cancel()
@@ -305,12 +310,12 @@ func (s *Session) Poll(ctx context.Context, most int) (in []Input, faults []erro
 		fetches.EachPartition(func(p kgo.FetchTopicPartition) { in = s.take(in, p) })
 		return in, faults, nil
 	}
-	s.s.Client().ResumeFetchPartitions(nil) // see NudgeAfter: a group ends sessions as it deals partitions out
+	s.s.Client().ResumeFetchPartitions(nil) // see NudgeAfter: assigning partitions in a group ends franz-go's sessions, too
 	return nil, faults, ctx.Err()
 }
 
-// take adds what a poll brought of a partition, but nothing from behind a place where the
-// partition is halted.
+// take adds the records that a poll brought of a partition, except those behind the place
+// where it is halted.
 func (s *Session) take(in []Input, p kgo.FetchTopicPartition) []Input {
 	at := topicPartition{p.Topic, p.Partition}
 	stop, halted := s.halted[at]
@@ -338,23 +343,24 @@ func (s *Session) fault(topic string, p int32, err error) error {
 	return fmt.Errorf("kafka: read %s/%d: %w", topic, p, err)
 }
 
-// Assigned returns how many partitions the group has given to this member. Like
-// Has, it may be called at any time.
+// Assigned returns how many partitions the group has assigned to this member. Like Has, it
+// may be called at any time, by any goroutine.
 func (s *Session) Assigned() int {
 	s.word.mu.Lock()
 	defer s.word.mu.Unlock()
 	return len(s.word.mu.assigned)
 }
 
-// Has reports whether the group has given a partition to this member.
+// Has reports whether the group has assigned a partition to this member.
 func (s *Session) Has(topic string, partition int32) bool {
 	s.word.mu.Lock()
 	defer s.word.mu.Unlock()
 	return s.word.mu.assigned[topicPartition{topic, partition}]
 }
 
-// GoOn has the group go on behind places where it is stuck, outside of any
-// transaction. The session goes on where it was: open another one.
+// GoOn commits that the group goes on behind places where it is stuck, outside of any
+// transaction. This session itself still reads where it was, so the caller must open
+// another one.
 func (s *Session) GoOn(ctx context.Context, places ...progress.Stuck) error {
 	to := map[string]map[int32]kgo.EpochOffset{}
 	for _, at := range places {
@@ -395,8 +401,8 @@ func (s *Session) Waiting() (n int64) {
 	return n
 }
 
-// Uncommitted reports whether the group has something to commit: also markers
-// of transactions, which Poll does not return.
+// Uncommitted reports whether something was polled that is not committed. Ends of
+// transactions in the inputs count too, although Poll does not return them.
 func (s *Session) Uncommitted() bool { return s.polled }
 
 func input(r *kgo.Record) Input {
@@ -409,9 +415,9 @@ func input(r *kgo.Record) Input {
 	}
 }
 
-// Begin begins a transaction. All its records have the time of its begin, which
-// does not go back from one transaction to the next: records up to a time are
-// whole transactions.
+// Begin begins a transaction. All its records get the time at which it began, which does
+// not go back from one transaction to the next. So the records up to a time are whole
+// transactions.
 func (s *Session) Begin() error {
 	s.first = new(kgo.FirstErrPromise)
 	if now := time.Now(); now.UnixMilli() > s.began.UnixMilli() {
@@ -420,8 +426,8 @@ func (s *Session) Begin() error {
 	return s.failed("begin", s.s.Begin())
 }
 
-// Produce hands a record over to the transaction, waiting while the buffers
-// are full. A failure is told by Commit.
+// Produce adds a record to the transaction, and waits while the buffers are full. Commit
+// returns its failure.
 func (s *Session) Produce(ctx context.Context, o kafka.Outgoing) {
 	r := o.Record()
 	r.Timestamp = s.began
@@ -438,8 +444,8 @@ func (s *Session) Commit(ctx context.Context) error {
 	if err := s.first.Err(); err != nil {
 		return s.failed("produce", err)
 	}
-	// All that was polled and produced was so before this question: if the
-	// logs are what they were then, it is in them.
+	// Everything was polled and produced before this question. So if the logs are still the
+	// same, it came from them and is in them.
 	if err := s.Same(ctx); err != nil {
 		return s.failed("commit", err)
 	}
@@ -463,9 +469,10 @@ func (s *Session) Commit(ctx context.Context) error {
 	return s.failed("commit", err)
 }
 
-// failed names an error, and asks the group whether it comes from another
-// process under our instance name. A new session would take the name back from
-// it, and the two would fence each other in turn.
+// failed wraps an error with what failed. It first asks the group whether another process
+// has the instance name; then it returns an ErrFenced. Without that the caller would open a
+// new session, which takes the name back, and the two processes would fence each other in
+// turn.
 func (s *Session) failed(op string, err error) error {
 	switch {
 	case err == nil:
@@ -476,7 +483,7 @@ func (s *Session) failed(op string, err error) error {
 	return fmt.Errorf("kafka: %s: %w", op, err)
 }
 
-// replaced reports whether the group knows another member under our name.
+// replaced reports whether another member of the group has the session's instance name.
 func (s *Session) replaced() bool {
 	if s.word.fenced.Load() {
 		return true

@@ -14,10 +14,12 @@ import (
 	"github.com/millrace/millrace/internal/kafka/progress"
 )
 
-// This file is how a Session keeps to the logs that it began with.
+// This file is how a Session makes sure that it reads and writes the logs that it began
+// with. A log is a topic with the id that Kafka gave it: a topic that is deleted and
+// created again is another log.
 
-// begin notes which logs are there, and refuses outputs that the group has not
-// written to.
+// begin notes which logs are there. It returns an *OtherLog if the group has written to other
+// outputs.
 func (s *Session) begin(ctx context.Context) error {
 	now, err := logsNow(ctx, s.ask, slices.Concat(s.cfg.Topics, s.cfg.Outputs))
 	if err != nil {
@@ -56,7 +58,7 @@ func (s *Session) Same(ctx context.Context) error {
 	return nil
 }
 
-// origin is what is noted with an offset of a topic.
+// origin returns what is noted with an offset of a topic.
 func (s *Session) origin(topic string) *string {
 	s.word.mu.Lock()
 	defer s.word.mu.Unlock()
@@ -69,8 +71,8 @@ func (s *Session) origin(topic string) *string {
 	return &text
 }
 
-// judgeInputs is called before partitions that the group gave to this member
-// are read. One whose offset is of another log is not: Poll tells of it.
+// judgeInputs is called before partitions that the group assigned to this member are read. It
+// pauses those whose offset is of another log, and has Poll return a fault for each.
 func (s *Session) judgeInputs(ctx context.Context, at map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
 	topics := make([]string, 0, len(at))
 	for topic := range at {
@@ -115,8 +117,8 @@ func (s *Session) known(topic string) (id kafka.TopicID) {
 	return id
 }
 
-// judged takes over what judgeInputs found. A topic that the session had is
-// kept as it was, so that Same tells.
+// judged takes over what judgeInputs found. The id of a topic that the session has noted
+// before stays, so that Same finds the difference.
 func (w *groupWord) judged(now logs, found []*Unreadable, starts map[topicPartition]int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -130,8 +132,8 @@ func (w *groupWord) judged(now logs, found []*Unreadable, starts map[topicPartit
 	}
 }
 
-// found returns what judgeInputs has found and Poll has not told, or notes how
-// the poll that begins is woken.
+// found returns what judgeInputs has found and Poll has not returned yet. It also notes
+// wake, by which judged ends the poll that begins now.
 func (s *Session) found(wake context.CancelFunc) (faults []error) {
 	s.word.mu.Lock()
 	defer s.word.mu.Unlock()

@@ -1,5 +1,6 @@
-// Package kafkatest is a Kafka for the tests of what speaks to one: in the
-// process of the test, or, where MILLRACE_KAFKA names it, a real one.
+// Package kafkatest gives tests a Kafka: a fake one in the test's process or, if
+// MILLRACE_KAFKA has its address, a real one. It also writes what a Kafka client should not
+// write, such as batches that cannot be read.
 package kafkatest
 
 import (
@@ -28,8 +29,9 @@ import (
 	"github.com/millrace/millrace/internal/wait"
 )
 
-// Cluster is a Kafka with topics for a test, of which Content and the topics of
-// schemas and of progress are its own alone, as are entities that begin with Name.
+// Cluster is a Kafka with topics for a test. Content and the topics of schemas and of
+// progress belong to this test alone. It may share the other topics with tests of other
+// names; there the entities that begin with Name are its own.
 type Cluster struct {
 	Brokers kafka.Brokers
 	Topics  kafka.Topics
@@ -37,7 +39,7 @@ type Cluster struct {
 	Content string
 }
 
-// Entity returns an entity of the test's own.
+// Entity returns an entity that no other test uses.
 func (k Cluster) Entity(s string) string { return k.Name + s }
 
 // Fake starts a Kafka that ends with the test.
@@ -47,7 +49,7 @@ func Fake(t *testing.T) Cluster {
 	return k
 }
 
-// Controlled is Fake, and the Kafka for a test to meddle with.
+// Controlled is Fake, and also returns the Kafka itself, for a test to interfere with.
 func Controlled(t *testing.T) (*kfake.Cluster, Cluster) {
 	t.Helper()
 	return start(t, kfake.SleepOutOfOrder())
@@ -61,8 +63,8 @@ func start(t *testing.T, opts ...kfake.Opt) (*kfake.Cluster, Cluster) {
 	return c, setUp(t, kafka.At(c.ListenAddrs()...), "", "")
 }
 
-// setUp creates what is missing of the topics behind a prefix, and those of a
-// test's name.
+// setUp creates those topics that are missing: the ones that all tests of a prefix share, and
+// the ones of the test's name.
 func setUp(t *testing.T, brokers kafka.Brokers, prefix, name string) Cluster {
 	t.Helper()
 	ctx := Deadline(t)
@@ -73,7 +75,7 @@ func setUp(t *testing.T, brokers kafka.Brokers, prefix, name string) Cluster {
 	return k
 }
 
-// OnReal runs tests against a real Kafka, and is passed over where there is none.
+// OnReal runs tests, by name, against a real Kafka. It skips them if there is none.
 func OnReal(t *testing.T, tests map[string]func(*testing.T, Cluster)) {
 	addr := os.Getenv("MILLRACE_KAFKA")
 	if addr == "" {
@@ -102,7 +104,7 @@ func Deadline(t *testing.T) context.Context {
 	return ctx
 }
 
-// Must ends a test that an error makes pointless.
+// Must ends the test if err is not nil.
 func Must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -122,7 +124,7 @@ func Admin(t *testing.T, brokers kafka.Brokers) *kadm.Client {
 	return kadm.NewClient(cl)
 }
 
-// StartOn starts a Kafka on a port, with what it kept in dir.
+// StartOn starts a Kafka on a port that keeps its data in dir, and goes on with what is there.
 func StartOn(t *testing.T, port int, dir string) *kfake.Cluster {
 	t.Helper()
 	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.Ports(port), kfake.DataDir(dir))
@@ -156,22 +158,23 @@ func Bomb(t *testing.T, k Cluster, topic string, partition int32) {
 		kgo.ProducerBatchMaxBytes(kafka.MaxBatchBytes+1<<20), kgo.ProducerBatchCompression(kgo.ZstdCompression()))
 }
 
-// Broken writes a batch of n entries that no reader can open, with a right checksum:
-// compressed by zstd, as it says, or of entries that do not parse.
+// Broken writes a batch that says it has n entries and that no reader can open, though its
+// checksum is right. With compressed it says that it is compressed by zstd, and is not; else
+// its entries do not parse.
 func Broken(t *testing.T, k Cluster, topic string, partition int32, n int, compressed bool) {
 	t.Helper()
 	writeBatch(t, k, topic, partition, batchOf(n, compressed, []byte("\x03what is no record")))
 }
 
-// Overlong writes a batch of entries with a right checksum, as producers can that Kafka
-// believes: the length of one of them is written in five bytes with a bit beyond the 32nd,
-// which Kafka passes over, and readers do not parse.
+// Overlong writes a batch with an entry for each of values, and a right checksum. The length
+// of entry at is written in five bytes with a bit beyond the 32nd. Kafka ignores that bit and
+// accepts the batch; readers cannot parse it.
 func Overlong(t *testing.T, k Cluster, topic string, partition int32, at int, compressed bool, values ...[]byte) {
 	t.Helper()
 	var entries []byte
 	for i, value := range values {
 		one := kmsg.Record{OffsetDelta: int32(i), Key: []byte("key"), Value: value}
-		body := one.AppendTo(nil)[1:] // behind a length of 0
+		body := one.AppendTo(nil)[1:] // without its length, which is written as 0
 		length := binary.AppendUvarint(nil, uint64(2*len(body)))
 		if i == at {
 			for len(length) < 4 {
@@ -191,7 +194,8 @@ func Overlong(t *testing.T, k Cluster, topic string, partition int32, at int, co
 	writeBatch(t, k, topic, partition, batchOf(len(values), compressed, entries))
 }
 
-// batchOf is a batch of n entries, compressed by zstd, as it says, or not.
+// batchOf returns a batch that says it has n entries, and with compressed that these are
+// compressed by zstd; entries are its bytes as they are.
 func batchOf(n int, compressed bool, entries []byte) kmsg.RecordBatch {
 	const zstd = 4
 	b := kmsg.RecordBatch{
@@ -235,11 +239,13 @@ func write(t *testing.T, k Cluster, r *kgo.Record, more ...kgo.Opt) {
 	Must(t, cl.ProduceSync(Deadline(t), r).FirstErr())
 }
 
-// Begin begins a transaction with entries, one in each of these partitions, and returns
-// what ends it, and waits for its markers: Kafka writes them by itself a moment later.
+// Begin begins a transaction and writes an entry to each partition of values. It returns the
+// function that ends the transaction, and that waits until readers see the end: Kafka writes
+// the markers for it a moment later.
 func Begin(t *testing.T, k Cluster, topic string, values map[int32][]byte) (end func(kgo.TransactionEndTry)) {
 	t.Helper()
-	// By later protocols franz-go may abort instead of committing; see inTransaction.
+	// By later protocols franz-go may abort instead of committing; see inTransaction in
+	// the tests of package streams.
 	cl, err := kafka.NewClient(k.Brokers, nil, kgo.TransactionalID(fmt.Sprint(topic, time.Now().UnixNano())), kgo.MaxVersions(kversion.V3_5_0()))
 	Must(t, err)
 	t.Cleanup(cl.Close)

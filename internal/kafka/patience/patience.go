@@ -1,4 +1,4 @@
-// Package patience is how long who asks Kafka waits, and how often it is asked.
+// Package patience says how long callers of Kafka wait for it, and how often they ask it.
 package patience
 
 import (
@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	TryTimeout = 10 * time.Second      // of one try at Kafka
-	First      = 50 * time.Millisecond // the pause after the first failure; it doubles
-	Max        = 2 * time.Second       // between two tries
-	TellAfter  = time.Second           // a shorter trouble is not worth telling
-	TellEvery  = 10 * time.Second      // while trouble lasts
+	TryTimeout = 10 * time.Second      // how long one try may take
+	First      = 50 * time.Millisecond // the pause after the first failure; it doubles up to Max
+	Max        = 2 * time.Second       // the longest pause between two tries
+	TellAfter  = time.Second           // how long a fault lasts before it is logged
+	TellEvery  = 10 * time.Second      // how often it is logged while it lasts
 )
 
-// Sleep waits, at most until ctx ends.
+// Sleep waits for d, or until ctx ends.
 func Sleep(ctx context.Context, d time.Duration) {
-	_ = wait.For(ctx, d) // whoever calls looks at ctx
+	_ = wait.For(ctx, d) // callers look at ctx themselves
 }

@@ -18,11 +18,11 @@ import (
 const HistoryKey = "history:"
 
 // NoteAct writes down, in the topic progress, what is about to be done to a group.
-// Where it returns an error, that must not be done.
+// If it returns an error, the caller must not do it.
 func NoteAct(ctx context.Context, brokers kafka.Brokers, topic string, e audit.Entry) error {
 	e.Time = time.Now().UTC()
-	// A list: versions from before there was a history would read an object as a group's
-	// heartbeat; a list they refuse.
+	// A list: releases that know no history would read an object as a group's heartbeat, and
+	// they refuse a list.
 	value, err := json.Marshal([]audit.Entry{e})
 	if err != nil {
 		return err

@@ -26,7 +26,7 @@ type Hold struct {
 	Round int    `json:"round"` // a hold with another round is a new one
 }
 
-// Holds returns what is asked now, in the order of keys.
+// Holds returns the holds that are asked for now, in the order of their keys.
 func (l *Log) Holds() []Hold {
 	l.known.Lock()
 	defer l.known.Unlock()
@@ -35,8 +35,9 @@ func (l *Log) Holds() []Hold {
 
 // Introduce makes a group and its topics known in the topic progress, unless they are, and
 // returns once they are. A group must do this before its first transaction, since a cut of
-// the log has the offsets only of groups that are known. It tries until ctx ends; complain
-// is called now and then with the reason why it has not succeeded.
+// the log (a look at all of it at one moment) has the offsets only of groups that are known.
+// It tries until ctx ends; complain is called now and then with the reason why it has not
+// succeeded.
 func (l *Log) Introduce(ctx context.Context, group, instance string, topics []string, complain func(error)) error {
 	return kafka.Persist(ctx, complain, func(ctx context.Context) error {
 		if err := l.Refresh(ctx); err != nil {
@@ -59,7 +60,7 @@ func (l *Log) Introduce(ctx context.Context, group, instance string, topics []st
 	})
 }
 
-// add adds topics that the Progress does not have, and says how many they are.
+// add adds those topics that p does not have, and returns how many they are.
 func (p *Progress) add(ctx context.Context, adm *kadm.Client, topics []string) (n int, err error) {
 	var added []string
 	for _, topic := range topics {
@@ -75,7 +76,7 @@ func (p *Progress) add(ctx context.Context, adm *kadm.Client, topics []string) (
 		return 0, fmt.Errorf("kafka: describe topics %q: %w", added, err)
 	}
 	all := map[string]TopicProgress{}
-	maps.Copy(all, p.Topics) // the log's own stay as they are
+	maps.Copy(all, p.Topics) // a copy, since p shares the map with the Log
 	missing := slices.Clone(p.Missing)
 	for _, topic := range added {
 		if there.Has(topic) {

@@ -1,5 +1,6 @@
-// Package progress is the topic progress: what partitioners tell of their groups,
-// and what operators, and whoever takes a cut of the log, ask of them.
+// Package progress reads and writes the topic progress. Partitioners tell there how far their
+// groups are. Operators ask them there to skip what cannot be read, and backups ask them to
+// wait for a moment.
 package progress
 
 import (
@@ -33,8 +34,8 @@ type Progress struct {
 	// for then, and the group has reached it. 0 = nothing is proven yet.
 	ThroughMillis int64                    `json:"through_ms"`
 	Topics        map[string]TopicProgress `json:"topics"`
-	// Kinds is what each of the group's topics carries, those that do not exist
-	// among them.
+	// Kinds is what each of the group's topics carries, also of topics that do not
+	// exist.
 	Kinds map[string]TopicKind `json:"kinds,omitempty"`
 	// FutureMillis is how far a record's time may be after its arrival: others
 	// become dead letters. 0 = not told.
@@ -67,11 +68,11 @@ func (p Progress) Future() time.Duration { return kafka.Milliseconds(p.FutureMil
 
 // TopicProgress is a group's progress in one topic.
 type TopicProgress struct {
-	Waiting      int64 `json:"waiting"`   // records, or offsets, not yet committed
-	Open         int64 `json:"open"`      // of them in or behind transactions that have not ended
-	WaitedMillis int64 `json:"waited_ms"` // how long the oldest of them has been seen to wait
-	// ID is of the topic that the group reads. Where it is not that of the topic
-	// which is there now, Waiting is what waited when the former was seen last.
+	Waiting      int64 `json:"waiting"`   // how many records, or offsets, are not yet committed
+	Open         int64 `json:"open"`      // how many of these are in or behind transactions that have not ended
+	WaitedMillis int64 `json:"waited_ms"` // how long the oldest of these has been seen to wait
+	// ID is that of the topic that the group reads. If the topic that exists now has
+	// another, Waiting is what waited when the former topic was seen last.
 	ID kafka.TopicID `json:"id"`
 }
 
@@ -86,8 +87,8 @@ const (
 	Recreated Kind = "recreated" // the topic is another than the group has read
 )
 
-// Stuck is a place that a group cannot read past by itself. Reading would go on
-// at Next.
+// Stuck is a place that a group cannot read past by itself. If it is skipped, reading goes
+// on at Next.
 type Stuck struct {
 	Topic     string          `json:"topic"`
 	Partition int32           `json:"partition"`
@@ -97,8 +98,8 @@ type Stuck struct {
 	Reason    string          `json:"reason"`
 }
 
-// Lost returns how many records are gone that the group has not read, at most.
-// It is not known of a topic that was created again.
+// Lost returns how many records at most are gone that the group has not read. It returns 0
+// for a topic that was created again, for which that is not known.
 func (s Stuck) Lost() int64 {
 	if s.Kind == Trimmed {
 		return int64(s.Next - s.Offset)
@@ -122,7 +123,7 @@ func (s Stuck) What() string {
 // DefaultGroup is the partitioners' consumer group where none is named.
 const DefaultGroup = "millrace-partitioner"
 
-// Says tells of a place and of the way out: the command that has the group go on.
+// Says says what is wrong at a place, and by which command the group goes on.
 func (s Stuck) Says(group string) string {
 	way := "millrace topics skip --topic " + s.Topic
 	if group != DefaultGroup {
@@ -134,13 +135,12 @@ func (s Stuck) Says(group string) string {
 	return fmt.Sprintf("%s/%d is stuck at offset %d: %s; way out: %s --apply", s.Topic, s.Partition, s.Offset, s.What(), way)
 }
 
-// Skip returns the operator's word to go on behind the place.
+// Skip returns the request that the group go on behind the place.
 func (s Stuck) Skip(group string) Skip {
 	return Skip{Group: group, Topic: s.Topic, Partition: s.Partition, Offset: s.Offset, Kind: s.Kind}
 }
 
-// Skip is an operator's word that a group go on behind the batch that it is
-// stuck at.
+// Skip is an operator's request that a group go on behind the place where it is stuck.
 type Skip struct {
 	Group     string          `json:"group"`
 	Topic     string          `json:"topic"`
@@ -149,13 +149,12 @@ type Skip struct {
 	Kind      Kind            `json:"kind,omitempty"` // of the place
 }
 
-// SkipKey begins the keys of Skips in the topic progress, which no group's name
-// does.
+// SkipKey begins the keys of Skips in the topic progress. No group's name begins so.
 const SkipKey = "skip:"
 
 func (s Skip) key() string { return fmt.Sprintf("%s%s:%s/%d", SkipKey, s.Group, s.Topic, s.Partition) }
 
-// RequestSkip writes an operator's word. The group acts on it while it runs.
+// RequestSkip writes a Skip. The group acts on it while it runs.
 func RequestSkip(ctx context.Context, brokers kafka.Brokers, topic string, s Skip) error {
 	value, err := json.Marshal(s)
 	if err != nil {
@@ -164,7 +163,7 @@ func RequestSkip(ctx context.Context, brokers kafka.Brokers, topic string, s Ski
 	return follow.Put(ctx, brokers, topic, s.key(), value)
 }
 
-// EndSkip takes an operator's word back, or off, once it has been acted on.
+// EndSkip removes a Skip: it has been carried out, or is wanted no more.
 func EndSkip(ctx context.Context, brokers kafka.Brokers, topic string, s Skip) error {
 	return follow.Put(ctx, brokers, topic, s.key(), nil)
 }
@@ -202,8 +201,8 @@ type Log struct {
 func Open(cfg Config) (*Log, error) {
 	l := &Log{cfg: cfg}
 	l.known.groups, l.known.skips, l.known.holds, l.known.history = map[string]Progress{}, map[string]Skip{}, map[string]Hold{}, map[string][]audit.Entry{}
-	// What was known stays known when the topic is read anew: a group does not
-	// vanish for a moment, and its age only grows.
+	// Begin keeps what is known when the topic is read anew, so that no group is missing
+	// until its heartbeat is read again.
 	if err := follow.Open(&l.Follower, follow.Config{Brokers: cfg.Brokers, Topic: cfg.Topic, Log: cfg.Log, Begin: func() {}, Take: l.take}); err != nil {
 		return nil, err
 	}
@@ -245,7 +244,7 @@ func (l *Log) Group(name string) (Progress, bool) {
 	return p, ok
 }
 
-// Skips returns what operators ask of a group.
+// Skips returns the skips that operators ask of a group, in no order.
 func (l *Log) Skips(group string) []Skip {
 	l.known.Lock()
 	defer l.known.Unlock()

@@ -24,7 +24,7 @@ import (
 	"github.com/millrace/millrace/schemas/registry"
 )
 
-// Config says where schemas travel and who learns them.
+// Config says where the schemas topic is, and which registry learns from it.
 type Config struct {
 	Brokers  kafka.Brokers
 	Topic    string // the compacted schemas topic
@@ -48,8 +48,7 @@ type Log struct {
 	}
 }
 
-// Word is an operator's decision on a fingerprint, to retire or to refuse it: who made it,
-// and when.
+// Word says who decided to retire a schema or to refuse a fingerprint, and when.
 type Word struct {
 	By string    `json:"by,omitempty"` // empty: not known, as earlier releases did not write it
 	At time.Time `json:"at,omitzero"`
@@ -61,9 +60,9 @@ const refusedKey = "refused:"
 // retiredKey begins the key of a record that retires a schema.
 const retiredKey = "retired:"
 
-// Open begins to follow the topic, and returns at once: neither Kafka
-// nor the topic need be there yet. Refresh waits until the topic is read; Read and Fault
-// tell how far that is.
+// Open begins to follow the topic, and returns at once: neither Kafka nor the topic need
+// exist yet. Refresh waits until the topic is read to its end. Read and Fault say how far
+// it is read.
 func Open(cfg Config) (*Log, error) {
 	l := &Log{cfg: cfg}
 	l.begin()
@@ -73,9 +72,9 @@ func Open(cfg Config) (*Log, error) {
 	return l, nil
 }
 
-// Refused reports whether an operator has given up a fingerprint (see
-// Refuse) before a schema of it was in the topic. Then no schema of it
-// is admitted any more, and every reader of the topic says the same.
+// Refused reports whether an operator has refused a fingerprint (see the function Refuse)
+// before its schema was in the topic. Then its schema is never admitted. Every reader of
+// the topic comes to the same answer.
 func (l *Log) Refused(fp millrace.Fingerprint) bool {
 	l.topic.Lock()
 	defer l.topic.Unlock()
@@ -94,7 +93,8 @@ func (l *Log) AllRefused() []millrace.Fingerprint {
 	return all
 }
 
-// Word returns who retired a schema, or refused a fingerprint.
+// Word returns who retired a schema or refused a fingerprint; the zero Word if nobody
+// did, or if it is not known.
 func (l *Log) Word(fp millrace.Fingerprint) Word {
 	l.topic.Lock()
 	defer l.topic.Unlock()
@@ -108,9 +108,9 @@ func (l *Log) Has(fp millrace.Fingerprint) bool {
 	return l.topic.has[fp]
 }
 
-// Publish makes a schema known to everyone, unless the topic has it already,
-// and returns when it has been read back. A schema that the registry refuses,
-// also because another one came before it, is a *registry.RefusedError.
+// Publish writes a schema to the topic, unless the topic has it already, and returns when
+// it has read it back. If the registry refuses the schema, also because another one came
+// first in the topic, the error is a *registry.RefusedError.
 func (l *Log) Publish(ctx context.Context, s *schemas.Schema) error {
 	fp := s.Fingerprint()
 	if l.Has(fp) {
@@ -151,7 +151,8 @@ func (l *Log) begin() {
 	l.topic.words = map[millrace.Fingerprint]Word{}
 }
 
-// take learns what a record says. An error means that it cannot be learned now.
+// take learns a record of the topic. An error means that the registry cannot keep it now,
+// and that it is to be offered again. A record that is refused is logged.
 func (l *Log) take(r *kgo.Record) error {
 	if r.Value == nil {
 		return nil // a tombstone, which no Millrace writes
@@ -167,6 +168,8 @@ func (l *Log) take(r *kgo.Record) error {
 	return nil
 }
 
+// learn applies a record of the topic. The key says what it is: a refusal, a retirement,
+// or a schema.
 func (l *Log) learn(key string, value []byte) error {
 	if hex, ok := strings.CutPrefix(key, refusedKey); ok {
 		return l.refuse(hex, value)
@@ -204,8 +207,8 @@ func (l *Log) learn(key string, value []byte) error {
 	return nil
 }
 
-// refuse notes that a fingerprint is refused, unless its schema came before that: records
-// of it may have been read already.
+// refuse notes that a fingerprint is refused. It fails if the topic had its schema before
+// that: records of the schema may have been read already.
 func (l *Log) refuse(hex string, value []byte) error {
 	fp, err := ParseFingerprint(hex)
 	if err != nil {
@@ -221,7 +224,8 @@ func (l *Log) refuse(hex string, value []byte) error {
 	return nil
 }
 
-// heard notes who made a decision. One that does not say who counts all the same.
+// heard notes who made a decision. A decision that does not say who made it counts all
+// the same.
 func (l *Log) heard(fp millrace.Fingerprint, value []byte) {
 	var w Word
 	if json.Unmarshal(value, &w) == nil {
@@ -239,8 +243,8 @@ func ParseFingerprint(s string) (millrace.Fingerprint, error) {
 		WayOut: "give 16 hexadecimal digits, as logs and dead letters name it"}
 }
 
-// read opens the topic with a registry of its own, and reads it to its
-// end. A topic that is not there is an error; Refresh would wait for it.
+// read opens the topic with a new registry, and reads it to its end. A topic that does
+// not exist is an error here, while Refresh would wait for it.
 func read(ctx context.Context, brokers kafka.Brokers, topic string) (*Log, error) {
 	if _, err := kafka.OpenTopic(ctx, brokers, topic, 0); err != nil {
 		if e, ok := errors.AsType[*millrace.Error](err); ok {
@@ -263,7 +267,7 @@ func read(ctx context.Context, brokers kafka.Brokers, topic string) (*Log, error
 	return l, nil
 }
 
-// Known returns the schemas that a topic has now. The topic must be there.
+// Known returns the schemas that a topic has now. The topic must exist.
 func Known(ctx context.Context, brokers kafka.Brokers, topic string) (*registry.Snapshot, error) {
 	l, err := read(ctx, brokers, topic)
 	if err != nil {
@@ -273,7 +277,8 @@ func Known(ctx context.Context, brokers kafka.Brokers, topic string) (*registry.
 	return l.cfg.Registry.Snapshot(), nil
 }
 
-// MayRefuse returns why a fingerprint cannot be refused: the topic has its schema.
+// MayRefuse returns why a fingerprint cannot be refused: the topic has its schema. Nil:
+// it can.
 func (l *Log) MayRefuse(fp millrace.Fingerprint) error {
 	if l.Has(fp) {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "fingerprint", Detail: fmt.Sprintf("the schema %s is known, and its records can be read", fp),
@@ -283,21 +288,21 @@ func (l *Log) MayRefuse(fp millrace.Fingerprint) error {
 }
 
 // MayRetire returns why a schema cannot be retired: it is the last of its name, or the
-// topic does not have it.
+// topic does not have it. Nil: it can, or it is retired already.
 func (l *Log) MayRetire(fp millrace.Fingerprint) error {
 	known := l.cfg.Registry.Snapshot()
 	if known.Retired(fp) {
 		return nil
 	}
-	if _, err := known.Without(fp); err != nil { // as every reader of the topic will
+	if _, err := known.Without(fp); err != nil { // every reader of the topic will judge it so
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "fingerprint", Detail: err.Error(), WayOut: "millrace schema list names the schemas"}
 	}
 	return nil
 }
 
-// Refuse gives a fingerprint up for good, for everyone: index nodes pass
-// over records of it instead of waiting for a schema that will never come. See
-// [Log.MayRefuse].
+// Refuse writes to the topic that a fingerprint is refused, for good and for every
+// reader. Index nodes then refuse records with it, instead of waiting for a schema that
+// will never come. by is who decides it. See [Log.MayRefuse] for what cannot be refused.
 func Refuse(ctx context.Context, brokers kafka.Brokers, topic string, fp millrace.Fingerprint, by string) error {
 	l, err := read(ctx, brokers, topic)
 	if err != nil {
@@ -310,8 +315,9 @@ func Refuse(ctx context.Context, brokers kafka.Brokers, topic string, fp millrac
 	return l.giveWord(ctx, refusedKey, fp, by, l.Refused, l.MayRefuse)
 }
 
-// Retire takes a schema out of what shapes the records of its name, for
-// everyone: see [registry.Registry.Retire] and [Log.MayRetire].
+// Retire writes to the topic that a schema is retired, for every reader: the schema no
+// longer shapes the records of its name; see [registry.Registry.Retire]. by is who
+// decides it. See [Log.MayRetire] for what cannot be retired.
 func Retire(ctx context.Context, brokers kafka.Brokers, topic string, fp millrace.Fingerprint, by string) error {
 	l, err := read(ctx, brokers, topic)
 	if err != nil {
@@ -325,9 +331,10 @@ func Retire(ctx context.Context, brokers kafka.Brokers, topic string, fp millrac
 	return l.giveWord(ctx, retiredKey, fp, by, retired, l.MayRetire)
 }
 
-// giveWord writes an operator's decision, and reads on to see whether it counts. Every
-// reader judges it in the order of the topic, where something may have come before it that
-// was not known when it was written. If it does not count, may says why.
+// giveWord writes an operator's decision on a fingerprint to the topic, and reads the
+// topic on to see whether it counts. Every reader judges it in the order of the topic,
+// and another record may have come in before it. If it does not count, the error is that
+// of may.
 func (l *Log) giveWord(ctx context.Context, key string, fp millrace.Fingerprint, by string, counts func(millrace.Fingerprint) bool, may func(millrace.Fingerprint) error) error {
 	value, err := json.Marshal(Word{by, time.Now().UTC().Truncate(time.Millisecond)})
 	if err != nil {

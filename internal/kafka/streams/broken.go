@@ -12,18 +12,19 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 )
 
-// This file is how a Consumer finds batches that are broken in the log. franz-go passes
-// over one silently where others are fetched with it, and fetches it again and again
-// where it is alone. Only partitioners write here, so such a batch is corruption, and its
-// partition is not read on.
+// This file is how a Consumer finds batches that are broken in the log. franz-go, the Kafka
+// client, skips such a batch silently if it fetched others with it, and fetches it again
+// and again if not. Only partitioners write to these topics, so such a batch is corruption,
+// and its partition is not read any further.
 
-// lookWithin bounds the looks at one partition: Poll waits for them.
+// lookWithin bounds the time that a Poll spends looking at one partition.
 const lookWithin = 2 * time.Second
 
-// whole returns the records up to the first gap that has a batch which cannot be read, or
-// of which Kafka tells nothing now. A gap with the end of an aborted transaction behind it
-// is taken for that transaction's: a partitioner that fails leaves one in most partitions,
-// and to look at each would hold them all up.
+// whole returns the records up to the first gap that has a batch which cannot be read, with
+// that batch; or up to the first gap that Kafka cannot be asked about now, with an error.
+// It does not look into a gap with the end of an aborted transaction behind it, and takes
+// it for that transaction's records. A partitioner that fails leaves such a gap in most
+// partitions, and to look at each would delay them all.
 func (c *Consumer) whole(ctx context.Context, p kgo.FetchTopicPartition, at millrace.Offset) (records []*kgo.Record, broken *kafka.Closed, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()
@@ -42,7 +43,7 @@ func (c *Consumer) whole(ctx context.Context, p kgo.FetchTopicPartition, at mill
 // lastAbort returns the offset of the last record that ends an aborted transaction; -1:
 // there is none.
 func lastAbort(records []*kgo.Record) int64 {
-	const typeAt, abort = 2, 0 // behind a version
+	const typeAt, abort = 2, 0 // the key is a version and a type, two bytes each
 	for i := len(records) - 1; i >= 0; i-- {
 		if r := records[i]; r.Attrs.IsControl() && len(r.Key) >= typeAt+2 && binary.BigEndian.Uint16(r.Key[typeAt:]) == abort {
 			return r.Offset
@@ -51,7 +52,8 @@ func lastAbort(records []*kgo.Record) int64 {
 	return -1
 }
 
-// stand returns the partitions that are blocked at a batch which cannot be read.
+// stand returns, and stops reading, the partitions that do not get past a batch which
+// cannot be read.
 func (c *Consumer) stand(ctx context.Context, fetches kgo.Fetches) (out []Fetched) {
 	for _, p := range c.standing.Polled(fetches) {
 		tp, ok := c.name(p.Topic, p.Partition)
@@ -72,7 +74,8 @@ func (c *Consumer) stand(ctx context.Context, fetches kgo.Fetches) (out []Fetche
 	return out
 }
 
-// removeAt is Remove, unless the partition has been moved or removed meanwhile.
+// removeAt stops reading a partition that is at a position, and returns true. It returns
+// false if the partition has been moved or removed meanwhile.
 func (c *Consumer) removeAt(tp kafka.TopicPartition, at kafka.Position) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

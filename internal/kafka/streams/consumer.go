@@ -1,6 +1,6 @@
-// Package streams reads the timeline and features topics, which are the log of
-// record: partitions from offsets for as long as somebody wants (Consumer), and
-// pieces of them (ReadTails).
+// Package streams reads the topics timeline and features, which are the log that all index
+// nodes follow. A Consumer reads partitions from given offsets on without an end; ReadTails
+// reads pieces of them.
 package streams
 
 import (
@@ -22,17 +22,18 @@ import (
 	"github.com/millrace/millrace/internal/kafka/patience"
 )
 
-// Record is a record of a stream. Its bytes stay valid as long as they are
-// referred to.
+// Record is a record of a stream. The caller may keep its bytes.
 type Record struct {
 	Offset millrace.Offset
 	Key    []byte        // the entity of the timeline
 	Value  []byte        // single-object Avro
 	Source []byte        // header src, for ParseSource; nil if missing
 	CRC    []byte        // header crc, for CheckCRC; nil if missing
-	Time   millrace.Time // when it was logged, or its transaction began; every reader gets the same
+	Time   millrace.Time // when its transaction began, or when it was logged; see appendTime
 
-	appendTime bool // Time is the broker's, and says nothing of a transaction
+	// appendTime says that the topic has Kafka's broker set Time when it logs a record, so
+	// that Time says nothing of a transaction.
+	appendTime bool
 }
 
 // Fetched is what one poll brought of one partition.
@@ -44,10 +45,10 @@ type Fetched struct {
 	// Next is the offset to read after this: past the records, and past
 	// transaction markers and aborted records that are not delivered.
 	Next millrace.Offset
-	// Epoch is that of the leader which wrote the newest record; -1 unknown.
+	// Epoch is that of the partition's leader which wrote the newest record; -1 if unknown.
 	Epoch int32
-	// Err is a fault of this partition alone. With ErrLostPosition the
-	// partition is no longer read; otherwise reading goes on by itself.
+	// Err is a fault of this partition alone. With an ErrLostPosition the partition is
+	// not read any further; otherwise reading goes on by itself.
 	Err error
 }
 
@@ -63,26 +64,26 @@ type Config struct {
 // called at any time.
 type Consumer struct {
 	cl       *kgo.Client
-	ask      *kgo.Client // for looks, which would wait behind a fetch of cl
-	topics   [kafka.Streams]string
-	next     time.Time    // used by Poll: when it polls again
-	looks    *kafka.Looks // used by Poll
-	standing *kafka.Standing
+	ask      *kgo.Client           // for looks, which would wait behind a fetch of cl
+	topics   [kafka.Streams]string // names
+	next     time.Time             // before which Poll does not poll again; only Poll uses it
+	looks    *kafka.Looks          // at gaps; only Poll uses it
+	standing *kafka.Standing       // finds partitions of which nothing comes
 	mu       struct {
 		sync.Mutex
 		next map[kafka.TopicPartition]kafka.Position // what is read, and where to go on
-		// A poll may have records of a partition that is removed, and added again at
-		// another offset, before the poll returns. So removed has the number of the poll
-		// during which each was.
+		// poll is the number of the latest poll. A poll may bring records of a partition that
+		// is removed, and added again at another offset, before the poll returns. So removed
+		// has, for each partition, the number of the poll during which it was last removed.
 		poll    uint64
 		removed map[kafka.TopicPartition]uint64
-		joining time.Time // until then fetches are cut short: see join
+		joining time.Time // until then fetches are ended early: see join
 	}
 }
 
 // NewConsumer connects. Nothing is read before Assign or Add.
 func NewConsumer(cfg Config) (*Consumer, error) {
-	// Control records move Next past what is not delivered.
+	// Control records are kept since they move Next past records that are not delivered.
 	standing := kafka.NewStanding()
 	cl, err := kafka.NewClient(cfg.Brokers, cfg.Log, kgo.KeepControlRecords(), kgo.FetchMaxWait(quietWait), kgo.WithHooks(standing))
 	if err != nil {
@@ -110,7 +111,7 @@ func (c *Consumer) Close() {
 	kafka.Close(c.ask)
 }
 
-// Assign reads exactly these partitions from these offsets.
+// Assign has the consumer read exactly these partitions, from these offsets.
 func (c *Consumer) Assign(at map[kafka.TopicPartition]kafka.Position) {
 	c.mu.Lock()
 	gone := make([]kafka.TopicPartition, 0, len(c.mu.next))
@@ -122,7 +123,7 @@ func (c *Consumer) Assign(at map[kafka.TopicPartition]kafka.Position) {
 	c.Add(at)
 }
 
-// Add reads further partitions; one that is read already moves to its new
+// Add has the consumer read further partitions. One that is read already moves to its new
 // offset.
 func (c *Consumer) Add(at map[kafka.TopicPartition]kafka.Position) {
 	c.mu.Lock()
@@ -169,7 +170,7 @@ func (c *Consumer) removeLocked(tps ...kafka.TopicPartition) {
 // under way may still bring some of them.
 func (c *Consumer) Pause(tps ...kafka.TopicPartition) { c.cl.PauseFetchPartitions(c.byTopic(tps)) }
 
-// Resume fetches them again.
+// Resume has partitions that were paused fetched again.
 func (c *Consumer) Resume(tps ...kafka.TopicPartition) {
 	c.cl.ResumeFetchPartitions(c.byTopic(tps))
 	c.mu.Lock()
@@ -191,7 +192,7 @@ func (c *Consumer) join() (again bool) {
 	if time.Now().After(c.mu.joining) {
 		return false
 	}
-	// To remove a partition, also one that nobody reads, ends franz-go's session.
+	// Removing any partition ends franz-go's fetches, even -1, which nobody reads.
 	c.cl.RemoveConsumePartitions(map[string][]int32{c.topics[kafka.Timeline]: {-1}})
 	return true
 }
@@ -213,8 +214,8 @@ const (
 	little = 1000
 )
 
-// Poll waits for records, faults or progress, at most max records together.
-// It fails only with ctx's end or ErrClosed.
+// Poll waits until there are records, faults or progress, and returns at most max records, by
+// partition. Its error is ctx's end or ErrClosed.
 func (c *Consumer) Poll(ctx context.Context, max int) ([]Fetched, error) {
 	patience.Sleep(ctx, time.Until(c.next))
 	for longest := kafka.FetchWait; ; {
@@ -250,8 +251,8 @@ func (c *Consumer) Poll(ctx context.Context, max int) ([]Fetched, error) {
 	}
 }
 
-// take turns what franz-go fetched of one partition into a Fetched. It reports
-// false when there is nothing to tell.
+// take turns what franz-go fetched of one partition into a Fetched, and moves the partition's
+// position. It returns false if there is nothing to return.
 func (c *Consumer) take(ctx context.Context, p kgo.FetchTopicPartition) (Fetched, bool) {
 	tp, ok := c.name(p.Topic, p.Partition)
 	if !ok {
@@ -261,7 +262,7 @@ func (c *Consumer) take(ctx context.Context, p kgo.FetchTopicPartition) (Fetched
 	next, ok := c.mu.next[tp]
 	stale := ok && c.mu.poll != 0 && c.mu.removed[tp] == c.mu.poll
 	if stale {
-		c.addLocked(map[kafka.TopicPartition]kafka.Position{tp: next}) // the records may be those of the former offset: fetch again
+		c.addLocked(map[kafka.TopicPartition]kafka.Position{tp: next}) // these records may be from the old offset: fetch again
 	}
 	c.mu.Unlock()
 	if !ok || stale { // removed while under way, or moved
@@ -334,9 +335,9 @@ func record(r *kgo.Record) Record {
 	return out
 }
 
-// EndOffsets returns, for each partition, the offset after its last committed
-// record: a reader whose Next has reached it has caught up with the moment of
-// the call.
+// EndOffsets returns, for each partition, the offset up to which committed records can be
+// read now. A reader whose Next has reached it has all that was there at the moment of the
+// call.
 func (c *Consumer) EndOffsets(ctx context.Context, tps ...kafka.TopicPartition) (map[kafka.TopicPartition]millrace.Offset, error) {
 	return c.list(ctx, theEnd, committed, tps)
 }
@@ -353,8 +354,8 @@ func (c *Consumer) StartOffsets(ctx context.Context, tps ...kafka.TopicPartition
 	return c.list(ctx, theStart, uncommitted, tps)
 }
 
-// OffsetsSince returns, for each partition, the offset of the first record that
-// was logged at a time or later; the end where there is none.
+// OffsetsSince returns, for each partition, the offset of the first record whose time is t or
+// later; the end if there is none.
 func (c *Consumer) OffsetsSince(ctx context.Context, t millrace.Time, tps ...kafka.TopicPartition) (map[kafka.TopicPartition]millrace.Offset, error) {
 	out, err := c.list(ctx, max(0, int64(t)), uncommitted, tps)
 	var none []kafka.TopicPartition
@@ -380,8 +381,9 @@ const (
 	committed   int8 = 1
 )
 
-// list asks for one offset of each of these partitions only: of the 1,440 that a node reads,
-// two may be just added.
+// list asks Kafka for one offset of each of these partitions: at a time, or at theEnd or
+// theStart. It does not ask for other partitions, since a node may read 1,440 and have just
+// added two.
 func (c *Consumer) list(ctx context.Context, at int64, isolation int8, tps []kafka.TopicPartition) (map[kafka.TopicPartition]millrace.Offset, error) {
 	out := make(map[kafka.TopicPartition]millrace.Offset, len(tps))
 	if len(tps) == 0 {
@@ -420,7 +422,7 @@ func (c *Consumer) list(ctx context.Context, at int64, isolation int8, tps []kaf
 	return out, nil
 }
 
-// LogID returns which log is there now.
+// LogID returns the identity of the log (Kafka's and the topics' ids) that is there now.
 func (c *Consumer) LogID(ctx context.Context) (kafka.LogID, error) {
 	return kafka.LogNow(ctx, c.cl, c.topics)
 }

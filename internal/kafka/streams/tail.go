@@ -14,8 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
-// Span is a piece of a partition: the offsets from From.Next up to and without
-// To.
+// Span is a piece of a partition: the offsets from From.Next up to To, without To.
 type Span struct {
 	From kafka.Position
 	To   millrace.Offset
@@ -26,29 +25,28 @@ type TailsConfig struct {
 	Brokers kafka.Brokers
 	Topics  kafka.Topics
 	Log     *slog.Logger // nil = silent
-	// Until leaves out records that were logged after a time; 0 = none. All
-	// records of a transaction have one time, so what is left are whole
-	// transactions. It needs topics that keep the time of who wrote
-	// (message.timestamp.type=CreateTime).
+	// Until leaves out records with a later time; 0 = none are left out. All records of a
+	// transaction have one time, so what is left are whole transactions. The topics must keep
+	// the time that the producer sets (message.timestamp.type=CreateTime).
 	Until millrace.Time
 }
 
-// errLogAppendTime says that a topic does not keep the time of who wrote.
+// errLogAppendTime says that a topic does not keep the time that the producer sets.
 var errLogAppendTime = errors.New("kafka: its records do not have the time of their transaction; set message.timestamp.type=CreateTime on the topic and read up to an offset, not a time")
 
 // tailRecords is how many records ReadTails holds at a time beside what was
 // fetched.
 const tailRecords = 10_000
 
-// ReadTails reads the committed records of pieces of any number of partitions,
-// with one client and bounded memory, and returns when all are read, or when
-// take fails, with its error. Each partition's records come in order; Next tells
-// how far it is, and at last is the Span's To exactly.
+// ReadTails reads the committed records of pieces of any number of partitions, with one
+// client and bounded memory. It calls take with what each poll brings of a partition, and
+// returns when all pieces are read, or with take's error. Each partition's records come in
+// order. Next says how far a partition is read, and is exactly the Span's To at its end.
 //
-// A partition whose log does not have all of its piece is told to take once
-// with an Err that is ErrLostPosition, and is over; the others go on. Other
-// faults (Err) pass or stay: reading goes on around them until ctx ends. A piece
-// that holds an open transaction is waited for.
+// If the log does not have all of a piece, take is called once with an Err that is an
+// ErrLostPosition, and the piece is over; the others go on. Other faults (Err) may pass:
+// reading is tried again until ctx ends. ReadTails waits for open transactions within a
+// piece.
 func ReadTails(ctx context.Context, cfg TailsConfig, spans map[kafka.TopicPartition]Span, take func(Fetched) error) error {
 	c, err := NewConsumer(Config{Brokers: cfg.Brokers, Topics: cfg.Topics, Log: cfg.Log})
 	if err != nil {
@@ -68,7 +66,7 @@ func ReadTails(ctx context.Context, cfg TailsConfig, spans map[kafka.TopicPartit
 		for _, f := range all {
 			to, ok := t.left[f.TopicPartition]
 			if !ok {
-				continue // it is over
+				continue // its piece is over
 			}
 			if f, err = t.cut(f, to); err != nil {
 				return err
@@ -81,7 +79,7 @@ func ReadTails(ctx context.Context, cfg TailsConfig, spans map[kafka.TopicPartit
 				return err
 			}
 		}
-		c.Remove(over...) // at once: each call ends all fetches that are under way
+		c.Remove(over...) // together, since each call ends all fetches that are under way
 	}
 	return nil
 }
@@ -89,11 +87,11 @@ func ReadTails(ctx context.Context, cfg TailsConfig, spans map[kafka.TopicPartit
 // tails is what ReadTails has still to read.
 type tails struct {
 	until millrace.Time
-	left  map[kafka.TopicPartition]millrace.Offset // where each ends
+	left  map[kafka.TopicPartition]millrace.Offset // where each piece ends that is not over
 	take  func(Fetched) error
 }
 
-// begin has the consumer read what the log has.
+// begin has the consumer read the pieces that the log has, and tells take about the others.
 func (t *tails) begin(ctx context.Context, c *Consumer, spans map[kafka.TopicPartition]Span) error {
 	var all []kafka.TopicPartition
 	for tp, s := range spans {
@@ -132,8 +130,8 @@ func (t *tails) begin(ctx context.Context, c *Consumer, spans map[kafka.TopicPar
 	return nil
 }
 
-// cut takes away what is behind the end or after the time. A fault there is none of
-// the piece's, which is read whole.
+// cut removes records behind the end of the piece, and those later than until. If the end is
+// reached, it also removes a fault, which lies behind the piece.
 func (t *tails) cut(f Fetched, to millrace.Offset) (Fetched, error) {
 	keep := f.Records[:0]
 	for _, r := range f.Records {
@@ -147,30 +145,29 @@ func (t *tails) cut(f Fetched, to millrace.Offset) (Fetched, error) {
 	f.Records = keep
 	if f.Next >= to {
 		f.Next, f.Err = to, nil
-		f.Epoch = -1 // of a record that may be behind the end
+		f.Epoch = -1 // unknown: the newest record may lie behind the end
 	}
 	return f, nil
 }
 
-// settled is how long after a time no record of a transaction that began before
-// it comes any more: Kafka has aborted those that were open, and the clocks of
-// partitioners do not differ by as much.
+// settled is how long after a time no record comes any more of a transaction that began
+// before it: by then Kafka has aborted those that were open, provided that the clocks of
+// partitioners differ by less than 50 s.
 const settled = kafka.TransactionTimeout + 50*time.Second
 
-// Instant says where each partition was at a time, by the times that records
-// have, which are those of their transactions' beginnings.
+// Instant says where each partition was at a time, by the times of records, which are when
+// their transactions began. Its offsets are by stream and partition.
 type Instant struct {
-	// Before each of these offsets all records are of the time or earlier.
+	// All are offsets before which all records are of the time or earlier.
 	All [kafka.Streams][partition.Count]millrace.Offset
-	// From each of these offsets on, all are later, as far as the clocks of
-	// partitioners and brokers agree within half a minute. In between are records
-	// of both kinds, as transactions overlap; ReadTails with Until tells them
-	// apart.
+	// Any are offsets from which on all records are later, provided that the clocks of
+	// partitioners and brokers agree within half a minute. Between All and Any are records
+	// of both kinds, since transactions overlap; ReadTails with Until tells them apart.
 	Any [kafka.Streams][partition.Count]millrace.Offset
 }
 
-// At returns the Instant of a time, which must be over for a minute: what began
-// then may still be under way.
+// At returns the Instant of a time, which must be at least a minute ago, since transactions
+// that began before it may still be under way.
 func At(ctx context.Context, brokers kafka.Brokers, topics kafka.Topics, t millrace.Time) (Instant, error) {
 	if over := t.Std().Add(settled); time.Now().Before(over) {
 		return Instant{}, fmt.Errorf("kafka: offsets at %s: transactions of that time may be under way until %s; wait, or take a cut", t, millrace.TimeOf(over))
@@ -191,7 +188,8 @@ func instant(ctx context.Context, brokers kafka.Brokers, topics kafka.Topics, t 
 	return at, after(ctx, adm, topics, t+millrace.Time(settled.Milliseconds()), &at.Any)
 }
 
-// after finds the first record after a time in each partition, or the end.
+// after sets out to the offset of the first record after a time in each partition, or to
+// the end.
 func after(ctx context.Context, adm *kadm.Client, topics kafka.Topics, t millrace.Time, out *[kafka.Streams][partition.Count]millrace.Offset) error {
 	listed, err := kafka.ListSince(ctx, adm, t+1, topics.Timeline, topics.Features)
 	if err == nil {

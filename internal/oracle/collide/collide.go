@@ -1,6 +1,6 @@
-// Package collide makes names whose xxHash64 is one that was chosen, as an
-// attacker does: without a key the function can be run backwards. Tests show by
-// them that nothing rests on such a hash where somebody else chooses the names.
+// Package collide makes names with a chosen xxHash64, as an attacker can: without a key the
+// function can be run backwards. With such names tests show that nothing relies on the hash
+// where somebody else chooses the names.
 package collide
 
 import (
@@ -19,7 +19,7 @@ const (
 	p4 = 0x85EBCA77C2B2AE63
 )
 
-// Names returns n different names of 16 ASCII characters that all have a hash.
+// Names returns n different names of 16 ASCII characters that all have the given hash.
 func Names(hash uint64, n int) []string {
 	names := make([]string, 0, n)
 	for i := uint64(0); len(names) < n; i++ {
@@ -31,7 +31,7 @@ func Names(hash uint64, n int) []string {
 	return names
 }
 
-// Ends returns a name in ASCII behind which a prefix has a hash.
+// Ends returns an ASCII text that gives the given hash when it follows prefix.
 func Ends(prefix string, hash uint64) string {
 	pad := strings.Repeat("p", (64-len(prefix)%32)%32)
 	for i := uint64(0); ; i++ {
@@ -42,14 +42,14 @@ func Ends(prefix string, hash uint64) string {
 	}
 }
 
-// End returns the eight bytes, little-endian, behind which a prefix has a hash.
-// The prefix is a multiple of eight bytes long, and not 24 modulo 32.
+// End returns the eight bytes, little-endian, that give the given hash when they follow
+// prefix. The prefix must be a multiple of eight bytes long, and not 24 modulo 32.
 func End(prefix string, hash uint64) uint64 {
 	zero := partition.Hash(millrace.Entity(prefix + text(0)))
 	return unround(unstep(unmix(zero)) ^ unstep(unmix(hash)))
 }
 
-// unmix returns the state before the last mixing.
+// unmix returns the state before the final mixing, which gave the hash h.
 func unmix(h uint64) uint64 {
 	h ^= h >> 32
 	h *= inverse(p3)
@@ -58,11 +58,10 @@ func unmix(h uint64) uint64 {
 	return h ^ h>>33
 }
 
-// unstep returns the state with the last eight bytes mixed in, before it was
-// turned.
+// unstep returns the state with the last eight bytes mixed in, before it was rotated.
 func unstep(h uint64) uint64 { return bits.RotateLeft64((h-p4)*inverse(p1), -27) }
 
-// unround returns the eight bytes that are mixed in as h.
+// unround returns the eight bytes that are mixed into the state as h.
 func unround(h uint64) uint64 { return bits.RotateLeft64(h*inverse(p1), -31) * inverse(p2) }
 
 // inverse returns what undoes a multiplication by an odd number.
@@ -74,7 +73,7 @@ func inverse(p uint64) uint64 {
 	return x
 }
 
-// letters returns eight letters, others for each n below 2^32.
+// letters returns eight letters, which differ for each n below 2^32.
 func letters(n uint64) (lane uint64) {
 	for i := range 8 {
 		lane |= ('a' + n>>(4*i)&15) << (8 * i)

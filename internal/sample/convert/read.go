@@ -13,32 +13,32 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// network is the part of a data set that the sample keeps, by the ids of the
-// benchmark.
+// network is the part of a data set that the sample keeps. Its ids are those of the
+// benchmark. A person of the benchmark is a member of the sample.
 type network struct {
-	members  []int64       // in order of id: member:1 is the first
-	number   map[int64]int // person to member number
-	person   map[int64]person
-	forums   map[int64]string // titles
-	messages map[int64]*message
+	members  []int64            // ids of persons, ascending: member:1 is the first
+	number   map[int64]int      // member numbers, from 1, by person
+	person   map[int64]person   // by id
+	forums   map[int64]string   // titles, by id
+	messages map[int64]*message // by id
 	likes    []like
-	knows    [][2]int64
+	knows    [][2]int64 // pairs of persons who are friends
 }
 
 type person struct{ name, language, country string }
 
 // message is a post or a comment.
 type message struct {
-	id, time, author, parent int64 // parent is 0 for a post
+	id, time, author, parent int64 // time in milliseconds since the epoch; parent is 0 for a post
 	forum                    int64 // of a post
 	language, country, text  string
 	photo                    bool
-	likes, comments          int
+	likes, comments          int // see count
 }
 
 type like struct{ person, message, time int64 }
 
-// read reads a data set, whose files may end in .zst.
+// read reads a data set. Its files may be compressed, and then end in .zst.
 func read(fsys fs.FS) (*network, error) {
 	n := &network{number: map[int64]int{}, person: map[int64]person{}, forums: map[int64]string{}, messages: map[int64]*message{}}
 	places, err := n.readPlaces(fsys)
@@ -58,7 +58,7 @@ func read(fsys fs.FS) (*network, error) {
 	return n, n.check()
 }
 
-// readPlaces returns the country of each place that is in one or is one.
+// readPlaces returns the country, by name, of each place that is a country or lies in one.
 func (n *network) readPlaces(fsys fs.FS) (map[int64]string, error) {
 	countries := map[int64]string{}
 	err := table(fsys, "static/place", "id|name|url|type", func(r row) {
@@ -133,8 +133,7 @@ func (n *network) readMessages(fsys fs.FS, places map[int64]string) error {
 	return nil
 }
 
-// readThreads reads what hangs together: posts in forums, comments on posts
-// and on comments.
+// readThreads reads which forum each post is in, and which message each comment replies to.
 func (n *network) readThreads(fsys fs.FS) error {
 	err := table(fsys, "dynamic/forum", "id|title|creationDate", func(r row) {
 		n.forums[r.id(0)] = strings.ReplaceAll(r.text(1), "_", " ")
@@ -172,8 +171,8 @@ func (n *network) readLikes(fsys fs.FS) error {
 	return nil
 }
 
-// onMessage calls do for rows that name a message first. A row of a message
-// that is not there is left out; check finds what then lacks.
+// onMessage returns a function that calls do for each row whose first column is the id of
+// a known message. Other rows are left out; check finds what is missing then.
 func (n *network) onMessage(do func(*message, row)) func(row) {
 	return func(r row) {
 		if m := n.messages[r.id(0)]; m != nil {
@@ -182,7 +181,7 @@ func (n *network) onMessage(do func(*message, row)) func(row) {
 	}
 }
 
-// check refuses a data set in which something hangs in the air.
+// check refuses a data set in which something refers to what is not there.
 func (n *network) check() error {
 	for id, m := range n.messages {
 		if n.number[m.author] == 0 {
@@ -208,7 +207,7 @@ func (n *network) check() error {
 	return nil
 }
 
-// row is a line of a table; the first fault sticks in err.
+// row is a line of a table. id notes the first number that cannot be read in err.
 type row struct {
 	fields []string
 	err    *error
@@ -224,7 +223,7 @@ func (r row) id(i int) int64 {
 	return v
 }
 
-// table calls do for each row of a table whose columns must be head.
+// table calls do for each row of a table. head is what the table's first line must be.
 func table(fsys fs.FS, name, head string, do func(row)) error {
 	file := name + "_0_0.csv"
 	src, err := contents(fsys, file)
@@ -249,7 +248,7 @@ func table(fsys fs.FS, name, head string, do func(row)) error {
 	return lines.Err()
 }
 
-// contents returns a file, or what its .zst holds.
+// contents returns the content of a file, or, if there is none, of its compressed form.
 func contents(fsys fs.FS, file string) ([]byte, error) {
 	b, err := fs.ReadFile(fsys, file)
 	if err == nil {

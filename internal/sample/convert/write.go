@@ -28,7 +28,7 @@ type activity struct {
 	Likes     int      `json:"likes,omitempty"`
 	Comments  int      `json:"comments,omitempty"`
 
-	time int64
+	time int64 // CreatedAt in milliseconds since the epoch, to sort by
 }
 
 type follows struct {
@@ -52,7 +52,7 @@ func (n *network) write(folder string) error {
 	return writeLines(folder, "names", n.names())
 }
 
-// activities returns the records in order of time, as a log would have them.
+// activities returns a record for each message and each like, in the order of time.
 func (n *network) activities() []activity {
 	n.count()
 	var as []activity
@@ -66,7 +66,7 @@ func (n *network) activities() []activity {
 	return as
 }
 
-// count gives each message its likes, and the comments anywhere below it.
+// count sets the likes of each message, and the number of comments anywhere below it.
 func (n *network) count() {
 	for _, l := range n.likes {
 		n.messages[l.message].likes++
@@ -78,9 +78,9 @@ func (n *network) count() {
 	}
 }
 
-// message makes a post or comment a record. Its object is the post at the root
-// of the thread. It goes to the author's timeline and to the forum's; a reply
-// also to that of the member replied to.
+// message returns the record of a post or a comment. Its object is the post at the root
+// of the thread. It belongs to the timelines of the author and of the forum, and a
+// comment also to that of the member it replies to.
 func (n *network) message(m *message) activity {
 	root := n.root(m)
 	a := activity{
@@ -97,8 +97,8 @@ func (n *network) message(m *message) activity {
 	return a.at(m.time)
 }
 
-// like makes a like a record. It goes to the timelines of who likes and of
-// whose message it is; its text is that of the message.
+// like returns the record of a like. It belongs to the timelines of the member who likes
+// and of the message's author. Its text is that of the message.
 func (n *network) like(l like) activity {
 	m, p := n.messages[l.message], n.person[l.person]
 	a := activity{
@@ -111,7 +111,7 @@ func (n *network) like(l like) activity {
 	return a.at(l.time)
 }
 
-// at dates a record, in milliseconds since the epoch.
+// at returns a record with its time set, which is in milliseconds since the epoch.
 func (a activity) at(ms int64) activity {
 	a.time = ms
 	a.CreatedAt = time.UnixMilli(ms).UTC().Format("2006-01-02T15:04:05.000Z07:00")
@@ -125,7 +125,7 @@ func (n *network) root(m *message) *message {
 	return m
 }
 
-// text returns what a message says; a photo gets a caption.
+// text returns the text of a message. For a photo it is a caption.
 func (n *network) text(m *message) string {
 	if m.photo {
 		return "a photo in " + n.forums[m.forum]
@@ -144,7 +144,7 @@ func (n *network) member(person int64) string { return fmt.Sprintf("member:%d", 
 
 func forum(id int64) string { return fmt.Sprintf("forum:%d", id) }
 
-// follows returns each member's list: friends follow each other.
+// follows returns for each member whom the member follows: the member's friends.
 func (n *network) follows() []follows {
 	friends := map[int64][]int64{}
 	for _, k := range n.knows {

@@ -1,5 +1,5 @@
-// Package tweets reads a data set of real posts, which is not part of the project. It is only
-// for tests.
+// Package tweets reads a data set of real posts for tests. The data set is not part of the
+// project.
 package tweets
 
 import (
@@ -17,18 +17,19 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// ErrAbsent says that a data set which is not part of the project is not on
-// this machine. A test skips on it. When MILLRACE_SHARED is set, an absent set
-// is any other error, on which a test fails.
+// ErrAbsent says that the data set is not on this machine. A test skips on it. If
+// MILLRACE_SHARED is set and the data set is absent, the error is another one, on which a
+// test fails.
 var ErrAbsent = errors.New("tweets: no shared data; put it beside the project as ../shared, or set MILLRACE_SHARED to its folder")
 
-// All yields 297,462 real posts by accounts that Twitter published as a
-// troll farm, in order of time, each a line of JSON that the activity schema
-// reads: a few authors wrote most, and times have minutes, so that many tie.
+// All yields 297,462 real posts by accounts that Twitter published as a troll farm, in
+// order of time. Each is a line of JSON that the activity schema reads. A few authors
+// wrote most of them. Times are to the minute, so that many are equal. After an error,
+// which comes with a nil line, nothing more is yielded.
 //
-// A retweet is a share. Of the author's numbers, followers are impressions;
-// features are bytes of text, links, hashtags, mentions, and the author's
-// following, followers and updates. The set is not ours to ship; it is read
+// A retweet has the verb share. The author's followers stand for impressions. The
+// features are seven numbers: bytes of text, links, hashtags, mentions, and the author's
+// following, followers and updates. The project may not ship the data set; it is read
 // from data/ira-tweets in the folder of shared data.
 func All() iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
@@ -66,7 +67,8 @@ func eachTweet(do func([]byte) bool) error {
 	return in.Err()
 }
 
-// openShared opens a file of the shared data.
+// openShared opens a file of the shared data: below MILLRACE_SHARED, or else below
+// ../shared of the project.
 func openShared(name string) (*os.File, error) {
 	if dir := os.Getenv("MILLRACE_SHARED"); dir != "" {
 		return os.Open(filepath.Join(dir, name))
@@ -94,7 +96,7 @@ func openShared(name string) (*os.File, error) {
 
 const tweetColumns = "event_id\tunix_s\tauthor\tlanguage\tregion\tpost_type\tis_retweet\trt_author\tcontent_bytes\turls\thashtags\tmentions\tfollowing\tfollowers\tupdates"
 
-// tweet returns the record of a row.
+// tweet returns the record of a row of the file, as JSON.
 func tweet(row string) ([]byte, error) {
 	f := strings.Split(row, "\t")
 	if want := strings.Count(tweetColumns, "\t") + 1; len(f) != want {

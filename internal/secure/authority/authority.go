@@ -1,5 +1,4 @@
-// Package authority issues certificates for tests, of an authority that nobody
-// else trusts.
+// Package authority has a certificate authority for tests, which nobody else trusts.
 package authority
 
 import (
@@ -27,10 +26,10 @@ type Authority struct {
 	dir  string
 	key  *ecdsa.PrivateKey
 	cert *x509.Certificate
-	CA   string // the PEM file of its own certificate
+	CA   string // the path of the PEM file with its own certificate
 }
 
-// New makes an authority whose files last as long as the test.
+// New returns an authority whose files last as long as the test.
 func New(t testing.TB) *Authority {
 	t.Helper()
 	a := &Authority{t: t, dir: t.TempDir()}
@@ -40,8 +39,8 @@ func New(t testing.TB) *Authority {
 	return a
 }
 
-// Succeed gives the authority another key and certificate, by which it issues from
-// now on. Its file has the one of before, too, until Retire takes it out.
+// Succeed gives the authority a new key and certificate, by which it issues from now on. Its
+// file CA also has the old certificate, until Retire removes that.
 func (a *Authority) Succeed() {
 	a.t.Helper()
 	before := a.cert.Raw
@@ -49,7 +48,8 @@ func (a *Authority) Succeed() {
 	a.write(a.CA, "CERTIFICATE", before, a.cert.Raw)
 }
 
-// Retire leaves in the file of the authority the certificate alone by which it issues.
+// Retire removes from the file CA all certificates but the one by which the authority issues
+// now.
 func (a *Authority) Retire() {
 	a.t.Helper()
 	a.write(a.CA, "CERTIFICATE", a.cert.Raw)
@@ -74,9 +74,10 @@ func (a *Authority) serial() *big.Int {
 	return n
 }
 
-// Issue writes a certificate of a name, and its key, and returns how both are
-// named: NAME.pem and NAME.key, over what they were before. A host is a DNS
-// name, an address, or a URI such as spiffe://example/broker.
+// Issue writes a certificate with name as its common name, and its key, to the files NAME.pem
+// and NAME.key, which it overwrites. It returns their paths, with that of CA. A host is a DNS
+// name, an IP address, or a URI such as spiffe://example/broker. The certificate is valid for a
+// day.
 func (a *Authority) Issue(name string, hosts ...string) secure.TLS {
 	a.t.Helper()
 	return a.IssueUntil(name, time.Now().Add(24*time.Hour), hosts...)
@@ -116,8 +117,8 @@ func (a *Authority) IssueWith(name string, change func(*x509.Certificate), hosts
 	return t
 }
 
-// Server returns how a server with a certificate serves: mutual, those are
-// served that show a certificate of the authority; otherwise all.
+// Server returns the TLS configuration of a server with a certificate. If mutual is true, it
+// serves only clients that show a certificate of the authority.
 func (a *Authority) Server(of secure.TLS, mutual bool) *tls.Config {
 	a.t.Helper()
 	pair, err := tls.LoadX509KeyPair(of.Cert, of.Key)
@@ -136,8 +137,9 @@ func (a *Authority) newKey() *ecdsa.PrivateKey {
 	return key
 }
 
-// write writes over a file, or moves there one of several certificates: where a part
-// of it ends behind a whole one, nobody can tell that more is to come.
+// write writes PEM blocks to a file. Several blocks are written to another file that is then
+// renamed. Otherwise a reader could find the first certificate alone, and could not tell that
+// more are to come.
 func (a *Authority) write(file, kind string, all ...[]byte) {
 	a.t.Helper()
 	var text []byte

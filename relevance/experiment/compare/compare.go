@@ -1,20 +1,24 @@
-// Package compare says how the variants of an experiment do beside each other,
-// by the exposures of its viewers. It may be asked at any time: what it says is
-// wrong with a stated chance, over all looks together (package stats).
+// Package compare compares the variants of an experiment by the exposures of its
+// units, most often viewers: what each answer showed. It may be asked at any time:
+// the chance that anything it says is ever wrong has a stated bound, over all looks
+// together (package stats).
 //
-// A unit counts once, by the first page that is its earliest by time, of those
-// that have come: viewers are independent of each other, and the answers of one
-// viewer are not. A topic has what several brokers wrote, and each writes what
-// waited with it when Kafka is back: its order is not that of the answers. Later
-// pages, which may rightly be empty, say nothing of a variant. Who was
-// forced into a variant is not chance, and only told. A unit that has met two
-// variants stays with its first, and is told: more than a few say that
-// something else than the hash assigns. An answer that says of a unit what the
-// hash cannot have dealt it (see [experiment.Defined.Deals]) counts for nothing:
-// whoever may write to the topic can write anything.
+// A unit counts once, by its earliest answer in time: units are independent of
+// each other, and the answers of one unit are not. Only first pages count, since
+// later pages may rightly be empty. The order of the topic is not that of the
+// answers: several brokers write to it, and each writes what it has gathered when
+// Kafka was away. So an earlier answer may come later, and takes the place of the
+// one that counted.
 //
-// A unit counts once for an action too. Of two models that draft one page,
-// [Draft] says how often what the one drafted is preferred.
+// Answers of units that were forced into a variant are only counted, since their
+// variant is not chance. A unit that has met two variants stays with its first,
+// and [Report.Crossed] counts it: if that is more than a few, something else than
+// the hash assigns variants. An answer with a variant that the hash cannot have
+// dealt the unit (see [experiment.Defined.Deals]) does not count: whoever may
+// write to the topic can write anything.
+//
+// A unit also counts once for an action. For two models that draft a page together,
+// [Draft] says whose items are preferred.
 package compare
 
 import (
@@ -32,69 +36,72 @@ import (
 	"github.com/millrace/millrace/relevance/experiment"
 )
 
-// MaxUnits bounds the units of an experiment that are told apart; what comes
-// after them is counted as [Report.Beyond]. A unit takes some 130 bytes, however
-// long its name is, and some 40 more once it has done something.
+// MaxUnits bounds the units of an experiment that are kept; answers of further units are
+// counted as [Report.Beyond]. A unit takes some 130 bytes, however long its name is, and
+// some 40 more once it has done something.
 const MaxUnits = 5_000_000
 
-// horizon is at how many units, of two arms together, intervals are narrowest.
+// horizon is the number of units, of two arms together, at which intervals are narrowest.
 const horizon = 20_000
 
-// Tally is what units of an experiment have met so far.
+// Tally counts what the units of an experiment have met so far. An arm is a variant
+// with its units. A Tally has no lock.
 type Tally struct {
 	name    string
 	deals   func(unit, variant, checksum string) bool
-	arms    []arm // by name
-	shares  []float64
-	dealing int // arms that chance deals
-	control int // of arms
+	arms    []arm     // sorted by variant
+	shares  []float64 // the weights of the arms
+	dealing int       // how many arms have a weight
+	control int       // index in arms
 	units   map[unitKey]met
 	named   []experiment.Named
 	actions []string
-	did     map[unitKey]did // by unit
-	room    func() bool     // whether there is any for a unit more; nil: there is
-	acted   []millrace.Time // by action: the newest answer with an item that it was done with
+	did     map[unitKey]did
+	room    func() bool     // see Within; nil: there is room
+	acted   []millrace.Time // by action: the newest answer with an item that the action was taken with
 	basis   Basis
-	since   millrace.Time
-	steps   int32 // how often since has changed
+	since   millrace.Time // see CountSince
+	steps   int32         // how often since has changed
 	report  Report
 
-	credited, most int // items of drafts, by arm.pages
+	credited, most int // items in arm.pages, and how many there may be
 }
 
-// did is what a unit did with what one arm showed it: the first with which it did anything.
+// did is what a unit did with what an arm showed it. It counts for one arm: the first with
+// whose items it did anything.
 type did struct {
-	number  int32 // of the unit
-	arm     int32
-	actions uint16 // a bit for each
+	number  int32  // of the unit, from 0 in the order in which units came
+	arm     int32  // index in Tally.arms
+	actions uint16 // a bit for each of Tally.actions
 }
 
 // met is what a unit met first, and where it is counted.
 type met struct {
-	arm     int32 // ^arm once it has met another
-	step    int32 // of the tally, when it was counted
+	arm     int32 // index in Tally.arms; ^arm once it has met another arm
+	step    int32 // Tally.steps when it was counted
 	at      millrace.Time
-	outside bool // the basis has none of its answers: it was dealt its arm, and that is all
-	refused bool
-	partial bool
-	nan     bool
-	items   int32
-	// What means are of, NaN where it is not known.
+	outside bool  // no answer of it is evidence: it only counts as dealt its arm
+	refused bool  // it got a refusal
+	partial bool  // the answer lacked timelines
+	nan     bool  // an item's score is no finite number
+	items   int32 // how many
+	// The values whose means are compared, see Arm and What; NaN if a value is not known.
 	millis, cost, share, types, missing float64
 }
 
-// counts reports whether the unit counts for an arm: for the first that it met.
+// counts reports whether the unit counts for an arm: for the first arm that it met, if it
+// has an answer that is evidence.
 func (m met) counts(arm int) bool { return !m.outside && (m.arm == int32(arm) || m.arm == ^int32(arm)) }
 
 // arm is what the units of a variant have met.
 type arm struct {
 	Arm
-	dealt                                      int64 // units, whatever the basis has of them
+	dealt                                      int64 // units, with or without an answer that is evidence
 	items, millis, share, types, cost, missing stats.Mean
 
-	times  stats.Quantiles
-	drafts []string          // the two models, if the variant lets them draft
-	pages  []map[string]page // what was done with their drafts, by action and answer; nil: is not credited
+	times  stats.Quantiles   // of millis
+	drafts []string          // the two models, if the variant lets them draft pages
+	pages  []map[string]page // what was done with their drafts, by action and the answer's id; nil: drafts are not credited
 }
 
 // New returns the tally of an experiment, whose arms are compared with its control
@@ -126,8 +133,9 @@ func New(d experiment.Defined) *Tally {
 	return t
 }
 
-// CountSince counts units as [Arm.Fresh] whose first answer is of that time or
-// later, and is added after this. The same time again changes nothing.
+// CountSince sets [Arm.Fresh] to 0. From now on it counts the units whose first
+// answer is of that time or later, and is added after this call. The same time again
+// changes nothing.
 func (t *Tally) CountSince(at millrace.Time) {
 	if at == t.since {
 		return
@@ -139,26 +147,28 @@ func (t *Tally) CountSince(at millrace.Time) {
 	}
 }
 
-// Leaves tells whom experiments name now of those whom the hash deals a variant: that
-// they are missing says nothing against how units fit the weights.
+// Leaves sets the units that experiments name now, of those whom the hash deals a variant.
+// A named unit gets the variant of whoever names it, so it is missing from its variant.
+// That says nothing against how units fit the weights.
 func (t *Tally) Leaves(named []experiment.Named) { t.named = named }
 
-// Within has the tally ask whether there is room for a unit more, before it takes
-// one that it does not know.
+// Within has the tally call room before it keeps a unit that it does not know. If room
+// returns false the unit is not kept.
 func (t *Tally) Within(room func() bool) { t.room = room }
 
-// Units returns how many units it keeps: those that met something, and those that
-// did something, each.
+// Units returns how many units the tally keeps: those that met something plus those that
+// did something. A unit that has done both counts twice, as it takes memory twice.
 func (t *Tally) Units() int { return len(t.units) + len(t.did) }
 
-// full reports whether no unit more may be kept beside so many.
+// full reports whether no further unit may be kept beside kept others.
 func (t *Tally) full(kept int) bool { return kept >= MaxUnits || t.room != nil && !t.room() }
 
-// On has what is added after this count only if the basis has it.
+// On sets the basis: of the answers that are added after this call, only those that it has
+// are evidence.
 func (t *Tally) On(b Basis) { t.basis = b }
 
-// Add takes an exposure, whatever experiments it is of. Of a unit's first pages
-// the earliest counts, in whatever order they come.
+// Add takes an exposure. It does nothing if that is of other experiments. Of a unit's
+// first pages the earliest counts, in whatever order they come.
 func (t *Tally) Add(r *exposure.Record) {
 	i := slices.IndexFunc(r.Experiments, func(e exposure.Experiment) bool { return e.Experiment == t.name })
 	if i < 0 {
@@ -205,7 +215,7 @@ func (t *Tally) Add(r *exposure.Record) {
 	was, again := t.units[unit]
 	switch {
 	case again && was.arm != int32(at):
-		if was.arm >= 0 { // told once
+		if was.arm >= 0 { // count the unit once
 			t.report.Crossed++
 			was.arm = ^was.arm
 			t.units[unit] = was
@@ -227,7 +237,7 @@ func (t *Tally) Add(r *exposure.Record) {
 		was.step = t.steps
 		a.dealt++
 	}
-	if did := t.did[unit]; (!again || was.outside) && did.arm == int32(at) { // before it was known to have met anything
+	if did := t.did[unit]; (!again || was.outside) && did.arm == int32(at) { // it acted before its first answer came here
 		for action := range t.actions {
 			a.Did[action] += int64(did.actions >> action & 1)
 		}
@@ -244,16 +254,16 @@ func (t *Tally) Add(r *exposure.Record) {
 	t.units[unit] = m
 }
 
-// otherwise reports whether an answer's variant was dealt by another chance than now, as
-// while an experiment was monitored: how many units variants have of then and of now, all
-// together, fits neither. Where chance deals no two variants now nothing is held against
-// shares, and what is known is of then.
+// otherwise reports whether an answer's variant was dealt by other chances than those of
+// now, as while the experiment was monitored. The units of then and of now together would
+// fit neither chances. If fewer than two arms have a weight now it returns false: then
+// units are not compared with weights, and answers of then are all that is known.
 func (t *Tally) otherwise(e *exposure.Experiment, at int) bool {
 	return t.dealing > 1 && !e.Forced && e.ProbabilityInside > 0 && math.Abs(e.ProbabilityInside-t.arms[at].Weight) > 1e-9
 }
 
-// dealt notes that a unit was dealt an arm, by an answer that the basis has not: which
-// arm that is does not hang on what ranks, but which answers are evidence does.
+// dealt notes that a unit was dealt an arm, by an answer that is no evidence. Such units
+// count for whether units fit the weights: the hash deals an arm whatever ranks.
 func (t *Tally) dealt(unit string, at int, when millrace.Time) {
 	key := keyOf(unit)
 	if _, again := t.units[key]; again {
@@ -267,14 +277,15 @@ func (t *Tally) dealt(unit string, at int, when millrace.Time) {
 	t.arms[at].dealt++
 }
 
+// arm returns the index of a variant in arms.
 func (t *Tally) arm(variant string) (i int, known bool) {
 	return slices.BinarySearchFunc(t.arms, variant, func(a arm, name string) int { return cmp.Compare(a.Variant, name) })
 }
 
-// Did takes what a unit did with what it was shown, of whatever experiment. It counts
-// once a first page of the unit does: who has had pages from before the evidence begins
-// would else be among those who act, and not among those who may. The
-// same again changes nothing.
+// Did takes an act: what a unit did with an item that it was shown. It does nothing if that
+// was in other experiments. The act counts as soon as a first page of the unit counts.
+// Otherwise a unit whose pages are all from before the evidence begins would be among those
+// who acted, and not among those who could. The same act again changes nothing.
 func (t *Tally) Did(a *outcome.Act) {
 	action := slices.Index(t.actions, a.Action)
 	i := slices.IndexFunc(a.Experiments, func(e exposure.Experiment) bool { return e.Experiment == t.name })
@@ -310,14 +321,15 @@ func (t *Tally) Did(a *outcome.Act) {
 }
 
 const (
-	// maxMillis is more than anybody waits for an answer.
+	// maxMillis is an hour, longer than anybody waits for an answer.
 	maxMillis = 3_600_000
-	// maxCores is more than score one answer at a time.
+	// maxCores is more than the number of cores that score one answer.
 	maxCores = 10_000
 )
 
-// metBy is what an answer lets its unit meet. A time that no answer takes is not known,
-// and not plausible: one such would outweigh all others, and decide or blind a guard.
+// metBy returns what a unit meets by an answer. A time or a cost that no answer can take is
+// not plausible, and counts as not known: a single one would outweigh all others, and could
+// decide or blind a guard.
 func metBy(r *exposure.Record) (m met, plausible bool) {
 	none := math.NaN()
 	m, plausible = met{at: r.Time, millis: r.Millis, refused: r.Refusal != "", cost: none, share: none, types: none, missing: none}, true
@@ -333,7 +345,7 @@ func metBy(r *exposure.Record) (m met, plausible bool) {
 	switch cost := float64(r.ScoringNanos) / 1000; {
 	case cost < 0 || cost > min(r.Millis, maxMillis)*1000*maxCores:
 		plausible = false
-	case cost > 0: // else of nodes of before, which do not tell
+	case cost > 0: // 0: nodes of an earlier version do not tell their cost
 		m.cost = cost
 	}
 	if len(r.Items) > 0 {
@@ -346,7 +358,7 @@ func metBy(r *exposure.Record) (m met, plausible bool) {
 	return m, plausible
 }
 
-// count counts what a unit met: 1 adds it, and -1 takes it out again.
+// count counts what a unit met if sign is 1, and takes it out again if sign is -1.
 func (a *arm) count(m *met, sign int64) {
 	mean := func(of *stats.Mean, x float64) {
 		switch {
@@ -386,7 +398,8 @@ func (a *arm) count(m *met, sign int64) {
 	mean(&a.missing, m.missing)
 }
 
-// lacking returns the part of the features of items that have no value.
+// lacking returns which part of the features of items has no value. It is not known if
+// no item has features.
 func lacking(items []exposure.Item) (part float64, known bool) {
 	all, none := 0, 0
 	for i := range items {
@@ -399,7 +412,7 @@ func lacking(items []exposure.Item) (part float64, known bool) {
 	return float64(none) / float64(max(all, 1)), all > 0
 }
 
-// largest returns the share of items that one name has.
+// largest returns the share of items that the most frequent name has.
 func largest(items []exposure.Item, name func(*exposure.Item) string) float64 {
 	most, of := 0, map[string]int{}
 	for i := range items {
@@ -414,27 +427,27 @@ func largest(items []exposure.Item, name func(*exposure.Item) string) float64 {
 // page.
 type Arm struct {
 	Variant string
-	Weight  float64 // its part of the experiment's units, by the definition
-	Units   int64
-	Fresh   int64      // of these, since [Tally.CountSince]
-	Answers int64      // of all of them, all pages
-	Forced  int64      // answers of viewers who were forced, which count nowhere else
+	Weight  float64    // its part of the experiment's units, 0 to 1, by the definition
+	Units   int64      // units that count for it
+	Fresh   int64      // of Units, those since [Tally.CountSince]
+	Answers int64      // answers that are evidence, all pages, without forced ones
+	Forced  int64      // answers of units that were forced, which count nowhere else
 	Refused int64      // units that got a refusal
-	Empty   int64      // that got no item
-	Partial int64      // whose answer lacked timelines
-	NaN     int64      // that got an item whose score is no finite number
-	Items   float64    // mean of an answer
-	Share   float64    // mean share of items that one entity has, of answers with items
-	Millis  [3]float64 // quantiles 0.5, 0.95 and 0.99
+	Empty   int64      // units that got no item, and no refusal
+	Partial int64      // units whose answer lacked timelines
+	NaN     int64      // units that got an item whose score is no finite number
+	Items   float64    // mean number of items of an answer
+	Share   float64    // mean of the largest share of items that one entity has, of answers with items
+	Millis  [3]float64 // quantiles 0.5, 0.95 and 0.99 of the milliseconds that an answer took
 	Cost    float64    // mean of what index nodes took to score the candidates of an answer, in microseconds
-	Did     []int64    // of these units, those that did something, by Report.Actions
-	// Undrafted is how many answers two models were to draft, of which only the
-	// first ranked: no replica that was asked could rank by the second.
+	Did     []int64    // of Units, those that took an action, by Report.Actions
+	// Undrafted is how many answers two models were to draft, but only the first
+	// ranked: no replica that was asked could rank by the second.
 	Undrafted int64
-	Latest    millrace.Time // of its first pages; 0: none has come
-	// Ranked is by which versions of models its answers were ranked, all pages, in the
-	// order of the first of each. A variant that has several of one model has changed
-	// meanwhile, and what is counted pools them.
+	Latest    millrace.Time // the newest first page; 0: none has come
+	// Ranked is the versions of models that ranked its answers, all pages, in the order
+	// in which they first came. A variant that has several versions of a model has
+	// changed meanwhile, and the other fields pool them.
 	Ranked []Ranked
 }
 
@@ -445,16 +458,16 @@ type Ranked struct {
 	First, Last    millrace.Time
 }
 
-// maxRanked bounds the versions that are told apart; answers by others are not told.
+// maxRanked bounds the versions in Arm.Ranked; further versions are left out.
 const maxRanked = 50
 
-// rankedBy counts what has ranked an answer.
+// rankedBy counts the versions of models that have ranked an answer.
 func (a *Arm) rankedBy(r *exposure.Record) {
 	for i := range r.Models {
 		m := &r.Models[i]
 		same := func(x Ranked) bool { return x.Model == m.Name && x.Version == m.Version }
 		if slices.ContainsFunc(r.Models[:i], func(x exposure.Model) bool { return x.Name == m.Name && x.Version == m.Version }) {
-			continue // with other weights
+			continue // the same version with other weights: count the answer once
 		}
 		at := slices.IndexFunc(a.Ranked, same)
 		if at < 0 && len(a.Ranked) < maxRanked {
@@ -468,8 +481,8 @@ func (a *Arm) rankedBy(r *exposure.Record) {
 	}
 }
 
-// Changed says of each model of which several versions have ranked answers of the
-// variant which these are; nil for none.
+// Changed returns a line for each model of which several versions have ranked answers of
+// the variant; nil if there is none.
 func (a *Arm) Changed() (all []string) {
 	for i, x := range a.Ranked {
 		of := slices.DeleteFunc(slices.Clone(a.Ranked), func(y Ranked) bool { return y.Model != x.Model })
@@ -487,30 +500,30 @@ func (a *Arm) Changed() (all []string) {
 
 // Report is how the arms do.
 type Report struct {
-	Arms        []Arm  // by variant
-	Units       string // what is counted, in the plural: viewers, or values of an attribute of theirs
-	Control     string
-	First, Last millrace.Time // of answers
-	// Split is whether units fit the weights, by whatever they were shown, and evidence
-	// the same of those of which answers are evidence; nil: chance deals no two arms,
-	// and there is nothing that could not fit.
+	Arms        []Arm         // by variant
+	Units       string        // what units are, in the plural: viewers, or values of an attribute of theirs
+	Control     string        // the variant that others are compared with
+	First, Last millrace.Time // of answers that are evidence
+	// Split is whether units fit the weights. It counts all units that were dealt an arm.
+	// evidence is the same for units with an answer that is evidence. Both are nil if
+	// fewer than two arms have a weight: then nothing could fail to fit.
 	Split, evidence *stats.Split
 
-	other      byBroker           // answers that are none
+	other      byBroker           // first pages that are no evidence
 	Crossed    int64              // units that met two variants
-	Beyond     int64              // answers of units that are not told apart
+	Beyond     int64              // answers of units that are not kept, see MaxUnits
 	Unknown    int64              // answers of variants that the definition does not have
-	Named      []experiment.Named // whom experiments name of those whom the hash deals a variant
+	Named      []experiment.Named // see Tally.Leaves
 	Misdealt   int64              // answers of units that the hash deals another variant
 	Otherwise  int64              // answers whose variants were dealt by other chances than now
-	BeyondActs int64              // acts of units, or with items of drafts, that are not told apart
+	BeyondActs int64              // acts of units, or with items of drafts, that are not kept: see MaxUnits and MaxCredited
 	OtherTeams int64              // acts with drafts of other models than the definition's
 	Actions    []string           // of the definition's outcomes
-	Acted      []millrace.Time    // by these: the newest answer with an item that it was done with; 0: none
-	Effects    []Effect
-	Drafts     []Draft // if they are credited
-	// Implausible is how many first pages say that they took what none takes: that is not
-	// known of them.
+	Acted      []millrace.Time    // by action: the newest answer with an item that it was taken with; 0: none
+	Effects    []Effect           // of each variant but the control
+	Drafts     []Draft            // empty unless they are credited
+	// Implausible is how many first pages have a time or cost that no answer takes. That
+	// value counts as not known.
 	Implausible int64
 }
 
@@ -519,21 +532,22 @@ type Effect struct {
 	Variant string
 	What    What
 	stats.Effect
-	// Same is true where it is the difference for every unit: none has another value than
-	// the others of its variant. There is no interval of what does not vary.
+	// Same says that Value is the difference for every unit, since all units of a variant
+	// have the same value. There is no interval then.
 	Same bool
 }
 
-// Unknown reports whether nothing can be said of it yet.
+// Unknown reports whether nothing can be said of the effect yet.
 func (e *Effect) Unknown() bool {
 	return math.IsNaN(e.Value) || math.IsInf(e.Low, -1) || math.IsInf(e.High, 1) && e.Low == 0
 }
 
-// What is compared. The first four are rates, as multiples of the control's, and
-// so is the cost; the others are differences of means, or of a percentile.
+// What is what an effect compares. The first four, those of [Did] and the cost are
+// multiples of the control's value; the others are differences of means, or of a
+// percentile.
 type What string
 
-// What is compared.
+// What effects compare; see the fields of [Arm].
 const (
 	Refused What = "refused"
 	Empty   What = "empty"
@@ -542,17 +556,18 @@ const (
 	Items   What = "items"
 	Share   What = "share of one entity"
 	Millis  What = "milliseconds"
-	// P99 is the 99th percentile of them.
+	// P99 is the 99th percentile of the milliseconds.
 	P99       What = "p99 milliseconds"
 	Cost      What = "cost"
 	TypeShare What = "share of one type"
-	Missing   What = "features missing"
+	// Missing is the part of the features of an answer's items that have no value.
+	Missing What = "features missing"
 )
 
-// didPrefix begins what is compared by outcomes.
+// didPrefix is the beginning of a What that compares an action.
 const didPrefix = "did "
 
-// Did is how many units did something.
+// Did returns the What that compares how many units took an action.
 func Did(action string) What { return What(didPrefix + action) }
 
 // Rate reports whether an effect is a multiple and not a difference.
@@ -560,18 +575,18 @@ func (w What) Rate() bool {
 	return w == Refused || w == Empty || w == Partial || w == NaN || w == Cost || strings.HasPrefix(string(w), didPrefix)
 }
 
-// counted reports whether an effect compares how many units there are of each, as if of
-// all of them answers were evidence.
+// counted reports whether an effect compares numbers of units, as if every unit that was
+// dealt an arm had an answer that is evidence.
 func (w What) counted() bool { return w == Refused || w == Empty || w == Partial || w == NaN }
 
-// effects is how many a variant has, beside those of actions.
+// effects is how many effects a variant has, beside those of actions.
 const effects = 11
 
-// Report says how the arms do. The chance that any of the intervals is ever
+// Report returns how the arms do. The chance that any of the intervals is ever
 // wrong, over all looks together, is at most alpha.
 func (t *Tally) Report(alpha float64) (Report, error) {
 	r := t.report
-	r.other.n = maps.Clone(r.other.n) // which goes on
+	r.other.n = maps.Clone(r.other.n) // the tally goes on to change its own
 	r.Named = t.named
 	r.Actions, r.Acted = t.actions, slices.Clone(t.acted)
 	var counts, dealt, named []int64
@@ -579,7 +594,7 @@ func (t *Tally) Report(alpha float64) (Report, error) {
 	for i := range t.arms {
 		a := &t.arms[i]
 		out := a.Arm
-		out.Did, out.Ranked = slices.Clone(a.Did), slices.Clone(a.Ranked) // which go on
+		out.Did, out.Ranked = slices.Clone(a.Did), slices.Clone(a.Ranked)
 		out.Items, out.Share, out.Cost = a.items.Mean, a.share.Mean, a.cost.Mean
 		if a.times.N() > 0 {
 			copy(out.Millis[:], a.times.At(0.5, 0.95, 0.99))
@@ -634,8 +649,8 @@ func (t *Tally) Report(alpha float64) (Report, error) {
 	return r, nil
 }
 
-// splitOf says how counts fit the shares of the arms that chance deals; nil where these
-// are no two.
+// splitOf returns how counts fit the shares of the arms that have a weight; nil if there
+// are fewer than two.
 func splitOf(counts []int64, shares []float64) (*stats.Split, error) {
 	if len(counts) < 2 {
 		return nil, nil
@@ -644,12 +659,12 @@ func splitOf(counts []int64, shares []float64) (*stats.Split, error) {
 	return &s, err
 }
 
-// Fits reports whether units fit the weights, but for a chance of alpha to say no of
-// units that do.
+// Fits reports whether units fit the weights. It says no of units that do fit with a chance
+// of at most alpha.
 func (r *Report) Fits(alpha float64) bool { return r.Split == nil || r.Split.P >= alpha }
 
-// withNamed returns counts with those who are missing by name, as far as they have the
-// counts fit the shares: whether these would have asked is not known.
+// withNamed returns counts with named units of each arm added. It is not known which of
+// these would have come, so it adds only as many as make the counts fit the shares better.
 func withNamed(counts, named []int64, shares []float64) []int64 {
 	counts, named = slices.Clone(counts), slices.Clone(named)
 	for {
@@ -668,10 +683,10 @@ func withNamed(counts, named []int64, shares []float64) []int64 {
 	}
 }
 
-// Lopsided says of which variant answers are missing as evidence, though it was shown as
-// often as it should be: they were not by the feed and models that serve now, as brokers
-// show that have not heard of a change. What is counted of it cannot be compared then.
-// Empty: of none.
+// Lopsided returns in words that too few answers of a variant are evidence, though the
+// variant was dealt as often as it should be; empty if that is so of none. It happens if
+// brokers have not heard of a change, so that their answers are not by the feed and models
+// of now. Numbers of the variant's units cannot be compared then.
 func (r *Report) Lopsided() string {
 	if r.evidence == nil || r.evidence.P >= mismatch || !r.Fits(mismatch) {
 		return ""
@@ -683,7 +698,7 @@ func (r *Report) Lopsided() string {
 	return fmt.Sprintf("guards of rates are blind: answers of %s are no evidence, by other versions of feeds or models than etcd says, until their %s come again: %s", least.Variant, r.Units, &r.other)
 }
 
-// beside tells how an arm differs from the control.
+// beside adds to the report how arm i differs from the control.
 func (t *Tally) beside(r *Report, s stats.Sequence, i int) (err error) {
 	c, v := &t.arms[t.control], &t.arms[i]
 	type rate struct {

@@ -10,52 +10,54 @@ import (
 	"github.com/millrace/millrace/relevance/interleave"
 )
 
-// MaxCredited bounds the items of drafts that something was done with, each once
+// MaxCredited bounds the items of drafts that something was done with, each counted once
 // for each action; what comes after them is counted as [Report.BeyondActs]. An
 // item that is the only one of its answer takes some 200 bytes.
 const MaxCredited = 5_000_000
 
-// Draft is how two models do that draft the pages of a variant, by what viewers
-// did an action with. What is won is won by the second.
+// Draft compares two models that make the pages of a variant together: by turns,
+// each picks its next best item. Each model is a team. What is compared is one
+// action that viewers take with the items. Wins and losses are those of the second
+// team.
 //
-// An impression is an answer, and so one page: the pages of one draft are
-// impressions of their own, since a viewer judges what a page shows. Those of a
-// viewer depend on each other. The unit of chance is the viewer, so impressions
-// have no interval: one made of them as if they were independent would be sure
-// too soon.
+// An impression is one answer, that is, one page. A draft may go over several
+// pages; each is an impression of its own, since a viewer judges what a page
+// shows. Impressions of one viewer depend on each other, and only viewers are
+// independent. So impressions have no interval: one that took them for
+// independent would be too narrow.
 //
-// What a viewer prefers, over all impressions, may change with the next one. A
-// sequence over values that change is wrong more often than it says: a viewer
-// who comes back is drawn anew, as often as the sequence is looked at. So the
-// interval is of each viewer's first item by a team, which nothing that comes
-// later changes: of two rankings that are liked equally, either is as likely to
-// have it.
+// What a viewer prefers over all impressions may change with the next one, and a
+// confidence sequence over values that change is wrong more often than it says.
+// So the interval counts for each viewer the team of the first drafted item with
+// which the viewer took the action. Nothing that comes later changes that, and if
+// viewers like both rankings equally, either team is as likely to have it.
 type Draft struct {
 	Variant, Action string
-	Teams           []string
-	Impressions     interleave.Tally // in which it was done
-	Units           interleave.Tally // who did it, by the wins of their impressions less the losses
+	Teams           []string         // the two models
+	Impressions     interleave.Tally // impressions in which the action was taken
+	Units           interleave.Tally // units that took it, by the wins of their impressions less the losses
 	First           [2]int64         // units, by the team that has their first item
 	stats.Effect                     // of First: the second, as a multiple of the first
 }
 
 // page is what a unit did, by one action, with an answer that was drafted.
 type page struct {
-	unit  int32 // of Tally.did
+	unit  int32 // did.number of the unit
 	did   interleave.Impression
-	first draw
+	first draw // the first item by a team
 }
 
-// draw is an item that a team drafted, and when something was done with it
-// first. The zero value is none.
+// draw is an item that a team drafted, and when the action was first taken with
+// it. The zero value is none.
 type draw struct {
 	at    millrace.Time
-	place int32 // from 1
+	place int32 // in the answer, from 1
 	team  interleave.Team
 }
 
-// before reports whether a draw comes before another, which may be none. Those
-// at one time go by their places, and these by their answers.
+// before reports whether d, in an answer, comes before another draw, in another
+// answer. Draws at the same time are ordered by place, and those of the same place
+// by the ids of their answers. A draw that is none comes after all others.
 func (d draw) before(answer string, other draw, in string) bool {
 	if d.place == 0 || other.place == 0 {
 		return other.place == 0 && d.place > 0
@@ -63,11 +65,11 @@ func (d draw) before(answer string, other draw, in string) bool {
 	return cmp.Or(cmp.Compare(d.at, other.at), cmp.Compare(d.place, other.place), cmp.Compare(answer, in)) < 0
 }
 
-// CreditDrafts has the tally credit the teams of drafts with what [Tally.Did]
-// takes from now on, whatever order it comes in, and though it comes twice. It
-// is for acts that are read once: of acts that are read again as they come, an
-// outcome whose answer was written late may have been another answer's before,
-// and would count for both.
+// CreditDrafts has the tally credit the teams of drafts with the acts that
+// [Tally.Did] takes from now on. The order of the acts does not matter, nor does
+// an act that comes twice. It is for acts that are read once, when all answers are
+// there. A reader that attributes acts again while answers still come may first
+// attribute an act to another answer, and it would count for both.
 func (t *Tally) CreditDrafts() {
 	for i := range t.arms {
 		if a := &t.arms[i]; len(a.drafts) == 2 && a.pages == nil {
@@ -79,7 +81,7 @@ func (t *Tally) CreditDrafts() {
 	}
 }
 
-// credit takes an act with an item of a draft.
+// credit counts an act, of a unit of arm a, with an item of a draft.
 func (t *Tally) credit(a *arm, action int, unit int32, act *outcome.Act) {
 	if !slices.Equal(act.Teams, a.drafts) {
 		t.report.OtherTeams++
@@ -102,7 +104,8 @@ func (t *Tally) credit(a *arm, action int, unit int32, act *outcome.Act) {
 	pages[of] = p
 }
 
-// drafted tells how the models do that draft an arm's pages.
+// drafted adds to the report a Draft for each action of an arm whose pages two models
+// draft.
 func (t *Tally) drafted(r *Report, s stats.Sequence, a *arm) error {
 	type viewer struct {
 		won   int // impressions, less those lost

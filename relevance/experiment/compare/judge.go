@@ -12,22 +12,22 @@ import (
 
 // Verdict is what is to be done about an experiment that runs.
 type Verdict struct {
-	Pause bool
-	Share int    // to ramp to; 0: none
-	Why   string // of either,
-	Waits string // or of nothing: what is waited for
+	Pause bool   // the experiment is to be paused
+	Share int    // the share to ramp to, of 10,000; 0: none
+	Why   string // why it is to be paused or ramped; empty if there is nothing to do
+	Waits string // what it waits for, if there is nothing to do
 }
 
 // Acts reports whether there is anything to do.
 func (v Verdict) Acts() bool { return v.Pause || v.Share > 0 }
 
-// mismatch is the chance below which viewers do not fit the weights.
+// mismatch is the p-value below which units do not fit the weights.
 const mismatch = 0.001
 
-// Judge says what is to be done about an experiment whose report was made at
-// the chance of its guards, and that was watched at its share for some time. The
-// chance that it ever says to pause one whose variants all do as the control is
-// at most that, and a thousandth for the split.
+// Judge returns what is to be done about an experiment. r must be made with the alpha of
+// the experiment's guards; atShare is how long the experiment has been watched at its
+// share. The chance that Judge ever says to pause an experiment whose variants all do as
+// the control is at most that alpha, and 0.001 more for the split of units.
 func Judge(e *experiment.Experiment, r *Report, atShare time.Duration) Verdict {
 	if e.Guards == nil {
 		return Verdict{Waits: "it has no guards, and so no ramp"}
@@ -60,7 +60,7 @@ func Judge(e *experiment.Experiment, r *Report, atShare time.Duration) Verdict {
 }
 
 // ramp says whether an experiment that no guard stops is ready for its next
-// step.
+// step, and if not, what it waits for.
 func ramp(e *experiment.Experiment, r *Report, atShare time.Duration) Verdict {
 	if e.Ramp == nil {
 		return Verdict{Waits: "no guard says stop, and there is no ramp: a person decides"}
@@ -85,15 +85,15 @@ func ramp(e *experiment.Experiment, r *Report, atShare time.Duration) Verdict {
 	return Verdict{Share: next, Why: fmt.Sprintf("no guard after %s and %s", atShare.Round(time.Second), strings.Join(counts, ", "))}
 }
 
-// StandsFor returns for how long an answer of a variant says that the variant is
-// shown: a tenth of the time that a step takes, but ten seconds at least, and ten
-// minutes at most.
+// StandsFor returns for how long after an answer of a variant the variant counts as
+// shown, if a step of the ramp takes least: a tenth of that, but at least ten seconds and
+// at most ten minutes.
 func StandsFor(least time.Duration) time.Duration {
 	return min(max(least/10, 10*time.Second), 10*time.Minute)
 }
 
-// Shown returns when the variant that was not shown for longest was shown last, and
-// which it is; 0: it never was.
+// Shown returns the variant that was not shown for the longest time, and when it was shown
+// last; 0: it never was. It leaves out variants of weight 0.
 func (r *Report) Shown() (variant string, at millrace.Time) {
 	for _, a := range r.Arms {
 		if a.Weight > 0 && (variant == "" || a.Latest < at) {
@@ -103,7 +103,8 @@ func (r *Report) Shown() (variant string, at millrace.Time) {
 	return variant, at
 }
 
-// limitsOf returns what may not be above its limit, and what not below.
+// limitsOf returns the limits of guards: values of effects may not be above those in above,
+// nor below those in below. 0 is no limit.
 func limitsOf(g *experiment.Guards) (above, below map[What]float64) {
 	above = map[What]float64{
 		Refused: g.Refused, Empty: g.Empty, Partial: g.Partial, NaN: g.NaN, Millis: g.Millis, P99: g.P99, Cost: g.Cost,
@@ -119,7 +120,7 @@ func limitsOf(g *experiment.Guards) (above, below map[What]float64) {
 	return above, below
 }
 
-// unit is how an effect is read: 3 times as many, say, for its weight.
+// unit returns the words after an effect's value, such as "times as many".
 func (w What) unit() string {
 	switch {
 	case w == Cost:
@@ -130,7 +131,8 @@ func (w What) unit() string {
 	return "more"
 }
 
-// number is an effect's value: any number where the control has none to divide by.
+// number returns an effect's value in words. It is infinite if the control has none to
+// divide by.
 func number(x float64) string {
 	if math.IsInf(x, 1) {
 		return "any number"
@@ -138,14 +140,16 @@ func number(x float64) string {
 	return fmt.Sprintf("%.3g", x)
 }
 
-// Misdealt says what is wrong with the answers of [Report.Misdealt].
+// Misdealt says what is wrong with the answers that [Report.Misdealt] counts; it follows
+// their number.
 const Misdealt = "are of viewers whom the hash deals another variant, and do not count: something but brokers writes to the topic"
 
-// Implausible says what is wrong with the answers of [Report.Implausible].
+// Implausible says what is wrong with the answers that [Report.Implausible] counts; it
+// follows their number.
 const Implausible = "say that they took longer than any answer does, or less than nothing, and do not count for times and costs: a node's or broker's clock is broken, or something but brokers writes to the topic"
 
-// Inputs says by what an experiment is judged: what each variant has met, and
-// each effect that is guarded.
+// Inputs returns by what [Judge] judges an experiment, a line each: what the units of each
+// variant have met, and each effect that has a guard.
 func Inputs(e *experiment.Experiment, r *Report) (all []string) {
 	for _, a := range r.Arms {
 		all = append(all, fmt.Sprintf("%s: %d %s, %d at this share; refused %d, empty %d, partial %d, nan %d; p99 %.3g ms", a.Variant, a.Units, r.Units, a.Fresh, a.Refused, a.Empty, a.Partial, a.NaN, a.Millis[2]))

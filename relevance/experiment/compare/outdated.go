@@ -12,28 +12,28 @@ import (
 	"github.com/millrace/millrace/relevance/experiment"
 )
 
-// TakenOverWithin is how long brokers take at most to go by a new definition, even one
-// that was frozen meanwhile. A broker that goes by an older one after that does not hear
-// etcd.
+// TakenOverWithin is how long a broker takes at most to go by a new definition, even if its
+// process was frozen meanwhile. A broker that goes by an older definition after that does
+// not hear etcd.
 const TakenOverWithin = 15 * time.Second
 
-// maxBrokers bounds the brokers that are counted by name: whoever may write exposures can
-// make up names.
+// maxBrokers bounds the brokers that are counted by name, since whoever may write
+// exposures can make up names.
 const maxBrokers = 20
 
-// Outdated counts the answers of an experiment that are of an older definition than the
-// one that it has, though brokers should have taken that over.
+// Outdated counts the answers by an older definition of an experiment than its present
+// one, from the time on when brokers should have taken the present one over.
 type Outdated struct {
-	name, checksum string
-	runs           bool // if not, no answer should have a variant of it
-	from           millrace.Time
+	name, checksum string        // of the present definition
+	runs           bool          // if not, no answer should have a variant of it
+	from           millrace.Time // answers before it do not count
 	answers        byBroker
 }
 
-// byBroker counts answers by who gave them.
+// byBroker counts answers by the broker that gave them.
 type byBroker struct {
-	n    map[string]int64 // of the first maxBrokers that came
-	last millrace.Time    // of all answers, the newest
+	n    map[string]int64 // by the name of the broker, for the first maxBrokers names
+	last millrace.Time    // the time of the newest answer
 }
 
 func (b *byBroker) add(r *exposure.Record) {
@@ -54,13 +54,14 @@ func (b *byBroker) String() string {
 	return fmt.Sprintf("%s, the last at %s", strings.Join(by, ", "), b.last)
 }
 
-// NewOutdated counts answers from TakenOverWithin after the definition was put in place.
+// NewOutdated returns an Outdated for the present definition d, which was put in place at a
+// time. It counts answers from TakenOverWithin after that.
 func NewOutdated(d experiment.Defined, placed time.Time) *Outdated {
 	return &Outdated{name: d.Experiment.Name, checksum: d.Checksum, runs: d.Experiment.State == experiment.Running, from: millrace.TimeOf(placed.Add(TakenOverWithin))}
 }
 
-// Add counts an answer if it is of an older definition. Later pages are left out: they go
-// by the definition of their first page.
+// Add counts an answer if it is by an older definition. It leaves out pages after the
+// first, since they go by the definition of their first page.
 func (o *Outdated) Add(r *exposure.Record) {
 	if r.Time < o.from || r.ServedBefore > 0 {
 		return
@@ -72,7 +73,8 @@ func (o *Outdated) Add(r *exposure.Record) {
 	}
 }
 
-// Says names who goes by the older definition, by answers since a time; empty: nobody.
+// Says returns which brokers go by an older definition, in words; empty if the newest
+// answer by one is from before since.
 func (o *Outdated) Says(since millrace.Time) string {
 	if o.answers.last == 0 || o.answers.last < since {
 		return ""

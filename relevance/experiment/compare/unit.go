@@ -5,14 +5,14 @@ import (
 	"crypto/sha256"
 )
 
-// unitKey stands for a unit where millions are kept: callers choose the names of
-// units, and so their length. Two units are one only if their keys are equal, which
-// callers cannot bring about: the hash is a strong one, under a secret of the
-// process.
+// unitKey stands for the name of a unit. Millions are kept, and callers choose the names
+// and so their length. Callers cannot make up two names with the same key: it is the
+// beginning of a SHA-256 of the name after a secret of the process.
 type unitKey [16]byte
 
+// secret is random, and another one in each process.
 var secret = func() (s [sha256.Size]byte) {
-	_, _ = rand.Read(s[:]) // which never fails
+	_, _ = rand.Read(s[:]) // it never fails
 	return s
 }()
 

@@ -1,9 +1,9 @@
 // Package trained holds small models that LightGBM and XGBoost trained on
-// synthetic data, with what the libraries predict for nasty rows: on and beside
+// synthetic data, with what the libraries predict for difficult rows: on and beside
 // thresholds, missing, infinite, unknown categories. It is for tests.
 //
-// train.py trains, train.sh makes the archive anew from the libraries of many
-// years.
+// train.py trains the models. train.sh makes the archive anew, with library versions of
+// many years.
 package trained
 
 import (
@@ -30,9 +30,9 @@ const Columns = 6
 type Model struct {
 	Name   string      // LIBRARY-VERSION/NAME
 	File   []byte      // as the library saved it
-	Rows   [][]float64 // of inputs
-	Raw    [][]float64 // by row and class: without the link
-	Scores [][]float64 // by row and class
+	Rows   [][]float64 // rows of inputs
+	Raw    [][]float64 // by row and class, the scores before the link function
+	Scores [][]float64 // by row and class, as the library predicts them
 	Leaves [][]float64 // by row and tree; empty for linear boosters
 }
 
@@ -81,7 +81,7 @@ func Read(r io.Reader) ([]*Model, error) {
 	}
 }
 
-// want reads lines of inputs, raw scores, scores and leaves.
+// want reads lines of inputs, raw scores, scores and leaves, with "|" between these four.
 func (m *Model) want(text string) error {
 	for line := range strings.Lines(text) {
 		parts := strings.Split(strings.TrimSpace(line), "|")

@@ -1,6 +1,6 @@
-// Package jsontext reads JSON strictly: of a text that two readers could understand
-// differently it takes none. Schemas become values, and lines tapes, which cost no
-// allocation.
+// Package jsontext reads JSON strictly: it refuses texts that two readers could understand
+// differently. The texts of schemas are read into Go values by Value. Lines of records are
+// read into a Tape, which needs no allocation for each value.
 package jsontext
 
 import (
@@ -12,13 +12,13 @@ import (
 	"unicode/utf8"
 )
 
-// MaxDepth bounds the nesting of a schema's text and of a line.
+// MaxDepth bounds how deep objects and arrays of a text nest.
 const MaxDepth = 100
 
 // Value reads exactly one JSON value: objects as map[string]any, arrays as
 // []any, numbers as json.Number. Unlike encoding/json it refuses what two
 // readers could understand differently: a name twice in an object, and
-// strings that are not UTF-8.
+// a text that is not UTF-8. It also refuses more levels than MaxDepth.
 func Value(text []byte) (any, error) {
 	if !utf8.Valid(text) {
 		return nil, errors.New("the text is not UTF-8")

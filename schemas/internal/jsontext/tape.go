@@ -8,28 +8,28 @@ import (
 )
 
 // Tape is a JSON text taken apart in one pass, without a copy of it: a token for
-// each value and each member's name, in the order of the text. It takes the texts
-// that [Value] takes, and says of others no more than that.
+// each value and each member's name, in the order of the text. It accepts the texts
+// that [Value] accepts, up to MaxBytes. Of others it does not say what is wrong.
 type Tape struct {
-	Text   []byte
-	at     int
+	Text   []byte // as given to Read
+	at     int    // the next byte to read
 	Tokens []Token
 }
 
-// Token is a value of a text, or the name of a member. Behind an object's token
-// come names and values by turns, behind a list's its values.
+// Token is a value of a text, or the name of a member. After an object's token come the
+// tokens of its names and values by turns; after a list's token come those of its items.
 type Token struct {
 	Kind    Kind
 	Escaped bool  // a string with escapes
-	from    int32 // where it begins in the text: of a string, behind the quote
-	To      int32 // where it ends; of an object or list, how many members or items it has
-	Next    int32 // the token behind it and all that is in it
+	from    int32 // where it begins in the text; for a string, after the quote
+	To      int32 // where it ends in the text; for an object or list, how many members or items it has
+	Next    int32 // the index of the first token after it and all that is in it
 }
 
 // Kind is what a token is.
 type Kind uint8
 
-// The kinds. True is one more than False, as Avro writes them.
+// The kinds. True is one more than False, so that Kind-False is the byte that Avro writes.
 const (
 	Null Kind = iota
 	False
@@ -40,16 +40,17 @@ const (
 	Object
 )
 
-// MaxBytes is more than any text has that becomes a body.
+// MaxBytes bounds a text that a Tape reads. It is far more than any record has.
 const MaxBytes = 1 << 30
 
-// Read takes a text apart, and reports whether it is JSON that Value takes.
+// Read takes a text apart, and reports whether it is JSON that Value accepts. The tape
+// refers to text until the next Read.
 func (t *Tape) Read(text []byte) bool {
 	t.Text, t.at, t.Tokens = text, 0, t.Tokens[:0]
 	return len(text) <= MaxBytes && utf8.Valid(text) && t.value(0) && t.peek() == 0 && t.at == len(text)
 }
 
-// peek returns the next byte that is no space, or 0 at the end.
+// peek skips white space, and returns the next byte without reading it, or 0 at the end.
 func (t *Tape) peek() byte {
 	for ; t.at < len(t.Text); t.at++ {
 		switch c := t.Text[t.at]; c {
@@ -61,12 +62,12 @@ func (t *Tape) peek() byte {
 	return 0
 }
 
-// add adds the token of a value that ends here and has nothing in it.
+// add adds a token that has no other tokens in it.
 func (t *Tape) add(k Kind, escaped bool, from, to int) {
 	t.Tokens = append(t.Tokens, Token{k, escaped, int32(from), int32(to), int32(len(t.Tokens) + 1)})
 }
 
-// value reads a value that depth others are around.
+// value reads a value that is inside depth objects and lists.
 func (t *Tape) value(depth int) bool {
 	switch t.peek() {
 	case '{':
@@ -85,6 +86,7 @@ func (t *Tape) value(depth int) bool {
 	return t.number()
 }
 
+// word reads null, true or false.
 func (t *Tape) word(word string, k Kind) bool {
 	end := t.at + len(word)
 	if end > len(t.Text) || string(t.Text[t.at:end]) != word {
@@ -95,7 +97,7 @@ func (t *Tape) word(word string, k Kind) bool {
 	return true
 }
 
-// number reads a number, which may begin with nothing that one begins with.
+// number reads a number. It returns false if the next byte does not begin one.
 func (t *Tape) number() bool {
 	from := t.at
 	if t.is('-') {
@@ -153,9 +155,9 @@ func (t *Tape) string() bool {
 	}
 }
 
-// plain returns how many bytes a text begins with that a string has as they are:
-// before the first quote, backslash or control character. It looks at eight at a
-// time: the lowest bit that is left is of the first that is none.
+// plain returns how many bytes come before the first quote, backslash or control
+// character. It looks at eight bytes at a time: x has the highest bit of each byte set that
+// is one of these, and the lowest bit of x is of the first.
 func plain(b []byte) int {
 	const ones, highs = 0x0101010101010101, 0x8080808080808080
 	n := 0
@@ -208,7 +210,8 @@ func hex4(b []byte) (r rune, ok bool) {
 	return r, true
 }
 
-// begin adds the token of an object or list, and end says what is in it.
+// begin adds the token of an object or list, and returns its index. end completes it: n is
+// how many members or items it has.
 func (t *Tape) begin(k Kind) (at int) {
 	t.add(k, false, t.at, 0)
 	t.at++
@@ -265,19 +268,21 @@ func (t *Tape) object(depth int) bool {
 	return false
 }
 
-// names finds names that an object has twice, as they come: where a few bits of
-// a name were seen, among those before it. Escaped names, and those of large
-// objects, are left for later.
+// names finds out whether an object has a name twice, while its names are read. It has a
+// bit for each of 64 hashes; a name is compared with the names before it only if the bit
+// of its hash is set already. Objects with escaped names, or with more than fewNames, are
+// checked by distinct at their end.
 type names struct {
-	seen  uint64
-	n     int
-	later bool
+	seen  uint64 // a bit for each hash of a name that was read
+	n     int    // names so far
+	later bool   // distinct has to check the object
 }
 
-// fewNames is how many names of an object are compared with each other.
+// fewNames is up to how many names of an object are compared with each other.
 const fewNames = 64
 
-// add reports whether the last token is a name that the object at at has not had.
+// add reports whether the last token, a name, is new in the object whose token is at. It
+// also returns true if that is left to distinct.
 func (d *names) add(t *Tape, at int) bool {
 	last := len(t.Tokens) - 1
 	tok := &t.Tokens[last]
@@ -311,16 +316,17 @@ func (t *Tape) distinct(at int) bool {
 	return len(names) == int(t.Tokens[at].To)
 }
 
-// Bytes is the text of a token without parts, as it stands.
+// Bytes returns the text of a token that is no object or list: that of a string is without
+// its quotes and with its escapes. It shares the memory of Text.
 func (t *Tape) Bytes(tok *Token) []byte { return t.Text[tok.from:tok.To] }
 
-// Raw is Bytes as a string that holds as long as the text does.
+// Raw returns Bytes as a string, which also shares the memory of Text.
 func (t *Tape) Raw(tok *Token) string {
 	b := t.Bytes(tok)
 	return unsafe.String(unsafe.SliceData(b), len(b))
 }
 
-// AppendString appends what a string says.
+// AppendString appends the text of a string, with its escapes resolved.
 func (t *Tape) AppendString(dst []byte, tok *Token) []byte {
 	b := t.Bytes(tok)
 	if !tok.Escaped {
@@ -336,11 +342,11 @@ func (t *Tape) AppendString(dst []byte, tok *Token) []byte {
 	return dst
 }
 
-// escapes are what a letter behind a backslash stands for.
+// escapes is what the byte after a backslash stands for.
 var escapes = [256]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
 
-// unescape appends what the escape stands for that b begins with, and returns what
-// follows it. Half of a surrogate pair is no character, as encoding/json has it.
+// unescape appends the character of the escape that b begins with, and returns what
+// follows the escape. Half of a surrogate pair becomes U+FFFD, as in encoding/json.
 func unescape(dst, b []byte) (_, rest []byte) {
 	if b[1] != 'u' {
 		return append(dst, escapes[b[1]]), b[2:]

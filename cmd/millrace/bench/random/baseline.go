@@ -17,35 +17,34 @@ import (
 	"time"
 )
 
-// The baseline is a Go program of its own, built for each world: a typed
-// interpreter over structs would be slower than what somebody writes by hand,
-// and so no measure. It needs the standard library alone, reads what the
-// generator writes from its own structs, and shares nothing with what it
-// judges.
+// baselineMain is the part of the baseline that all worlds share. The baseline is a Go
+// program of its own, generated and built for each world, because a general interpreter
+// would be slower than what somebody writes by hand for one workload. It needs the standard
+// library alone, and shares no code with Millrace.
 //
 //go:embed baseline/main.go.txt
 var baselineMain []byte
 
-// report is what the baseline says.
+// report is what the baseline prints, as JSON.
 type report struct {
-	Answers [][]item
-	CPU     int64 // ns a question
-	Queries int
-	Bytes   int64 // resident
+	Answers [][]item // by question
+	CPU     int64    // time of a question, in ns
+	Queries int      // how many questions it answered while CPU was measured
+	Bytes   int64    // resident memory
 }
 
-// item is one of an answer's.
+// item is an item of an answer.
 type item struct {
 	ID, Object string
 	Score      float64
-	Also       []string
+	Also       []string // ids of further records of the object
 }
 
-// baseline is one that is built.
+// baseline is the paths of a baseline that is built, and of the data that it reads.
 type baseline struct{ program, data string }
 
-// build writes and builds the baseline, and what it reads. A planted fault
-// makes it judge otherwise than the world says.
+// build generates and builds the baseline, and writes the data that it reads. With fault,
+// the baseline's scores are wrong.
 func (w *world) build(ctx context.Context, dir string, fault bool) (*baseline, error) {
 	code, err := format.Source([]byte(w.golang(fault)))
 	if err != nil {
@@ -66,7 +65,8 @@ func (w *world) build(ctx context.Context, dir string, fault bool) (*baseline, e
 	return b, w.writeData(b.data)
 }
 
-// run answers every question, and then again for a while.
+// run has the baseline answer every question once, and then again for length, while it
+// measures its CPU time.
 func (b *baseline) run(ctx context.Context, length time.Duration) (r report, err error) {
 	cmd := exec.CommandContext(ctx, b.program, b.data, length.String())
 	cmd.Stderr = os.Stderr
@@ -77,7 +77,7 @@ func (b *baseline) run(ctx context.Context, length time.Duration) (r report, err
 	return r, json.Unmarshal(out, &r)
 }
 
-// golang is the part of the baseline that is of this world.
+// golang returns the baseline's Go file for this world: its types, readers, filter and model.
 func (w *world) golang(fault bool) string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
@@ -118,7 +118,7 @@ func (w *world) goTypes(line func(string, ...any)) {
 
 var goType = map[kind]string{ints: "int64", doubles: "float64", singles: "float32", bools: "bool", texts: "string", prose: "string", vectors: "[]float64", tags: "[]string", numbers: "[]int64"}
 
-// goRead reads a value.
+// goRead returns Go code that reads a value of a kind; single is for vectors of float32.
 func goRead(k kind, single bool) string {
 	switch k {
 	case ints:
@@ -160,7 +160,7 @@ func (w *world) goReaders(line func(string, ...any)) {
 	line("return v\n}")
 }
 
-// goScore writes the model. The fault is in its first number.
+// goScore writes the model. A fault adds 1e-3 to the sum that the score is made of.
 func (w *world) goScore(line func(string, ...any), fault bool) {
 	m := w.model
 	for i, t := range m.tables {
@@ -208,8 +208,8 @@ func (w *world) goForest(line func(string, ...any)) {
 	line("}")
 }
 
-// writeData writes what the baseline reads: the records that are live, and the
-// questions.
+// writeData writes what the baseline reads: the live records (without older versions and
+// deleted ones), and the questions.
 func (w *world) writeData(path string) (err error) {
 	f, err := os.Create(path)
 	if err != nil {
@@ -283,7 +283,7 @@ func appendValue(b []byte, v any) []byte {
 			b = binary.AppendVarint(b, n)
 		}
 	default:
-		panic(fmt.Sprintf("a value of type %T", v)) // the draws above make no other
+		panic(fmt.Sprintf("a value of type %T", v)) // no field or attribute has another type
 	}
 	return b
 }

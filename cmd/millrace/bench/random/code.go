@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// code is an expression in the language of Millrace and in that of the
-// baseline. A model's is also a function, by which thresholds and weights are
-// drawn.
+// code is an expression in CEL, for Millrace, and in Go, for the baseline. A model's feature
+// is a function too, which computes samples, to draw thresholds and weights by, and the
+// golden rows of the model.
 type code struct {
 	cel, golang string
-	eval        func(x *record, q *question) float64
+	eval        func(x *record, q *question) float64 // nil for clauses of a filter
 }
 
 func double(x float64) string {
@@ -34,7 +34,8 @@ func quoted(list []string) string {
 	return strings.Join(all, ", ")
 }
 
-// of returns the fields of some kinds, in the world's order, or nil.
+// of returns the fields of some kinds, in the world's order; with nullable, those that may
+// be null too. It returns nil if there are none.
 func (w *world) of(nullable bool, kinds ...kind) (all []*field) {
 	for _, f := range w.fields {
 		if slices.Contains(kinds, f.kind) && (nullable || !f.nullable) {
@@ -44,8 +45,8 @@ func (w *world) of(nullable bool, kinds ...kind) (all []*field) {
 	return all
 }
 
-// set guards a condition of the baseline on a field that may be null: on null
-// a filter is not true. (Nothing negates such a condition.)
+// set returns a condition of the baseline that is false where the field is null, since a
+// filter on null is not true. It may not be negated, and no clause does so.
 func (f *field) set(condition string) string {
 	if !f.nullable {
 		return condition
@@ -53,7 +54,8 @@ func (f *field) set(condition string) string {
 	return "(p." + f.goName() + "Set && " + condition + ")"
 }
 
-// viewerHas adds an attribute, and returns its place.
+// viewerHas adds an attribute unless there is one of its name, and returns its index in
+// attrs.
 func (w *world) viewerHas(a attr) int {
 	for i, have := range w.attrs {
 		if have.name == a.name {
@@ -64,18 +66,18 @@ func (w *world) viewerHas(a attr) int {
 	return len(w.attrs) - 1
 }
 
-// likes is a viewer's list of values of a field.
+// likes returns the index in attrs of an attribute that is a list of values of the field.
 func (w *world) likes(f *field) int {
 	n := 1 + w.IntN(min(len(f.dict), 12))
 	return w.viewerHas(attr{name: "likes_" + f.name, kind: tags, draw: drawSome(f.dict, n)})
 }
 
-// home is a viewer's one value of a field.
+// home returns the index in attrs of an attribute that is one value of the field.
 func (w *world) home(f *field) int {
 	return w.viewerHas(attr{name: "home_" + f.name, kind: texts, draw: drawTexts(f.dict, true)})
 }
 
-// drawFilter draws clauses that are all to be true.
+// drawFilter draws a filter: zero to five clauses, joined by "and".
 func (w *world) drawFilter() {
 	n := one(w.Rand, 0, 1, 1, 2, 2, 3, 3, 4, 5)
 	var kinds []string
@@ -87,7 +89,7 @@ func (w *world) drawFilter() {
 	w.say("filter: %s", strings.Join(kinds, " && "))
 }
 
-// clause draws one; with depth left it may be made of others.
+// clause draws a clause of a filter. With depth above 0 it may be two clauses joined by "or".
 func (w *world) clause(depth int) code {
 	if depth > 0 && w.IntN(6) == 0 {
 		a, b := w.clause(depth-1), w.clause(depth-1)
@@ -100,7 +102,8 @@ func (w *world) clause(depth int) code {
 	}
 }
 
-// simple draws a clause, unless there is no field for it.
+// simple draws a clause of one comparison. It returns false if no field is of the kind that
+// the drawn clause needs.
 func (w *world) simple() (c code, ok bool) {
 	pick := func(all []*field) *field {
 		if ok = len(all) > 0; !ok {
@@ -119,14 +122,14 @@ func (w *world) simple() (c code, ok bool) {
 		bound := double(f.at(0.3 + 0.7*w.Float64()))
 		c.cel = fmt.Sprintf("%s < %s", f.path(), bound)
 		c.golang = f.set(fmt.Sprintf("float64(p.%s) < %s", f.goName(), bound))
-	case 3: // one of the viewer's
+	case 3: // one of the viewer's values
 		f := pick(w.of(true, texts))
 		if ok {
 			a := w.attrs[w.likes(f)]
 			c.cel = fmt.Sprintf("%s in viewer.%s", f.path(), a.name)
 			c.golang = f.set(fmt.Sprintf("slices.Contains(v.%s, p.%s)", a.goName(), f.goName()))
 		}
-	case 4: // one of a few
+	case 4: // one of a few fixed values
 		f := pick(w.of(true, texts))
 		if ok {
 			some := drawSome(f.dict, 1+w.IntN(min(len(f.dict), 8)))(w.Rand).([]string)
@@ -137,14 +140,14 @@ func (w *world) simple() (c code, ok bool) {
 			c.cel = fmt.Sprintf("%s in [%s]", f.path(), quoted(some))
 			c.golang = f.set("(" + strings.Join(either, " || ") + ")")
 		}
-	case 5: // not the viewer's
+	case 5: // not the viewer's value
 		f := pick(w.of(false, texts))
 		if ok {
 			a := w.attrs[w.home(f)]
 			c.cel = fmt.Sprintf("%s != viewer.%s", f.path(), a.name)
 			c.golang = fmt.Sprintf("p.%s != v.%s", f.goName(), a.goName())
 		}
-	case 6: // a sum
+	case 6: // a sum and a bound
 		f, g := pick(w.of(false, ints)), pick(w.of(false, ints))
 		bound := int64(f.at(w.Float64()*0.5)) + int64(g.at(w.Float64()*0.5))
 		c.cel = fmt.Sprintf("%s + %s >= %d", f.path(), g.path(), bound)
@@ -185,7 +188,7 @@ func (w *world) value(f *field) func(*record) any {
 	return func(x *record) any { return x.values[i] }
 }
 
-// numeric draws a number of the record; of null it is 0.
+// numeric draws a field that is a number; where it is null, the number is 0.
 func (w *world) numeric() code {
 	f := one(w.Rand, w.of(true, ints, doubles, singles)...)
 	value := w.value(f)
@@ -193,13 +196,14 @@ func (w *world) numeric() code {
 		cel: f.path(), golang: "float64(p." + f.goName() + ")",
 		eval: func(x *record, _ *question) float64 { n, _ := number(value(x)); return n },
 	}
-	if f.nullable { // which the baseline has as 0
+	if f.nullable { // the baseline keeps null as 0
 		c.cel = "coalesce(" + c.cel + ", 0)"
 	}
 	return c
 }
 
-// feature draws one of a model, unless there is no field for it.
+// feature draws a feature of a model. It returns false if no field is of the kind that the
+// drawn feature needs.
 func (w *world) feature() (c code, ok bool) {
 	ok = true
 	n := w.numeric()
@@ -270,7 +274,8 @@ func (w *world) bucketed(n code) code {
 		}}
 }
 
-// fresh draws what decays with age, by a half-life of the model or the viewer.
+// fresh draws a feature that decays with the record's age. The half-life is a constant of
+// the model or an attribute of the viewer.
 func (w *world) fresh() code {
 	if w.IntN(2) == 0 {
 		i := w.viewerHas(attr{name: "half_hours", kind: doubles, draw: drawHours})
@@ -284,7 +289,8 @@ func (w *world) fresh() code {
 		func(x *record, q *question) float64 { return math.Exp2(-float64(asOf-x.at) / 1000 / half) }}
 }
 
-// lookup draws a table of some values of a field.
+// lookup draws a feature that is a look-up of a field in a table of some of its values; any
+// other value gives 0.
 func (w *world) lookup() (c code, ok bool) {
 	all := w.of(true, texts)
 	if len(all) == 0 {
@@ -305,7 +311,8 @@ func (w *world) lookup() (c code, ok bool) {
 		func(x *record, _ *question) float64 { s, _ := value(x).(string); return table[s] }}, true
 }
 
-// same draws whether the record has what the viewer has.
+// same draws a feature that is 1 where the record's value of a field is the viewer's, or is
+// one of the viewer's; else 0.
 func (w *world) same() (c code, ok bool) {
 	all := w.of(false, texts)
 	if len(all) == 0 {
@@ -325,7 +332,8 @@ func (w *world) same() (c code, ok bool) {
 		}}, true
 }
 
-// dot draws the product of a vector with the viewer's or with the model's.
+// dot draws a feature that is the dot product of the record's vector with one of the viewer
+// or of the model.
 func (w *world) dot() (c code, ok bool) {
 	all := w.of(false, vectors)
 	if len(all) == 0 {
@@ -355,7 +363,7 @@ func (w *world) dot() (c code, ok bool) {
 		func(x *record, _ *question) float64 { return product(value(x).([]float64), weights) }}, true
 }
 
-// sized draws the length of a list or text.
+// sized draws a feature that is the length of a list or text.
 func (w *world) sized() (c code, ok bool) {
 	all := w.of(false, tags, numbers, prose)
 	if len(all) == 0 {

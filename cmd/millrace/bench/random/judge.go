@@ -17,11 +17,13 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// verified is how many questions the oracle answers too.
+// verified is how many questions the oracle answers too: package oracle, Millrace's own slow
+// and simple reference.
 const verified = 4
 
-// judge asks every question once and holds the answers against the baseline's,
-// the first ones also against the oracle's, to the last bit of the scores.
+// judge asks every question once and compares the answers with theirs, the baseline's. The
+// first ones it also compares with the oracle's, to the last bit of the scores. It keeps the
+// answers' items in first.
 func (m *measuring) judge(ctx context.Context, res *result, s *schemas.Schema, known relevance.Schemas, theirs [][]item) error {
 	truth, err := m.world.truth(s, known)
 	if err != nil {
@@ -53,7 +55,9 @@ func (m *measuring) judge(ctx context.Context, res *result, s *schemas.Schema, k
 	return nil
 }
 
-// explain adds what a question met to the result.
+// explain asks a question again with explain, and adds to the result which share of its
+// candidates passed the filter, and how nodes executed it. It returns an error if the
+// question met another number of candidates than the world has for it.
 func (m *measuring) explain(ctx context.Context, i int, res *result) error {
 	explained := proto.Clone(m.asked[i]).(*feedv1.GetFeedRequest)
 	explained.Explain = true
@@ -88,11 +92,11 @@ func same(first, got []*feedv1.Item) error {
 	return nil
 }
 
-// tolerance is by how much scores may differ that were added up in another
-// order, or their share of large ones.
+// tolerance is how much a score may differ from the baseline's, which adds up in another
+// order: absolute for scores below 1, and a share of larger ones.
 const tolerance = 1e-9
 
-// differs tells how an answer is not the baseline's, or "".
+// differs says how an answer differs from the baseline's; "" if it does not.
 func differs(want []item, got []*feedv1.Item) string {
 	if len(want) != len(got) {
 		return fmt.Sprintf("%d items, the baseline has %d", len(got), len(want))
@@ -115,7 +119,7 @@ func differs(want []item, got []*feedv1.Item) string {
 	return ""
 }
 
-// truth returns the oracle's answers, by question.
+// truth returns a function that computes the oracle's answer to question i.
 func (w *world) truth(s *schemas.Schema, known relevance.Schemas) (func(i int) []oracle.Item, error) {
 	eval, err := oracle.NewEval(s)
 	if err != nil {
@@ -168,7 +172,8 @@ func (w *world) truth(s *schemas.Schema, known relevance.Schemas) (func(i int) [
 	}, nil
 }
 
-// viewer is who asks, as a node sees them.
+// viewer returns the viewer of a question as a node sees them: numbers as features, and all
+// else as attributes.
 func (w *world) viewer(q *question) millrace.Viewer {
 	v := millrace.Viewer{ID: q.viewer, Attributes: map[string]any{}, Features: map[string]float64{}}
 	for i, a := range w.attrs {

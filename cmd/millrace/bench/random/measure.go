@@ -24,12 +24,12 @@ type result struct {
 	seed           uint64
 	summary        []string
 	node, broker   time.Duration // CPU time a query, without what they use when nobody asks
-	baseline       time.Duration
-	candidates     float64 // of a mean question
-	passes         float64 // the share of candidates that pass the filter
-	execution      string
-	memory         int64 // of the node
-	baselineMemory int64
+	baseline       time.Duration // CPU time a query
+	candidates     float64       // of a mean question
+	passes         float64       // the share of candidates that pass the filter
+	execution      string        // how nodes executed queries, as receipts say
+	memory         int64         // of the node, in bytes
+	baselineMemory int64         // in bytes
 }
 
 // clients is how many clients ask at the same time.
@@ -100,8 +100,8 @@ func (m *measuring) ask(ctx context.Context, i int) (*feedv1.GetFeedResponse, er
 	return resp, err
 }
 
-// time measures the CPU time of a query: it warms the cluster, measures it at rest and then
-// while clients ask, and takes the one from the other.
+// time measures the CPU time of a query. It warms the cluster, measures it at rest and then
+// while clients ask, and subtracts what it uses at rest.
 func (m *measuring) time(ctx context.Context, res *result) error {
 	if _, err := m.closed(ctx, m.Duration/2); err != nil { // warm
 		return err
@@ -142,7 +142,7 @@ func (m *measuring) time(ctx context.Context, res *result) error {
 	return profiles.Wait()
 }
 
-// used returns the CPU time and memory that the node and the broker have used.
+// used returns the CPU time and memory that the node (0) and the broker (1) have used.
 func (m *measuring) used() (u [2]rig.Used, err error) {
 	if u[0], err = m.cluster.Nodes[0].Used(); err != nil {
 		return u, err
@@ -151,9 +151,9 @@ func (m *measuring) used() (u [2]rig.Used, err error) {
 	return u, err
 }
 
-// closed has clients ask for a while, each its next question when it has the answer to the
-// last, and returns how many answers they got. Each must be the same as the first answer to
-// its question.
+// closed has clients ask for a while, and returns how many answers they got. Each client
+// sends its next question when it has the answer to the last (a closed loop). Each answer
+// must be the same as the first one to its question.
 func (m *measuring) closed(ctx context.Context, length time.Duration) (int, error) {
 	var next [clients]int
 	for i := range next {
@@ -174,7 +174,8 @@ func (m *measuring) closed(ctx context.Context, length time.Duration) (int, erro
 	return len(l), err
 }
 
-// profiles begins CPU profiles, if they are wanted.
+// profiles begins CPU profiles of the node and the broker if Profile names a directory. The
+// group's Wait returns when they are written.
 func (m *measuring) profiles(ctx context.Context, seed uint64) (*errgroup.Group, error) {
 	var g errgroup.Group
 	if m.Profile == "" {
@@ -191,7 +192,8 @@ func (m *measuring) profiles(ctx context.Context, seed uint64) (*errgroup.Group,
 	return &g, nil
 }
 
-// bodies are the records as Avro.
+// bodies returns the log of the world as Avro: all records, their older versions and
+// tombstones.
 func (w *world) bodies(s *schemas.Schema) iter.Seq2[rig.Body, error] {
 	return func(yield func(rig.Body, error) bool) {
 		for _, x := range w.log {

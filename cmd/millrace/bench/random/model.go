@@ -14,23 +14,24 @@ import (
 	"github.com/millrace/millrace/relevance/modelpack"
 )
 
-// model is features and what a scorer makes of them.
+// model is features, and a scorer that makes a score of them.
 type model struct {
 	features []code
-	tables   []string // of look-ups, as entries of a map
-	vectors  []string // that records' are multiplied with, as elements of a list
+	tables   []string // for look-ups; each is the text of a map's entries
+	vectors  []string // for products with records' vectors; each is the text of a list
 	scorer   string   // linear, logistic or trees
 	bias     float64
 	weights  []float64 // of a linear or logistic one
 	trees    []*tree
 }
 
-// tree is inner nodes; a child below zero is the leaf ^child.
+// tree is inner nodes, the first one the root, and leaves. A child below zero is the leaf
+// ^child.
 type tree struct {
-	feature     []int
-	threshold   []float64
+	feature     []int     // by node, the feature that it compares with threshold
+	threshold   []float64 // a value up to it goes to left, a larger one to right
 	left, right []int
-	leaves      []float64
+	leaves      []float64 // values
 }
 
 func (w *world) drawModel() {
@@ -69,10 +70,11 @@ func (w *world) drawModel() {
 	w.say("model: %s of %d features", m.scorer, len(m.features))
 }
 
-// samples is how many records the features of a model are looked at of.
+// samples is how many records with viewers are drawn, to see what values a model's features
+// have.
 const samples = 400
 
-// sampled returns what the features come to, each in order.
+// sampled returns the values of each feature on samples random records and viewers, sorted.
 func (w *world) sampled() [][]float64 {
 	all := make([][]float64, len(w.model.features))
 	for range samples {
@@ -87,7 +89,7 @@ func (w *world) sampled() [][]float64 {
 	return all
 }
 
-// somebody is a viewer who asks nothing.
+// somebody draws a viewer's attributes; the question has no viewer's id and no follows.
 func (w *world) somebody() *question {
 	q := &question{}
 	for _, a := range w.attrs {
@@ -96,11 +98,12 @@ func (w *world) somebody() *question {
 	return q
 }
 
-// drawTree splits leaves at random until there are so many.
+// drawTree draws a tree with as many leaves: from a single leaf on it splits random leaves,
+// each at a random feature.
 func (w *world) drawTree(leaves int, samples [][]float64) *tree {
 	t := &tree{leaves: []float64{w.NormFloat64()}}
-	type place struct { // that points to a leaf
-		node  int
+	type place struct { // the child of a node that is a leaf
+		node  int // -1: the leaf is the whole tree
 		right bool
 	}
 	at := []place{{-1, false}}
@@ -108,7 +111,8 @@ func (w *world) drawTree(leaves int, samples [][]float64) *tree {
 		leaf, n := w.IntN(len(t.leaves)), len(t.feature)
 		f := w.IntN(len(samples))
 		s := samples[f]
-		// Between two values, so that nothing depends on the last bit of one.
+		// The threshold lies between two sampled values, so that no comparison depends on the
+		// last bit of a value.
 		i := w.IntN(len(s) - 1)
 		t.feature = append(t.feature, f)
 		t.threshold = append(t.threshold, s[i]+(s[i+1]-s[i])*(0.3+0.4*w.Float64())+1e-6*(1+math.Abs(s[i]))*(w.Float64()-0.5))
@@ -141,7 +145,7 @@ func (t *tree) walk(x []float64) float64 {
 
 const modelName = "random"
 
-// spec is the model as Millrace takes it.
+// spec returns the model's spec, the YAML file that defines it in Millrace.
 func (w *world) spec() string {
 	var b strings.Builder
 	m := w.model
@@ -179,7 +183,7 @@ func (w *world) spec() string {
 	return b.String()
 }
 
-// lightGBM is the trees as LightGBM saves them.
+// lightGBM returns the trees as the text file in which LightGBM saves them.
 func (m *model) lightGBM() string {
 	var b strings.Builder
 	var names []string
@@ -197,10 +201,12 @@ func (m *model) lightGBM() string {
 
 func spaced[T any](list []T) string { return strings.Trim(fmt.Sprint(list), "[]") }
 
-// goldenRows is how many a model with trees needs.
+// goldenRows is how many golden rows (records with the features and the score that they must
+// have) the model gets. A model with trees needs at least 100.
 const goldenRows = 100
 
-// pack seals the model. What its golden rows say is computed here.
+// pack seals the model: it returns its spec, card, trees and golden rows as one file. The
+// golden rows are computed by this package, not by Millrace.
 func (w *world) pack(known relevance.Schemas) (_ *modelpack.Pack, err error) {
 	dir, err := os.MkdirTemp("", "millrace-pack-")
 	if err != nil {
@@ -224,8 +230,7 @@ func (w *world) pack(known relevance.Schemas) (_ *modelpack.Pack, err error) {
 	return modelpack.Seal(dir, known)
 }
 
-// golden writes rows of records, with the features and the score that they are
-// to have.
+// golden returns the golden rows, a JSON object a line.
 func (w *world) golden() (string, error) {
 	var b strings.Builder
 	for i := range goldenRows {
@@ -257,7 +262,7 @@ func (w *world) golden() (string, error) {
 	return b.String(), nil
 }
 
-// score is what the model makes of its features.
+// score returns the model's score for values of its features.
 func (m *model) score(x []float64) float64 {
 	s := m.bias
 	for i, w := range m.weights {

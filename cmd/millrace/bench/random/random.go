@@ -1,7 +1,7 @@
-// Package random measures Millrace on workloads that nobody has tuned it for:
-// each seed draws a schema, records, a feed, a model and questions. Beside it
-// answers a baseline that is written for that workload, in plain Go; every
-// answer of both is compared. See DESIGN.md of package bench.
+// Package random measures Millrace on workloads that nobody has tuned it for: each seed
+// draws a schema, records, a feed, a model and questions, together a world. A baseline, a
+// program in plain Go that is generated for that workload alone, answers the same questions.
+// Every answer of Millrace is compared with the baseline's. See DESIGN.md of package bench.
 package random
 
 import (
@@ -24,22 +24,22 @@ import (
 // Config says what to measure.
 type Config struct {
 	Seed     uint64        // of the first workload
-	Seeds    int           // how many workloads, of this seed and those that follow; 0: 1
+	Seeds    int           // how many workloads; each one's seed is one more; 0: 1
 	Entities int           // in each world; 0: 5,000
-	Viewers  int           // who ask; 0: 50
-	Duration time.Duration // of a step; 0: 5 s
+	Viewers  int           // in each world; each asks one question; 0: 50
+	Duration time.Duration // of a measurement of CPU time; 0: 5 s
 	Profile  string        // directory for CPU profiles of the node and the broker; empty: none
 	Fault    bool          // give the baseline a wrong number, to see that it is found
 	Progress io.Writer     // what is being done
 	Out      io.Writer     // the table
 }
 
-// recordsEach is how many records a world has at most of an entity, in the
-// mean.
+// recordsEach is how many records an entity of a world has at most, in the mean over
+// entities.
 const recordsEach = 40
 
-// leastCandidates is how many a mean question of a world meets at least: of few
-// one measures the call alone.
+// leastCandidates is how many candidates (records to filter and score) a question of a world
+// meets at least, in the mean. With few candidates only the cost of the call is measured.
 const leastCandidates = 1000
 
 // Validate reports every fault at once.
@@ -69,8 +69,8 @@ func (c *Config) say(format string, args ...any) {
 	}
 }
 
-// Run measures a workload after the other, and prints a table and the figures.
-// A wrong answer ends it.
+// Run measures one workload after the other, and prints a table and the figures. A wrong
+// answer ends it with an error, after the table of the workloads before.
 func Run(ctx context.Context, c Config) error {
 	if err := c.Validate(); err != nil {
 		return err
@@ -102,12 +102,12 @@ func (c *Config) measureSeed(ctx context.Context, seed uint64) (res result, err 
 	c.say("seed %d: %s", seed, strings.Join(w.summary, "; "))
 	res, err = c.measure(f, w, seed)
 	if err != nil {
-		return res, errors.Join(err, context.Cause(f.Ctx)) // an ended process explains the rest
+		return res, errors.Join(err, context.Cause(f.Ctx)) // a process that ended may be the cause
 	}
 	return res, nil
 }
 
-// known parses the schema, and returns it with what specs may name.
+// known returns the schema, and with it the schemas that a model's spec may name.
 func (w *world) known() (*schemas.Schema, relevance.Schemas, error) {
 	s, err := schemas.Parse(w.avsc())
 	if err != nil {

@@ -11,9 +11,8 @@ import (
 	"github.com/millrace/millrace/internal/figure"
 )
 
-// ratio is the CPU time of node and broker together against the baseline's, and
-// nodeRatio the node's alone: the baseline is one process that nobody calls
-// from outside.
+// ratio is the CPU time of node and broker together, divided by the baseline's. nodeRatio is
+// the node's alone, since the baseline serves no calls and so has no part like the broker.
 func (r *result) ratio() float64     { return float64(r.node+r.broker) / float64(max(1, r.baseline)) }
 func (r *result) nodeRatio() float64 { return float64(r.node) / float64(max(1, r.baseline)) }
 
@@ -22,7 +21,7 @@ func (r *result) line() string {
 		r.candidates, 100*r.passes, r.execution, rig.US(r.node), rig.US(r.broker), rig.US(r.baseline), r.ratio(), r.nodeRatio())
 }
 
-// report prints the table, worst first, and the figures.
+// report prints the table, the highest ratio first, and the figures. It sorts all.
 func (c *Config) report(all []result) error {
 	if len(all) == 0 {
 		return nil
@@ -64,7 +63,7 @@ func (c *Config) report(all []result) error {
 	return nil
 }
 
-// median is the one in the middle, or between the two that are.
+// median returns the middle value, or the mean of the two middle ones.
 func median(all []float64) float64 {
 	s := slices.Sorted(slices.Values(all))
 	return (s[len(s)/2] + s[(len(s)-1)/2]) / 2

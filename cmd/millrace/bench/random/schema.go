@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// avsc is the schema as Avro's.
+// avsc returns the schema as an Avro schema in JSON. The fields with roles come first: those
+// that Millrace itself reads, such as id, time and version.
 func (w *world) avsc() []byte {
 	roles := []string{
 		`{"name": "id", "type": "string", "millrace": "id"}`,
@@ -40,7 +41,8 @@ func (w *world) avsc() []byte {
 	return fmt.Appendf(nil, "{\"type\": \"record\", \"name\": \"Item\", \"namespace\": \"random\", \"fields\": [\n%s]}\n", strings.Join(roles, ",\n"))
 }
 
-// parents are the records that fields are in, the outermost first.
+// parents returns the nested records that have fields, in the order of the fields. "" stands
+// for the top level, and sorts first.
 func (w *world) parents() (all []string) {
 	for _, f := range w.fields {
 		if !slices.Contains(all, f.parent) {
@@ -65,7 +67,7 @@ func (f *field) avsc() string {
 	return fmt.Sprintf(`{"name": %q, "type": %s}`, f.name, t)
 }
 
-// line is a record as millrace load takes it.
+// line returns a record as a JSON object, as millrace load reads it.
 func (w *world) line(x *record) ([]byte, error) {
 	all := map[string]any{"id": x.id, "who": x.entity, "what": kindName(x.kind), "at": x.at}
 	if w.objects > 0 {
@@ -94,7 +96,7 @@ func (w *world) line(x *record) ([]byte, error) {
 
 const feedName = "random"
 
-// feed is the definition that the questions are asked by.
+// feed returns the definition, in YAML, of the feed that all questions ask for.
 func (w *world) feed() []byte {
 	var b strings.Builder
 	var types, clauses []string

@@ -10,22 +10,22 @@ import (
 	"time"
 )
 
-// world is what a seed draws: a schema, records of it, and who asks what. It is
-// small enough to be kept whole.
+// world is what a seed draws: a schema, records of it, a feed, a model, and questions. It is
+// small enough to be kept in memory.
 type world struct {
 	*rand.Rand
 	fields    []*field
-	kinds     int   // content types that records have,
-	asked     []int // and those that the feed asks for
-	versions  bool  // records come again, changed
-	deletions bool  // and some are deleted
-	objects   int   // that records are about; 0: themselves
-	window    time.Duration
-	limit     int
-	distinct  bool
-	cap       int // of an entity; 0: none
-	records   []*record
-	log       []*record // what is written: also versions before, and tombstones
+	kinds     int           // how many content types records have
+	asked     []int         // the content types that the feed asks for, of 0 to kinds-1
+	versions  bool          // some records come again, changed
+	deletions bool          // some records are deleted
+	objects   int           // how many objects records are about; 0: each is about itself
+	window    time.Duration // the age up to which the feed shows records
+	limit     int           // items of an answer
+	distinct  bool          // an answer shows the best record of each object
+	cap       int           // items of an entity in an answer; 0: no cap
+	records   []*record     // the live ones, each in its last version
+	log       []*record     // what is written: records, older versions and tombstones
 	attrs     []*attr
 	questions []*question
 	mean      float64 // candidates of a question
@@ -51,25 +51,26 @@ const (
 	doubles
 	singles // float64 that a float32 holds
 	bools
-	texts   // of a dictionary
-	prose   // of no dictionary
-	vectors // of one length, of float64
+	texts   // strings of a dictionary
+	prose   // strings of random words
+	vectors // []float64 of one length
 	tags    // []string
 	numbers // []int64
 )
 
-// field is one of the schema's, beside those with roles.
+// field is a field of the schema, other than those that Millrace itself reads (id, time and
+// so on).
 type field struct {
 	name     string // at its level
 	parent   string // the record that it is nested in, or ""
 	kind     kind
 	nullable bool
-	dict     []string // that texts and tags are of
-	dims     int      // of vectors
-	single   bool     // vectors of float32
-	enum     bool     // texts
-	draw     func(*rand.Rand) any
-	sample   []float64 // of numbers and lengths, least first
+	dict     []string             // the values of texts and tags
+	dims     int                  // the length of vectors
+	single   bool                 // for vectors: a float32 holds each value
+	enum     bool                 // for texts: the field is an Avro enum
+	draw     func(*rand.Rand) any // draws a value; nil for null
+	sample   []float64            // up to 400 numbers or lengths, sorted; see number
 }
 
 // path names the field in an expression.
@@ -80,10 +81,11 @@ func (f *field) path() string {
 	return "record." + f.parent + "." + f.name
 }
 
-// goName names it in the baseline.
+// goName names the field in the baseline.
 func (f *field) goName() string { return strings.ToUpper(f.parent) + strings.ToUpper(f.name) }
 
-// record is one of the world's; values are those of fields, nil for null.
+// record is a version of a record. At is in milliseconds since 1970; values are those of the
+// world's fields, in their order, nil for null.
 type record struct {
 	id, entity, object string
 	kind               int
@@ -101,11 +103,11 @@ type attr struct {
 
 func (a *attr) goName() string { return strings.ToUpper(a.name) }
 
-// question is a viewer's; values are those of attrs.
+// question is what a viewer asks for: the feed of the entities that they follow.
 type question struct {
-	viewer  string
-	follows []string
-	values  []any
+	viewer  string   // an id
+	follows []string // entities
+	values  []any    // of the viewer's attributes, in the order of attrs
 }
 
 func kindName(i int) string   { return fmt.Sprintf("kind%d", i) }
@@ -115,15 +117,15 @@ func entityName(i int) string { return fmt.Sprintf("entity:%d", i) }
 type size struct {
 	entities, viewers int
 	records           int     // at most
-	candidates        float64 // of a mean question, at least; at most ten times as many
+	candidates        float64 // of a question, in the mean: at least; at most ten times as many
 }
 
 // maxText bounds what the records of a world take as JSON, in bytes, so that a
 // workload is in the log after seconds.
 const maxText = 100 << 20
 
-// newWorld draws a world. One whose questions would meet too few candidates, of
-// which a call is all that is measured, is drawn again.
+// newWorld draws a world. It draws again while questions would not meet as many candidates as
+// size asks for.
 func newWorld(seed uint64, of size) *world {
 	for again := uint64(0); ; again++ {
 		w := &world{Rand: rand.New(rand.NewPCG(seed, 0x6d696c6c+again))}
@@ -133,7 +135,8 @@ func newWorld(seed uint64, of size) *world {
 	}
 }
 
-// drawAll reports whether questions meet enough candidates.
+// drawAll draws everything, and reports whether questions meet as many candidates as size
+// asks for. If they do not, the world is not complete.
 func (w *world) drawAll(of size) bool {
 	w.drawSchema()
 	w.kinds = 1 + w.IntN(4)
@@ -166,19 +169,20 @@ func (w *world) drawAll(of size) bool {
 	return w.drawQuestions(lengths, wanted, of)
 }
 
-// share is how many of the records are of types and an age that are asked for.
+// share returns about which share of all records has a type and an age that the feed asks
+// for.
 func (w *world) share() float64 {
 	return float64(w.window) / float64(history) * float64(len(w.asked)) / float64(w.kinds)
 }
 
-// text is how many bytes a mean record takes as JSON.
+// text returns how many bytes a record takes as JSON, in the mean of a few.
 func (w *world) text() int {
 	const some = 20
 	n := 0
 	for range some {
 		line, err := w.line(&record{values: w.drawValues()})
 		if err != nil {
-			panic(err) // what is drawn is numbers and texts
+			panic(err) // values are numbers, booleans, texts and lists of these
 		}
 		n += len(line)
 	}
@@ -191,7 +195,7 @@ func (w *world) say(format string, args ...any) {
 
 func one[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
 
-// between draws from lo to hi, each order of magnitude as often as another.
+// between draws a number from lo to hi, with each order of magnitude as likely as another.
 func between(r *rand.Rand, lo, hi float64) float64 {
 	return lo * math.Pow(hi/lo, r.Float64())
 }
@@ -206,7 +210,7 @@ func (w *world) drawSchema() {
 	for i := range n {
 		f := &field{name: fmt.Sprintf("f%d", i), parent: one(w.Rand, parents...)}
 		f.kind = one(w.Rand, ints, ints, ints, doubles, singles, bools, texts, texts, prose, vectors, tags, numbers)
-		switch i { // there is something to filter and to score by
+		switch i { // so that there is always something to filter and to score by
 		case 0:
 			f.kind = ints
 		case 1:
@@ -218,13 +222,13 @@ func (w *world) drawSchema() {
 		count[f.kind]++
 		w.fields = append(w.fields, f)
 	}
-	// Fields of one record stand together.
+	// fields of one nested record stand together
 	slices.SortStableFunc(w.fields, func(a, b *field) int { return strings.Compare(a.parent, b.parent) })
 	w.say("%d fields in %d records: %d numbers, %d texts, %d prose, %d vectors, %d other lists", n, len(parents),
 		count[ints]+count[doubles]+count[singles], count[texts], count[prose], count[vectors], count[tags]+count[numbers])
 }
 
-// drawField draws how a field's values are drawn.
+// drawField draws the distribution of a field's values, and a sample of them.
 func (w *world) drawField(f *field) {
 	switch f.kind {
 	case ints:
@@ -282,7 +286,8 @@ func (w *world) drawField(f *field) {
 	slices.Sort(f.sample)
 }
 
-// number is a value as a number: itself, or the length of a list or text.
+// number returns a value as a number: a number itself, or the length of a text, of a list of
+// texts or of a list of integers. It returns false for others.
 func number(v any) (float64, bool) {
 	switch x := v.(type) {
 	case int64:
@@ -299,7 +304,7 @@ func number(v any) (float64, bool) {
 	return 0, false
 }
 
-// at is a quantile of the sample.
+// at returns the quantile q, from 0 to 1, of the sample; 0 if there is none.
 func (f *field) at(q float64) float64 {
 	if len(f.sample) == 0 {
 		return 0
@@ -350,7 +355,8 @@ func (w *world) drawDict(n int) []string {
 	return dict
 }
 
-// drawTexts draws from a dictionary, its first values more often if skewed.
+// drawTexts returns a function that draws from a dictionary; if skewed, the first values more
+// often.
 func drawTexts(dict []string, skewed bool) func(*rand.Rand) any {
 	return func(r *rand.Rand) any {
 		x := r.Float64()
@@ -386,7 +392,7 @@ func drawVector(dims int, single bool) func(*rand.Rand) any {
 
 // drawRecords draws the records, and returns how many each entity has.
 func (w *world) drawRecords(entities int, mean float64) []float64 {
-	spread := one(w.Rand, 0, 0.7, 1.4) // of the logarithm of timelines' lengths
+	spread := one(w.Rand, 0, 0.7, 1.4) // standard deviation of the logarithm of the lengths
 	w.say("%.0f records of an entity, spread %.1f", mean, spread)
 	lengths := make([]float64, entities)
 	for e := range entities {
@@ -434,12 +440,14 @@ func (w *world) drawValues() []any {
 	return values
 }
 
-// mostFollows is how many of so many entities are followed at most, in the mean.
+// mostFollows returns how many entities a viewer follows at most, in the mean over viewers,
+// in a world of that many entities.
 func mostFollows(entities int) float64 { return min(2000, float64(entities)/2) }
 
-// drawQuestions draws who asks for how much of whom, so that a mean question
-// meets about as many candidates as wanted. It reports whether it meets enough:
-// who is followed may have done less than others.
+// drawQuestions draws who follows whom, so that a question meets about as many candidates as
+// wanted, in the mean. Lengths are how many records each entity has. It reports whether the
+// mean is within the bounds of size: the entities that are followed may have fewer records
+// than expected, or more.
 func (w *world) drawQuestions(lengths []float64, wanted float64, of size) bool {
 	popularity := w.IntN(3)
 	weights := make([]float64, len(lengths))
@@ -447,9 +455,9 @@ func (w *world) drawQuestions(lengths []float64, wanted float64, of size) bool {
 	for i, n := range lengths {
 		x := 1.0 // all alike
 		switch popularity {
-		case 1: // those who do much
+		case 1: // by how many records they have
 			x = n
-		case 2: // the first ones
+		case 2: // by rank: the first ones are followed most
 			x = 1 / float64(i+1)
 		}
 		sum += x
@@ -481,7 +489,7 @@ func (w *world) drawQuestions(lengths []float64, wanted float64, of size) bool {
 	return false
 }
 
-// candidates is how many of each entity's records are asked for.
+// candidates returns, by entity, how many records the feed asks for; none has no entry.
 func (w *world) candidates() map[string]float64 {
 	met := map[string]float64{}
 	for _, x := range w.records {
@@ -492,8 +500,9 @@ func (w *world) candidates() map[string]float64 {
 	return met
 }
 
-// drawQuestion draws one of about as many follows as mean; weights are of
-// entities, each with those before.
+// drawQuestion draws a question with about as many follows as mean; sigma is the standard
+// deviation of the logarithm of their number. Weights are cumulative: each entity's is added
+// to those of the entities before it.
 func (w *world) drawQuestion(viewer string, mean, sigma float64, weights []float64) *question {
 	q := &question{viewer: viewer}
 	n := min(max(1, int(mean*math.Exp(sigma*w.NormFloat64()-sigma*sigma/2))), len(weights)/2)
@@ -511,7 +520,7 @@ func (w *world) drawQuestion(viewer string, mean, sigma float64, weights []float
 	return q
 }
 
-// drawSome draws so many of a dictionary, each once.
+// drawSome returns a function that draws n different values of a dictionary.
 func drawSome(dict []string, n int) func(*rand.Rand) any {
 	return func(r *rand.Rand) any {
 		some := make([]string, 0, n)

@@ -14,7 +14,8 @@ import (
 	"github.com/millrace/millrace/internal/freeport"
 )
 
-// startRole runs a role of a binary by its configuration, on so many processors.
+// startRole runs a role of a binary ("": this one) on so many processors. Its configuration
+// is config, and a free port of this machine for admin.
 func (f *Family) startRole(binary, role, name, config string, processors int) (*Process, error) {
 	admin, err := freeport.Addr()
 	if err != nil {
@@ -35,7 +36,8 @@ func (f *Family) startRole(binary, role, name, config string, processors int) (*
 	return p, err
 }
 
-// get asks a role's admin port.
+// get asks a role's admin port for a path. The caller closes the body. Any status but 200 is
+// an error.
 func (p *Process) get(ctx context.Context, path string) (io.ReadCloser, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.admin+path, nil)
 	if err != nil {
@@ -53,7 +55,7 @@ func (p *Process) get(ctx context.Context, path string) (io.ReadCloser, error) {
 	return resp.Body, nil
 }
 
-// ready waits until the role says it is.
+// ready waits until the role says that it is ready, or ctx ends.
 func (p *Process) ready(ctx context.Context) error {
 	for {
 		body, err := p.get(ctx, "/readyz")
@@ -68,7 +70,8 @@ func (p *Process) ready(ctx context.Context) error {
 	}
 }
 
-// Profile writes a CPU profile of the time to come, of a role.
+// Profile profiles the role's CPU for d, rounded down to whole seconds, at least one, and
+// writes the profile to a file.
 func (p *Process) Profile(ctx context.Context, d time.Duration, path string) error {
 	body, err := p.get(ctx, fmt.Sprintf("/debug/pprof/profile?seconds=%d", max(1, int(d.Seconds()))))
 	if err != nil {

@@ -10,22 +10,23 @@ import (
 	"github.com/millrace/millrace/internal/minicluster"
 )
 
-// Backing is the log and etcd, in processes of their own so that neither their
-// CPU nor their garbage counts as anybody else's.
+// Backing is the log (Kafka) and etcd. They run in processes of their own, so that their CPU
+// time and their garbage collection do not count as a role's.
 type Backing struct {
-	Kafka, Etcd string
-	Given       bool // both were there before
+	Kafka, Etcd string // host:port
+	Given       bool   // both ran before, and were not started by this package
 	// Prefix is before every topic, and part of every cluster's name in etcd, so
 	// that concurrent runs do not collide.
 	Prefix string
 
-	own    *Process
-	kafka  int // the processes, where they are known
+	own    *Process // of both; nil if they were given
+	kafka  int      // the process ids of those given
 	etcd   int
-	unseen error // why they are not
+	unseen error // why the process ids are not known; nil: they are
 }
 
-// StartBacking starts both in one process, kept in the directory of f.
+// StartBacking starts both in one process of this binary, with their files in the directory
+// of f.
 func StartBacking(f *Family) (*Backing, error) {
 	p, out, err := f.Start("backing", runtime.NumCPU(), "bench", "backing", "--data", f.Dir)
 	if err != nil {
@@ -39,7 +40,7 @@ func StartBacking(f *Family) (*Backing, error) {
 	return b, nil
 }
 
-// GivenBacking uses those that listen at two addresses.
+// GivenBacking returns the Kafka and the etcd that listen at two addresses, host:port.
 func GivenBacking(kafka, etcd, prefix string) *Backing {
 	b := &Backing{Kafka: kafka, Etcd: etcd, Given: true, Prefix: prefix}
 	var err error
@@ -50,7 +51,7 @@ func GivenBacking(kafka, etcd, prefix string) *Backing {
 	return b
 }
 
-// String says what they are.
+// String says in words what the log and etcd are.
 func (b *Backing) String() string {
 	if b.Given {
 		return fmt.Sprintf("the Kafka at %s and the etcd at %s", b.Kafka, b.Etcd)
@@ -58,8 +59,8 @@ func (b *Backing) String() string {
 	return "a log and an etcd in one process of this binary (kfake and etcd's own server), not a real Kafka"
 }
 
-// Used is what the log and etcd have used together. An error says that it is
-// not known.
+// Used returns what the log and etcd have used together. The error says why it is not
+// known.
 func (b *Backing) Used() (Used, error) {
 	if b.own != nil {
 		return b.own.Used()
@@ -68,15 +69,15 @@ func (b *Backing) Used() (Used, error) {
 		return Used{}, b.unseen
 	}
 	log, err := used(b.kafka)
-	if err != nil || b.etcd == b.kafka { // both in one process, as of millrace dev
+	if err != nil || b.etcd == b.kafka { // both are in one process, as millrace dev runs them
 		return log, err
 	}
 	etcd, err := used(b.etcd)
 	return log.Plus(etcd), err
 }
 
-// ServeBacking is the process of [StartBacking]: it prints its addresses and
-// works until ctx or input ends.
+// ServeBacking is the process that [StartBacking] starts. It writes both addresses to out,
+// and runs until ctx or the input ends.
 func ServeBacking(ctx context.Context, dir string, in io.Reader, out io.Writer) error {
 	etcd, err := minicluster.StartEtcd(ctx, dir, "127.0.0.1:0")
 	if err != nil {
@@ -94,8 +95,8 @@ func ServeBacking(ctx context.Context, dir string, in io.Reader, out io.Writer) 
 	return UntilEnd(ctx, in)
 }
 
-// UntilEnd waits for the end of ctx or of a process's input, by which whoever
-// started it says that it is over.
+// UntilEnd waits until ctx or the input ends. The process that started this one closes its
+// input to end it.
 func UntilEnd(ctx context.Context, in io.Reader) error {
 	ended := make(chan error, 1)
 	go func() {

@@ -10,13 +10,14 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// ErrRefused says that a broker was too busy.
+// ErrRefused is what an ask function returns if the broker was overloaded.
 var ErrRefused = errors.New("refused: the broker is overloaded")
 
 // Latencies are how long answers took, shortest first.
 type Latencies []time.Duration
 
-// At returns the time within which a share of the answers came, such as 0.99.
+// At returns the time within which a share of the answers came, such as 0.99; 0 if there
+// are none.
 func (l Latencies) At(share float64) time.Duration {
 	if len(l) == 0 {
 		return 0
@@ -24,12 +25,13 @@ func (l Latencies) At(share float64) time.Duration {
 	return l[min(len(l)-1, int(share*float64(len(l))))]
 }
 
-// refusedPause is how long a client of Closed waits when it is refused.
+// refusedPause is how long a client of Closed waits after [ErrRefused].
 const refusedPause = 10 * time.Millisecond
 
-// Closed makes so many clients ask for a while, each again as soon as it has its answer; ask
-// is called with the client's number. It returns how long answers took, and how long all of
-// it took.
+// Closed has so many clients ask for length, each again as soon as it has its answer. ask is
+// called with the client's number. A refusal ([ErrRefused]) is tried again and not timed; any
+// other error ends all clients. Closed returns how long answers took, sorted, and how long
+// all of it took.
 func Closed(ctx context.Context, clients int, length time.Duration, ask func(context.Context, int) error) (Latencies, time.Duration, error) {
 	g, ctx := errgroup.WithContext(ctx)
 	took := make([]Latencies, clients)
@@ -58,10 +60,10 @@ func Closed(ctx context.Context, clients int, length time.Duration, ask func(con
 	return all, elapsed, err
 }
 
-// Millis is a duration in milliseconds.
+// Millis returns a duration in milliseconds.
 func Millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// Micros is a duration in microseconds.
+// Micros returns a duration in microseconds.
 func Micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
 // MS writes a duration in milliseconds.

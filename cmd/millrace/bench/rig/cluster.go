@@ -27,24 +27,25 @@ import (
 // Setup is a cluster to start.
 type Setup struct {
 	Name     string            // of the cluster, and before the names of its files
-	Nodes    int               // index nodes
-	Replicas int               // of each partition, where there are as many nodes
-	Binary   string            // of the roles; "": this one
+	Nodes    int               // how many index nodes
+	Replicas int               // of each partition, if there are so many nodes
+	Binary   string            // the path of the roles' binary; "": this one
 	Packs    []*modelpack.Pack // models to serve
 	Feeds    map[string][]byte // definitions by name
 }
 
-// Cluster is nodes and a broker that serve what is in the log.
+// Cluster is index nodes and a broker that serve what is in the log.
 type Cluster struct {
-	Cores  int // of each node
+	Cores  int // processors of each node (GOMAXPROCS)
 	Nodes  []*Process
 	Broker *Process
 	Conn   *grpc.ClientConn // to the broker
 	Feed   feedv1.FeedServiceClient
-	Read   time.Duration // that the nodes took to read the log
+	Read   time.Duration // how long the nodes took to start and read the log
 }
 
-// cacheMemory is more than any world takes: what is measured is warm.
+// cacheMemory is the nodes' cache size. It is more than any data takes, so that warm nodes
+// never read their stores.
 const cacheMemory = "1TiB"
 
 // startup bounds how long nodes take to bring the log into their stores.
@@ -87,7 +88,8 @@ func (f *Family) StartCluster(b *Backing, s Setup) (*Cluster, error) {
 	return c, c.startBroker(wait, f, b, s, dir)
 }
 
-// prepare assigns the partitions and pushes the models.
+// prepare assigns the partitions to the nodes, unless they are assigned already, and
+// publishes the models.
 func prepare(ctx context.Context, b *Backing, s Setup, ids []millrace.NodeID) error {
 	cl, err := cluster.Open(ctx, cluster.Config{Endpoints: []string{b.Etcd}, Name: s.Name})
 	if err != nil {
@@ -103,7 +105,7 @@ func prepare(ctx context.Context, b *Backing, s Setup, ids []millrace.NodeID) er
 		if err != nil {
 			return err
 		}
-		a.AllowUnknown = true // the nodes start after this
+		a.AllowUnknown = true // the nodes have not registered: they start after this
 		if err := steering.Assign(ctx, cl, a); err != nil {
 			return err
 		}
@@ -128,10 +130,9 @@ func prepare(ctx context.Context, b *Backing, s Setup, ids []millrace.NodeID) er
 	return nil
 }
 
-// Share is how many of the machine's processors each of so many nodes uses at
-// the same time, at most (GOMAXPROCS): they share the machine, and threads
-// beyond the processors only wake each other. The broker and the client have
-// all of them.
+// Share returns how many processors each of so many nodes may use at a time (GOMAXPROCS).
+// The nodes share the machine's processors, and more threads than processors would only
+// wake each other. The broker and the client may use all processors.
 func Share(processors, nodes int) int { return (processors + nodes - 1) / nodes }
 
 func (c *Cluster) startBroker(ctx context.Context, f *Family, b *Backing, s Setup, dir string) error {
@@ -156,15 +157,15 @@ func (c *Cluster) startBroker(ctx context.Context, f *Family, b *Backing, s Setu
 	if err := c.Broker.ready(ctx); err != nil {
 		return err
 	}
-	// Not by package client, which asks again when it is refused: that would
-	// be taken for latency.
+	// Package client is not used: it retries a refused request, which would count as
+	// latency.
 	c.Conn, err = grpc.NewClient(addr, append(grpctune.Client(), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	c.Feed = feedv1.NewFeedServiceClient(c.Conn)
 	return err
 }
 
-// Settle waits until the broker listens and knows that all nodes are ready:
-// until a question is answered whole.
+// Settle waits until ask succeeds, at most [Patience]. ask should send a question and accept
+// only a whole answer: then the broker listens, and knows that all nodes are ready.
 func (c *Cluster) Settle(ctx context.Context, ask func(context.Context) error) error {
 	return Dialled(ctx, func() error { return ask(ctx) })
 }

@@ -1,6 +1,6 @@
-// Package rig is what benchmarks of whole systems share: it starts the roles,
-// and what they are compared with, as processes of their own, asks them from
-// clients, and tells what they used.
+// Package rig is what benchmarks of whole systems share. It starts Millrace's roles, and the
+// systems they are compared with, as processes of their own, asks them from clients, and
+// measures their CPU time and memory.
 package rig
 
 import (
@@ -16,39 +16,41 @@ import (
 	"time"
 )
 
-// Family is the processes of a run, which end with it whatever happens.
+// Family is the processes that a run starts, to be ended by Close. Its methods are not for
+// concurrent use.
 type Family struct {
-	Ctx context.Context // ends when one of them ends by itself
-	Dir string          // of their files
+	Ctx context.Context // ends when a process ends by itself; the cause says which
+	Dir string          // of the processes' files
 
 	failed context.CancelCauseFunc
 	all    []*Process // in the order they started
 }
 
-// Process is one of them.
+// Process is a process of a family.
 type Process struct {
 	Name  string
 	cmd   *exec.Cmd
-	admin string
+	admin string // host:port of the role's admin port; "": it is no role
 	stdin io.Closer
-	ended chan struct{}
-	told  atomic.Bool // to end
+	ended chan struct{} // closed when it has ended
+	told  atomic.Bool   // it was told to end
 }
 
-// NewFamily returns a family without processes, which ends with ctx.
+// NewFamily returns a family without processes. Its Ctx ends with ctx; the processes end
+// only with Close.
 func NewFamily(ctx context.Context, dir string) *Family {
 	f := &Family{Dir: dir}
 	f.Ctx, f.failed = context.WithCancelCause(ctx)
 	return f
 }
 
-// Close ends every process, the last first.
+// Close ends every process, the last one started first.
 func (f *Family) Close() error { return f.End(0) }
 
-// Size is how many processes there are.
+// Size returns how many processes there are.
 func (f *Family) Size() int { return len(f.all) }
 
-// End ends the processes from the i-th on.
+// End ends the processes from the i-th on, counted from 0, the last one started first.
 func (f *Family) End(i int) error {
 	var errs []error
 	for j := len(f.all) - 1; j >= i; j-- {
@@ -58,7 +60,7 @@ func (f *Family) End(i int) error {
 	return errors.Join(errs...)
 }
 
-// Start runs a command of this binary on so many processors. The reader is its
+// Start runs a command of this binary on so many processors. The reader is its standard
 // output.
 func (f *Family) Start(name string, processors int, args ...string) (*Process, io.Reader, error) {
 	cmd, err := command("", processors, args...)
@@ -68,7 +70,7 @@ func (f *Family) Start(name string, processors int, args ...string) (*Process, i
 	return f.launch(name, true, cmd)
 }
 
-// command is a command of a binary; "": of this one.
+// command returns a command of a binary ("": this one) on so many processors.
 func command(binary string, processors int, args ...string) (*exec.Cmd, error) {
 	if binary == "" {
 		var err error
@@ -81,13 +83,14 @@ func command(binary string, processors int, args ...string) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// Launch runs a command, whose output goes to a file.
+// Launch runs a command, whose output goes to the file name.log in the family's directory.
 func (f *Family) Launch(name string, cmd *exec.Cmd) (*Process, error) {
 	p, _, err := f.launch(name, false, cmd)
 	return p, err
 }
 
-// LaunchListening runs a command; the reader is its output.
+// LaunchListening runs a command. The reader is its standard output; its errors go to the
+// file name.log in the family's directory.
 func (f *Family) LaunchListening(name string, cmd *exec.Cmd) (*Process, io.Reader, error) {
 	return f.launch(name, true, cmd)
 }
@@ -129,7 +132,7 @@ func (f *Family) launch(name string, listen bool, cmd *exec.Cmd) (*Process, io.R
 	return p, out, nil
 }
 
-// tail is the end of a file.
+// tail returns the last 2000 bytes of a file.
 func tail(path string) string {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -147,7 +150,7 @@ func (p *Process) end() error {
 	late := time.After(Patience)
 	for told := false; ; told = true {
 		if !told || p.admin != "" { // a role that is told twice stops without draining
-			p.cmd.Process.Signal(syscall.SIGTERM) // fails if it is over
+			p.cmd.Process.Signal(syscall.SIGTERM) // an error says that it has ended
 		}
 		select {
 		case <-p.ended:
@@ -161,10 +164,11 @@ func (p *Process) end() error {
 	}
 }
 
-// Used is what the process has used.
+// Used returns what the process has used since it started.
 func (p *Process) Used() (Used, error) { return used(p.cmd.Process.Pid) }
 
-// Dialled returns when do succeeds, or [Patience] has passed.
+// Dialled calls do until it succeeds, or [Patience] has passed, or ctx ends. Then it returns
+// the last error of do.
 func Dialled(ctx context.Context, do func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()

@@ -11,14 +11,14 @@ import (
 	"github.com/millrace/millrace/schemas/registry"
 )
 
-// Body is a record as Avro, and whose timeline gets it.
+// Body is a record as Avro without framing, and the entity whose timeline gets it.
 type Body struct {
 	Entity millrace.Entity
 	Avro   []byte
 }
 
-// Fill brings records of a schema into the log's timeline topic as the
-// partitioner would, and returns how many there were.
+// Fill writes records of a schema into the log's timeline topic as the partitioner would,
+// and returns how many there were.
 func (b *Backing) Fill(ctx context.Context, s *schemas.Schema, all iter.Seq2[Body, error]) (records int, err error) {
 	topics := kafka.Prefixed(b.Prefix)
 	if err := b.publish(ctx, topics, s); err != nil {
@@ -29,16 +29,17 @@ func (b *Backing) Fill(ctx context.Context, s *schemas.Schema, all iter.Seq2[Bod
 	})
 }
 
-// contentPartitions is into how many partitions content comes.
+// contentPartitions is how many partitions the content topic has.
 const contentPartitions = 4
 
-// content is the content topic that the partitioner of [Family.Partition] consumes,
-// and sorted the prefix of the topics that it writes, which nobody reads.
+// content returns the content topic that the partitioner of [Family.Partition] consumes.
 func (b *Backing) content() string { return b.Prefix + "content" }
-func (b *Backing) sorted() string  { return b.Prefix + "sorted-" }
 
-// FillContent brings records of a schema into a content topic, as producers would,
-// and returns how many there were.
+// sorted returns the prefix of the topics that this partitioner writes. Nobody reads them.
+func (b *Backing) sorted() string { return b.Prefix + "sorted-" }
+
+// FillContent writes records of a schema into the content topic, as producers would, and
+// returns how many there were.
 func (b *Backing) FillContent(ctx context.Context, s *schemas.Schema, all iter.Seq2[Body, error]) (records int, err error) {
 	if err := b.publish(ctx, kafka.Prefixed(b.sorted()), s); err != nil {
 		return 0, err
@@ -51,7 +52,7 @@ func (b *Backing) FillContent(ctx context.Context, s *schemas.Schema, all iter.S
 	})
 }
 
-// publish creates topics, and publishes a schema in them.
+// publish creates the topics, and publishes the schema in the schema topic among them.
 func (b *Backing) publish(ctx context.Context, topics kafka.Topics, s *schemas.Schema) error {
 	if err := kafka.EnsureTopics(ctx, kafka.At(b.Kafka), topics, nil); err != nil {
 		return err
@@ -68,6 +69,8 @@ func (b *Backing) publish(ctx context.Context, topics kafka.Topics, s *schemas.S
 	return log.Publish(ctx, s)
 }
 
+// produce sends every body as the message that as makes of it, and returns how many there
+// were. i counts from 0.
 func (b *Backing) produce(ctx context.Context, all iter.Seq2[Body, error], as func(i int, body Body) kafka.Outgoing) (records int, err error) {
 	p, err := kafka.NewProducer(kafka.At(b.Kafka), "", nil)
 	if err != nil {

@@ -10,9 +10,9 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 )
 
-// Partition has a partitioner of a binary ("": this one) bring on all that
-// [Backing.FillContent] has written, in a group of its own, and returns the CPU
-// time that the process has used by then.
+// Partition starts a partitioner of a binary ("": this one), waits until it has consumed all
+// that [Backing.FillContent] has written, and ends it. It returns the CPU time that the
+// process used. name must be new: it is the name of the consumer group too.
 func (f *Family) Partition(b *Backing, binary, name string) (cpu time.Duration, err error) {
 	look, err := kafka.NewInspector(kafka.At(b.Kafka))
 	if err != nil {
@@ -21,7 +21,7 @@ func (f *Family) Partition(b *Backing, binary, name string) (cpu time.Duration, 
 	defer look.Close()
 	before := f.Size()
 	defer func() {
-		if f.Ctx.Err() == nil { // else the family is ended whole
+		if f.Ctx.Err() == nil { // else a process has failed, and the caller closes the family
 			err = errors.Join(err, f.End(before))
 		}
 	}()

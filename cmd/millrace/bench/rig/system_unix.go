@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// apart puts a process in a group of its own: Ctrl-C in a terminal reaches the
-// whole group, and these are ended in order.
+// apart puts a process in a process group of its own. Ctrl-C in a terminal reaches the whole
+// group of this process, but the family must end its processes in order.
 func apart(c *exec.Cmd) { c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
-// OwnCPU is the CPU time that this process has used, which is the client's.
+// OwnCPU returns the CPU time that this process has used. In a benchmark it is the client.
 func OwnCPU() time.Duration {
 	var u syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u) // fails for no process that runs
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u) // it cannot fail for the calling process
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -7,19 +7,20 @@ import (
 	"time"
 )
 
-// Used is CPU time, and memory that is resident.
+// Used is CPU time, user and system together, and resident memory.
 type Used struct {
 	CPU   time.Duration
 	Bytes int64
 }
 
-// Less is what was used since o; memory is as it is.
+// Less returns the CPU time used since o. Bytes stay those of u.
 func (u Used) Less(o Used) Used { return Used{u.CPU - o.CPU, u.Bytes} }
 
-// Plus is both together.
+// Plus returns the sum of both.
 func (u Used) Plus(o Used) Used { return Used{u.CPU + o.CPU, u.Bytes + o.Bytes} }
 
-// readPS reads [[days-]hours:]minutes:seconds and KiB.
+// readPS reads a line that ps prints for "time=,rss=": [[days-]hours:]minutes:seconds, and
+// resident memory in KiB.
 func readPS(line string) (u Used, err error) {
 	words := strings.Fields(line)
 	if len(words) != 2 {

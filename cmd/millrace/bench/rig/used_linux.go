@@ -15,9 +15,9 @@ import (
 // Linux runs).
 const tick = 10 * time.Millisecond
 
-// used reads /proc. The name of the command, which may hold anything, ends with
-// the last bracket; user and system time are the 12th and 13th words after it,
-// and resident pages the 22nd.
+// used reads /proc/PID/stat. The command's name, which may contain anything, ends at the
+// last closing parenthesis. User and system time are the 12th and 13th words after it, and
+// resident pages the 22nd.
 func used(pid int) (u Used, err error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -39,7 +39,7 @@ func used(pid int) (u Used, err error) {
 // listening is the state of a socket that accepts connections, in /proc/net/tcp.
 const listening = "0A"
 
-// listener is the process that listens on a port of this machine.
+// listener returns the id of the process that listens on the port of addr on this machine.
 func listener(addr string) (pid int, err error) {
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil {

@@ -9,15 +9,17 @@ import (
 	"strconv"
 )
 
+// used returns what a process has used.
 func used(pid int) (Used, error) { return psUsed(pid) }
 
-// listener does not know who listens: its CPU time is not told.
+// listener returns an error: on this system it is not known which process listens on a
+// port.
 func listener(string) (pid int, err error) {
 	return 0, errors.New("who listens on a port is told on Linux alone")
 }
 
-// psUsed asks ps, which tells hundredths of a second on some systems and whole
-// ones on others.
+// psUsed asks ps. It prints CPU time in hundredths of a second on some systems, and in
+// whole seconds on others.
 func psUsed(pid int) (Used, error) {
 	out, err := exec.Command("ps", "-o", "time=,rss=", "-p", strconv.Itoa(pid)).Output()
 	if err != nil {

@@ -8,9 +8,10 @@ import (
 	"math"
 )
 
-// The protocol of the hand-written servers over a plain connection. A frame is a length of
-// four bytes, and so many bytes. In it numbers have eight bytes, texts begin with a length of
-// two bytes, and lists with one of four. All of it is big-endian, as Java reads it.
+// This is the protocol of the hand-written server over plain TCP, and of Lucene. A frame is
+// its length, in four bytes, and so many bytes. In these, kinds and models have one byte,
+// other numbers eight bytes, and floats of vectors four. Texts begin with a length of two
+// bytes, lists with one of four. Everything is big-endian, as Java reads it.
 
 func appendText(b []byte, s string) []byte {
 	return append(binary.BigEndian.AppendUint16(b, uint16(len(s))), s...)
@@ -55,7 +56,8 @@ func appendItems(b []byte, items []item) []byte {
 
 var errFrame = errors.New("a frame ends early")
 
-// frame is what is left to read of a frame. After a fault it reads zeros.
+// frame is what is left to read of a frame. After a read beyond the end, err is set, and
+// further reads return zeros and "".
 type frame struct {
 	b   []byte
 	err error
@@ -109,7 +111,8 @@ func (f *frame) items() (items []item) {
 	return items
 }
 
-// maxFrame is more than any question or answer takes.
+// maxFrame is the length of the longest frame that is read, more than any question or answer
+// has.
 const maxFrame = 4 << 20
 
 // readFrame reads a frame into buf, or into a larger buffer if it needs one.
@@ -129,10 +132,11 @@ func readFrame(in *bufio.Reader, buf []byte) ([]byte, error) {
 	return buf[:n], err
 }
 
-// frameOf begins a frame in the memory of b, with room for its length.
+// frameOf begins a frame in the memory of b: it returns four bytes for the length, to which
+// the content is appended.
 func frameOf(b []byte) []byte { return append(b[:0], 0, 0, 0, 0) }
 
-// sendFrame sends what was appended to [frameOf].
+// sendFrame fills in the length of a frame that [frameOf] began, and sends it.
 func sendFrame(out io.Writer, b []byte) error {
 	binary.BigEndian.PutUint32(b, uint32(len(b)-4))
 	_, err := out.Write(b)

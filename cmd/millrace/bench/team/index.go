@@ -7,17 +7,17 @@ import (
 	"strings"
 )
 
-// This is what a team would write that needs this feed and nothing else: an index in
-// memory, of maps of slices of structs, with the filter, the two models and the ranking by
-// hand. Millrace is compared with it, so it shares no code with Millrace: it is made of the
-// structs of this benchmark's generator.
+// This is what a team would write that needs this feed and nothing else: an index in memory,
+// made of maps, slices and structs, with the filter, the two models and the ranking written
+// by hand. Millrace is compared with it, so it shares no code with Millrace. It reads the
+// records that this benchmark generates.
 
 // post is a record in the index.
 type post struct {
 	id, object, text             string
 	at                           int64
 	likes, comments, shares, imp int64
-	language, country            uint8 // places in the lists
+	language, country            uint8 // indices into languages and countries
 	public                       bool
 	vector                       [dims]float32
 }
@@ -54,6 +54,7 @@ func newPost(x *record) post {
 	}
 }
 
+// place returns the index of s in list, which has it.
 func place(list []string, s string) uint8 { return uint8(slices.Index(list, s)) }
 
 // candidate is a post that passed the filter.
@@ -75,7 +76,7 @@ func (a *candidate) better(b *candidate) bool {
 	return a.post.id < b.post.id
 }
 
-// item is one of an answer's.
+// item is an item of an answer.
 type item struct {
 	id, author, object string
 	kind               uint8
@@ -84,19 +85,20 @@ type item struct {
 	also               []string // ids of up to three further records about the object
 }
 
-// seeker answers questions from an index, one at a time.
+// seeker answers questions from an index, one at a time. Its memory is used again for the
+// next question.
 type seeker struct {
 	ix   index
-	heap []candidate
-	top  []item
-	seen map[string]int // place in top, by object
+	heap []candidate    // those of the question, in any order until best
+	top  []item         // the answer
+	seen map[string]int // index into top, by object
 }
 
 func newSeeker(ix index) *seeker { return &seeker{ix: ix, seen: map[string]int{}} }
 
-// answer returns the answer of a question. It is valid until the next one.
+// answer returns the answer to a question. It is valid until the next call.
 func (s *seeker) answer(q *question) []item {
-	reads := uint(0) // languages, as bits
+	reads := uint(0) // a bit for each language that the viewer reads
 	for _, l := range q.reads {
 		reads |= 1 << place(languages, l)
 	}
@@ -124,7 +126,7 @@ func (s *seeker) answer(q *question) []item {
 	return s.best()
 }
 
-// halfLife of freshness, in seconds.
+// halfLife returns the half-life of freshness for a question, in seconds.
 func (m *model) halfLife(q *question) float64 {
 	if m.viewers {
 		return q.freshness * 3600
@@ -132,10 +134,12 @@ func (m *model) halfLife(q *question) float64 {
 	return 86400
 }
 
-// languageBonus is what both models add to a score for the language of a post.
+// languageBonus is what both models add to a score for the language of a post, in the order
+// of languages.
 var languageBonus = []float64{0.2, 0.15, 0.12, 0.1, 0.08, 0.07, 0.05}
 
-// score is what the model's spec computes, written by hand.
+// score returns the score of a post for a viewer's country and the half-life of freshness in
+// seconds. It computes what [model.spec] says.
 func (m *model) score(p *post, country uint8, halfLife float64) float64 {
 	s := 0.0
 	for i, x := range p.vector {
@@ -150,8 +154,8 @@ func (m *model) score(p *post, country uint8, halfLife float64) float64 {
 	return s
 }
 
-// best takes the best posts off the heap, one for each object, with further posts about
-// the same objects that rank above the last of them.
+// best returns the best limit candidates, one for each object. An item also has the ids of up
+// to three further posts about its object, as far as they rank above the last item.
 func (s *seeker) best() []item {
 	h := s.heap
 	for i := len(h)/2 - 1; i >= 0; i-- {
@@ -177,6 +181,7 @@ func (s *seeker) best() []item {
 	return s.top
 }
 
+// down restores the order of the heap h, whose best is first, below index i.
 func down(h []candidate, i int) {
 	for {
 		child := 2*i + 1

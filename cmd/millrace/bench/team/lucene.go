@@ -14,13 +14,15 @@ import (
 	"strings"
 )
 
-// The server by Lucene: a Maven project, built when it is wanted.
+// luceneFiles is the source of the server with Lucene: a Maven project, which is built when
+// the benchmark needs it.
 //
 //go:embed lucene/pom.xml lucene/src
 var luceneFiles embed.FS
 
-// startLucene builds and starts Lucene in one JVM; nil without an error says
-// that it cannot be had here, and why is told.
+// startLucene builds and starts the server with Lucene, in one JVM. If Java or Maven is
+// missing or Maven cannot build it, startLucene returns nil without an error, and adds the
+// reason to r.skipped.
 func (r *run) startLucene() (*system, error) {
 	for _, tool := range []string{javaOf(), "mvn"} {
 		if _, err := exec.LookPath(tool); err != nil {
@@ -57,7 +59,7 @@ func (r *run) startLucene() (*system, error) {
 	return &system{name: "Lucene, one JVM", label: "lucene", roles: []role{{"server", p.Used}}, dial: dialFrames(addr)}, nil
 }
 
-// javaOf is the Java that Maven builds for.
+// javaOf returns the Java that Maven uses too: that of JAVA_HOME, or else that of PATH.
 func javaOf() string {
 	if home := os.Getenv("JAVA_HOME"); home != "" {
 		return filepath.Join(home, "bin", "java")
@@ -65,6 +67,7 @@ func javaOf() string {
 	return "java"
 }
 
+// copyLucene writes luceneFiles to dir.
 func copyLucene(dir string) error {
 	files, err := fs.Sub(luceneFiles, "lucene")
 	if err != nil {
@@ -78,8 +81,8 @@ func lastLine(text []byte) string {
 	return lines[len(lines)-1]
 }
 
-// writeRecords writes the world for the server, as frames are written: for
-// each record its texts, kind, time and numbers, and a zero byte for the end.
+// writeRecords writes all records to a file for the server. A record is a byte of 1, and then
+// its texts, kind, time, numbers and vector, encoded as in frames. A byte of 0 ends the file.
 func (w *world) writeRecords(path string) (err error) {
 	f, err := os.Create(path)
 	if err != nil {
@@ -112,8 +115,8 @@ func (w *world) writeRecords(path string) (err error) {
 	return out.Flush()
 }
 
-// writeModels writes what the server needs to know of the question: the
-// instant, the window, the limit, and the models.
+// writeModels writes to a file what the server needs beside records: the instant of all
+// questions, the window, the limit, and the models.
 func (w *world) writeModels(path string) error {
 	var b []byte
 	for _, n := range []int64{asOf, window.Milliseconds(), limit, int64(len(models))} {

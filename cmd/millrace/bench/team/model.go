@@ -15,11 +15,11 @@ import (
 	"github.com/millrace/millrace/schemas/registry"
 )
 
-// Here the workload is written as a team would bring it to Millrace: a schema,
-// a feed and two models. No code is generated of them: they are packs that
-// were pushed, and so interpreted.
+// This file has the workload as a team would bring it to Millrace: a schema, a feed and two
+// models. The models are packs that are pushed to the cluster. No code is generated for
+// them, so nodes interpret them.
 
-// avsc is the schema.
+// avsc returns the Avro schema of the records.
 func (w *world) avsc() []byte {
 	var b strings.Builder
 	b.WriteString(`{"type": "record", "name": "Item", "namespace": "team", "fields": [
@@ -45,7 +45,7 @@ func (w *world) avsc() []byte {
 	return []byte(b.String())
 }
 
-// line is a record as millrace load takes it.
+// line returns a record as JSON, as millrace load takes it.
 func (w *world) line(x *record) ([]byte, error) {
 	all := map[string]any{
 		"id": x.id, "author": x.author, "kind": kinds[x.kind], "at": x.at, "object": x.object,
@@ -67,7 +67,7 @@ const (
 	filter   = "record.likes >= 3 && record.impressions < 20000 && record.language in viewer.languages"
 )
 
-// feed is the definition that the questions are asked by.
+// feed returns the definition of the feed that all questions ask for.
 func (w *world) feed() []byte {
 	return fmt.Appendf(nil, `name: %s
 types: [%s]
@@ -79,21 +79,21 @@ limit: %d
 `, feedName, strings.Join(kinds, ", "), models[0].name, window, filter, limit)
 }
 
-// model is a linear one of thirty terms: one for each number of the vector, and
-// six more.
+// model is a linear model of thirty terms: one for each number of the vector, and six more.
 type model struct {
 	name    string
-	vector  [dims]float64
-	own     [5]float64 // of five terms, in the order of [model.spec]
-	viewers bool       // freshness is by the viewer's half-life, or else by a day's
+	vector  [dims]float64 // the weights of the vector
+	own     [5]float64    // the weights of five further terms, in the order of [model.spec]; that of the sixth, the language, is 1
+	viewers bool          // the half-life of freshness is the viewer's; otherwise a day
 }
 
-// models are asked for by turns. Their weights mean nothing.
+// models are the models that questions ask for by turns. Their weights mean nothing.
 var models = []model{
 	{name: "control", vector: weights(1), own: [5]float64{0.31, 0.42, 1.1, 1.4, 0.4}},
 	{name: "treatment", vector: weights(2), own: [5]float64{0.28, 0.47, 0.9, 2.6, 0.3}, viewers: true},
 }
 
+// weights returns weights between -0.2 and 0.2, drawn by a seed.
 func weights(seed uint64) (all [dims]float64) {
 	r := rand.New(rand.NewPCG(seed, 24))
 	for i := range all {
@@ -102,7 +102,8 @@ func weights(seed uint64) (all [dims]float64) {
 	return all
 }
 
-// spec is the model as Millrace takes it.
+// spec returns the spec of the model, as Millrace reads it. flat says that the vector is
+// dims fields instead of a list.
 func (m *model) spec(flat bool) string {
 	var features, weights strings.Builder
 	field := "record.vector[%d]"
@@ -142,7 +143,8 @@ parameters:
 `, m.name, features.String(), halfLife, weights.String(), m.own[0], m.own[1], m.own[2], m.own[3], m.own[4])
 }
 
-// pack seals the model, with one record of the world for its golden row.
+// pack returns a sealed pack of the model, whose golden row has the first record of the
+// world.
 func (w *world) pack(m *model, known relevance.Schemas) (_ *modelpack.Pack, err error) {
 	dir, err := os.MkdirTemp("", "millrace-pack-")
 	if err != nil {
@@ -168,6 +170,7 @@ func (w *world) pack(m *model, known relevance.Schemas) (_ *modelpack.Pack, err 
 	return modelpack.Seal(dir, known)
 }
 
+// golden returns the text of golden.ndjson for m: one row.
 func (w *world) golden(m *relevance.Model, known relevance.Schemas) ([]byte, error) {
 	var records []record
 	for e := 0; len(records) == 0; e++ {
@@ -191,7 +194,7 @@ func (w *world) golden(m *relevance.Model, known relevance.Schemas) ([]byte, err
 	return append(text, '\n'), err
 }
 
-// schema parses the schema, and returns it with what specs may name.
+// schema returns the parsed schema, and all schemas that specs may name.
 func (w *world) schema() (*schemas.Schema, relevance.Schemas, error) {
 	s, err := schemas.Parse(w.avsc())
 	if err != nil {

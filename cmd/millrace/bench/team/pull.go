@@ -8,16 +8,17 @@ import (
 	"strconv"
 )
 
-// Redis with a sorted set a timeline, by time; its members records without
-// what is for reading; and a client that reads a viewer's timelines in one
-// round trip, filters and scores them by the code of the hand-written index,
+// This is the baseline with Redis. A timeline is a sorted set, by time, whose members are
+// records without their texts for readers. The client reads all timelines of a question in
+// one round trip. It filters and scores their records by the code of the hand-written index,
 // and keeps the best.
 
-// memberHead is what precedes the vector of a member, and the texts follow:
-// the id's length, the id and, if it is another, the object.
+// memberHead is the number of bytes of a member before the vector: the time, four counters,
+// and a byte each for language, country and visibility. After the vector come a byte with
+// the length of the id, the id, and the object unless it is the id.
 const memberHead = 8 + 4*4 + 3
 
-// member is the record in as few bytes as need no parsing.
+// member returns the record as a member of a sorted set: few bytes, of fixed places.
 func (x *record) member() []byte {
 	b := binary.LittleEndian.AppendUint64(nil, uint64(x.at))
 	for _, n := range []int64{x.likes, x.comments, x.shares, x.imp} {
@@ -38,8 +39,8 @@ func (x *record) member() []byte {
 	return b
 }
 
-// readMember is its inverse for a member that passes the filter, but for the
-// text. It reports whether it does.
+// readMember reports whether a member that record.member made passes the filter. If so, it
+// fills in p, all but the text.
 func (p *post) readMember(b []byte, reads uint) (bool, error) {
 	if len(b) < memberHead+4*dims+1 || len(b) < memberHead+4*dims+1+int(b[memberHead+4*dims]) {
 		return false, fmt.Errorf("redis: a member of %d bytes", len(b))
@@ -69,9 +70,9 @@ func timelineKey(dst []byte, author string, kind int) []byte {
 	return strconv.AppendInt(dst, int64(kind), 10)
 }
 
-// fillRedis brings the world into sorted sets.
+// fillRedis writes all records into sorted sets.
 func (w *world) fillRedis(c *redisConn) error {
-	const batch = 500 // entities
+	const batch = 500 // entities whose commands are sent before their replies are read
 	sent := 0
 	for e := range w.entities {
 		var sets [3][][]byte
@@ -104,7 +105,7 @@ type puller struct {
 	seeker
 	conn *redisConn
 	key  []byte
-	pool []*post // of answers before, to use again
+	pool []*post // memory for the posts of candidates, which each answer uses again
 }
 
 // ask implements asker.
@@ -151,7 +152,7 @@ func (p *puller) ask(_ context.Context, q *question, a *answer) error {
 	return nil
 }
 
-// next is a post that no candidate of this answer is.
+// next returns a post of the pool that no candidate of this answer uses.
 func (p *puller) next() *post {
 	if len(p.heap) == len(p.pool) {
 		p.pool = append(p.pool, new(post))

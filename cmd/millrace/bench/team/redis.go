@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/freeport"
 )
 
-// redis is a redis-server that keeps everything in memory and nothing else.
+// redis is a redis-server that keeps everything in memory, and nothing on disk.
 type redis struct {
 	addr    string
 	process *rig.Process
@@ -56,15 +56,15 @@ func (r *redis) dial() (*redisConn, error) {
 	return &redisConn{Conn: c, in: bufio.NewReaderSize(c, 64<<10)}, nil
 }
 
-// redisConn speaks as much of RESP 2 as the baseline needs: commands are
-// collected, sent at once, and their replies read in order.
+// redisConn is a connection that speaks as much of RESP 2, the protocol of Redis, as the
+// baseline needs. Commands are collected and sent together, and their replies read in order.
 type redisConn struct {
 	net.Conn
 	in  *bufio.Reader
 	out []byte
 }
 
-// command adds one to what is sent next.
+// command adds a command to those that send sends next.
 func (c *redisConn) command(args ...[]byte) {
 	c.out = append(c.out, '*')
 	c.out = strconv.AppendInt(c.out, int64(len(args)), 10)
@@ -85,8 +85,9 @@ func (c *redisConn) send() error {
 	return err
 }
 
-// number reads the first line of a reply, which is to be of a kind: ':' an
-// integer, '*' the length of a list, '$' that of a string.
+// number reads the first line of a reply and returns its number. kind is the kind of reply
+// that it must be: ':' for an integer, '*' for a list, of which it is the length, and '$' for
+// a string, likewise.
 func (c *redisConn) number(kind byte) (int, error) {
 	line, err := c.in.ReadSlice('\n')
 	if err != nil {
@@ -106,7 +107,7 @@ func (c *redisConn) number(kind byte) (int, error) {
 	return n, nil
 }
 
-// text reads a string that is valid until the next read.
+// text reads a string. It is valid until the next read.
 func (c *redisConn) text() ([]byte, error) {
 	n, err := c.number('$')
 	if err != nil {

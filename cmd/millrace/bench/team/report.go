@@ -11,8 +11,8 @@ import (
 	"github.com/millrace/millrace/internal/figure"
 )
 
-// perQuery is the CPU time of a query, all roles and the client together, and
-// without the log.
+// perQuery returns the CPU time of a query, of all roles and the client together, without the
+// log and etcd.
 func (res *result) perQuery() time.Duration {
 	all := res.client
 	for _, d := range res.cpu {
@@ -21,9 +21,10 @@ func (res *result) perQuery() time.Duration {
 	return all / time.Duration(max(1, res.queries))
 }
 
+// qps returns how many queries a second two clients had answered.
 func (res *result) qps() float64 { return float64(res.queries) / res.elapsed.Seconds() }
 
-// parts writes a query's CPU time by role.
+// parts returns the CPU time of a query by role, as text, in microseconds.
 func (res *result) parts() string {
 	n := time.Duration(max(1, res.queries))
 	var parts []string
@@ -33,8 +34,8 @@ func (res *result) parts() string {
 	return strings.Join(append(parts, fmt.Sprintf("client %.0f", rig.Micros(res.client/n))), ", ")
 }
 
-// report prints the table and the figures. An answer that was wrong is an
-// error, after that.
+// report prints the table and the figures. all[0] is Millrace. If an answer was wrong, report
+// returns an error after that.
 func (r *run) report(backing fmt.Stringer, idle idle, all []*result) error {
 	t := r.truth
 	n := len(t.candidates)
@@ -74,7 +75,7 @@ func (r *run) report(backing fmt.Stringer, idle idle, all []*result) error {
 	return nil
 }
 
-// figures prints a line of JSON for each.
+// figures prints a line of JSON for each figure.
 func (r *run) figures(candidates, p99, passes float64, idle idle, all []*result) {
 	name := func(s string) string { return r.label() + "_" + s }
 	figure.Print(name("candidates"), candidates, "records")
@@ -96,7 +97,7 @@ func (r *run) figures(candidates, p99, passes float64, idle idle, all []*result)
 	}
 	for _, res := range all[1:] {
 		ratio := func(what string, ours, theirs float64) {
-			if theirs > 0 { // else it was too short to measure
+			if theirs > 0 { // 0: too little to measure
 				figure.Print(name(what+"_vs_"+res.label), ours/theirs, "x")
 			}
 		}

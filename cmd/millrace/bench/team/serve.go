@@ -21,18 +21,18 @@ import (
 	"github.com/millrace/millrace/cmd/millrace/bench/rig"
 )
 
-// Handwritten is the world that a hand-written server has in memory.
+// Handwritten is a hand-written server, which has the records of a world in memory.
 type Handwritten struct {
-	Entities int
-	Seed     uint64
-	GRPC     bool // serve by grpc-go, or else by frames
+	Entities int    // in the world
+	Seed     uint64 // of the world
+	GRPC     bool   // serve by grpc-go; otherwise by frames
 }
 
-// Serve is the process of a hand-written server: it makes its index, prints
-// its address and serves until ctx or input ends.
+// Serve runs the server: it makes the index, prints its address to out, and serves until ctx
+// or the input ends.
 func (h Handwritten) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	ix := newIndex(newWorld(h.Entities, 0, h.Seed, false))
-	debug.FreeOSMemory() // what loading left behind is not the index's
+	debug.FreeOSMemory() // so that the memory that loading needed does not count as the index's
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
@@ -53,8 +53,8 @@ func (h Handwritten) Serve(ctx context.Context, in io.Reader, out io.Writer) err
 	return rig.UntilEnd(ctx, in)
 }
 
-// grpcServer answers by the messages of the feed API, with grpc-go and
-// protobuf as they come.
+// grpcServer answers with the messages of the feed API, by grpc-go and protobuf with their
+// default settings.
 type grpcServer struct {
 	feedv1.UnimplementedFeedServiceServer
 	seekers *sync.Pool
@@ -82,7 +82,7 @@ func (g *grpcServer) GetFeed(_ context.Context, req *feedv1.GetFeedRequest) (*fe
 	return resp, nil
 }
 
-// request is the question by the messages of the feed API.
+// request returns the question as a message of the feed API.
 func (q *question) request() *feedv1.GetFeedRequest {
 	var reads []*structpb.Value
 	for _, l := range q.reads {
@@ -101,7 +101,8 @@ func (q *question) request() *feedv1.GetFeedRequest {
 	}
 }
 
-// serveFrames answers frames with frames, one after the other.
+// serveFrames accepts connections until l is closed, and answers the frames of each, one
+// after the other.
 func serveFrames(l net.Listener, seekers *sync.Pool) {
 	for {
 		c, err := l.Accept()
@@ -117,6 +118,7 @@ func serveFrames(l net.Listener, seekers *sync.Pool) {
 	}
 }
 
+// answerFrames answers the frames of one connection until it ends, with io.EOF, or fails.
 func answerFrames(c net.Conn, s *seeker) error {
 	in := bufio.NewReaderSize(c, 64<<10)
 	var asked, answer []byte

@@ -20,19 +20,20 @@ import (
 	"github.com/millrace/millrace/internal/grpctune"
 )
 
-// system is one of those that answer the same questions.
+// system is one of those that are compared: Millrace or a baseline. All answer the same
+// questions.
 type system struct {
-	name  string // for people
-	label string // in the names of figures
-	roles []role // whose CPU time and memory count
-	log   func() (rig.Used, error)
-	dial  func(ctx context.Context) (asker, error)
-	judge func(i int, a *answer) string // with [truth]; "" when it is right
+	name  string                                   // for people
+	label string                                   // in the names of figures
+	roles []role                                   // the processes whose CPU time and memory count
+	log   func() (rig.Used, error)                 // what the log and etcd use; nil: the system has none
+	dial  func(ctx context.Context) (asker, error) // the client's connections end with ctx
+	judge func(i int, a *answer) string            // compares the answer to the ith question with the oracle's; "": it is right. nil: by truth.judge
 
-	profile map[string]*rig.Process // roles that can tell where their time goes
+	profile map[string]*rig.Process // processes that can write CPU profiles, by role
 }
 
-// role is a process, or several, of a system.
+// role is a process of a system, or several that are counted together.
 type role struct {
 	name string
 	used func() (rig.Used, error)
@@ -43,13 +44,13 @@ type asker interface {
 	ask(ctx context.Context, q *question, a *answer) error
 }
 
-// answer is one as its system gives it.
+// answer is an answer in the form that its system has: feed by gRPC, otherwise items.
 type answer struct {
-	feed  *feedv1.GetFeedResponse
+	feed  *feedv1.GetFeedResponse // nil: the answer is in items
 	items []item
 }
 
-// ids calls f with the ids in order.
+// ids calls f with the index and the id of each item, in order.
 func (a *answer) ids(f func(i int, id string)) {
 	if a.feed != nil {
 		for i, it := range a.feed.Items {
@@ -62,7 +63,7 @@ func (a *answer) ids(f func(i int, id string)) {
 	}
 }
 
-// grpcAsker asks by the messages of the feed API.
+// grpcAsker asks with the messages of the feed API. A partial answer is an error.
 type grpcAsker struct{ feed feedv1.FeedServiceClient }
 
 func dialGRPC(addr string, options ...grpc.DialOption) func(context.Context) (asker, error) {
@@ -113,7 +114,8 @@ func (f *frameAsker) ask(_ context.Context, q *question, a *answer) (err error) 
 	return got.err
 }
 
-// startHandwritten starts a hand-written server.
+// startHandwritten starts a hand-written server: with grpc-go if byGRPC, and otherwise with
+// frames over plain TCP.
 func (r *run) startHandwritten(byGRPC bool) (*system, error) {
 	s := &system{name: "hand-written, plain TCP", label: "tcp"}
 	if byGRPC {
@@ -130,7 +132,7 @@ func (r *run) startHandwritten(byGRPC bool) (*system, error) {
 	}
 	s.roles = []role{{"server", p.Used}}
 	if s.dial = dialFrames(addr); byGRPC {
-		s.dial = dialGRPC(addr, grpctune.Client()...) // as Millrace is asked: the clients cost the same
+		s.dial = dialGRPC(addr, grpctune.Client()...) // the same options as for Millrace, so that the clients cost the same
 		s.judge = func(i int, a *answer) string { return r.truth.judge(i, itemsOf(a.feed)) }
 	}
 	return s, nil
@@ -140,7 +142,7 @@ func (r *run) startHandwritten(byGRPC bool) (*system, error) {
 func (r *run) said(out io.Reader, addr *string) error {
 	if _, err := fmt.Fscanln(out, addr); err != nil {
 		select {
-		case <-r.family.Ctx.Done(): // it ended, and its log says why
+		case <-r.family.Ctx.Done(): // the process ended; the cause has the end of its log
 			return context.Cause(r.family.Ctx)
 		case <-time.After(rig.Patience):
 			return err
@@ -149,7 +151,7 @@ func (r *run) said(out io.Reader, addr *string) error {
 	return nil
 }
 
-// itemsOf are the items of a hand-written server that speaks the feed API.
+// itemsOf returns the items of an answer of the hand-written server by gRPC.
 func itemsOf(resp *feedv1.GetFeedResponse) (items []item) {
 	for _, i := range resp.Items {
 		it := item{id: i.Id, author: i.Entity, object: i.Object, kind: place(kinds, i.Type), at: i.Time.AsTime().UnixMilli(), score: i.Score}
@@ -161,8 +163,8 @@ func itemsOf(resp *feedv1.GetFeedResponse) (items []item) {
 	return items
 }
 
-// startRedis starts and fills Redis; nil without an error says that it is not
-// installed.
+// startRedis starts and fills Redis. If it is not installed, startRedis returns nil without
+// an error, and adds that to r.skipped.
 func (r *run) startRedis() (*system, error) {
 	server, err := startRedis(r.family)
 	if errors.Is(err, exec.ErrNotFound) {

@@ -1,8 +1,9 @@
-// Package team measures Millrace on a workload that it was not tuned for, that
-// of a team with a schema, a filter and two models of its own, beside what else
-// that team might run: an index written by hand, Redis, Lucene. Each is one or
-// several processes on this machine, every answer is judged by the oracle, and
-// they are measured by turns in one run. See DESIGN.md of package bench.
+// Package team measures Millrace on a workload that it was not tuned for: that of a team
+// with a schema, a filter and two models of its own. It measures the baselines beside it,
+// which that team might run instead: an index written by hand, Redis, and Lucene. Each is one
+// process or several on this machine, and they are measured by turns in one run. Every answer
+// is compared with that of an oracle, which computes it in memory in the simplest way. See
+// DESIGN.md of package bench.
 package team
 
 import (
@@ -25,19 +26,20 @@ import (
 
 // Config says what to measure.
 type Config struct {
-	Flat        bool          // twenty-four fields instead of a list
-	Entities    int           // in the world, each with twenty records; 0: 100,000
-	Viewers     int           // who ask, in turn; 0: 1,000
+	Flat        bool          // records have 24 fields instead of a list of 24 floats
+	Entities    int           // in the world, with twenty records each on average; 0: 100,000
+	Viewers     int           // how many viewers ask, in turn; 0: 1,000
 	Duration    time.Duration // of a step; 0: 5 s
 	Seed        uint64        // of the world
-	Against     []string      // of [Baselines]
-	Kafka, Etcd string        // host:port of those to use; empty: started for the run
+	Against     []string      // the baselines that are measured, of [Baselines]
+	Kafka, Etcd string        // host:port of those to use; both empty: started for the run
 	Profile     string        // directory for CPU profiles of Millrace's roles; empty: none
-	Progress    io.Writer     // what is being done
-	Out         io.Writer     // the table
+	Progress    io.Writer     // gets lines on what is being done; nil: they are not written
+	Out         io.Writer     // gets the table and the figures
 }
 
-// Baselines are what Millrace is compared with.
+// Baselines are what Millrace can be compared with: the index written by hand behind grpc-go
+// and behind plain TCP, Redis, and Lucene.
 var Baselines = []string{"grpc", "tcp", "redis", "lucene"}
 
 // Validate reports every fault at once.
@@ -63,16 +65,16 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// run is one of the benchmark.
+// run is one run of the benchmark.
 type run struct {
 	Config
-	family  *rig.Family
+	family  *rig.Family // all processes of the run
 	w       *world
 	truth   *truth
-	skipped []string // what was left out, and why
+	skipped []string // lines on the baselines that were left out, and why
 }
 
-// label is the shape's name.
+// label returns the name of the shape, as figures have it.
 func (r *run) label() string {
 	if r.Flat {
 		return "team_flat"
@@ -86,8 +88,8 @@ func (r *run) say(format string, args ...any) {
 	}
 }
 
-// Run measures, and prints a table and then the figures. The error says what
-// failed, or which answer was wrong.
+// Run measures, and prints a table and then the figures to c.Out. The error says what is
+// wrong with c, what failed, or which answer was wrong.
 func Run(ctx context.Context, c Config) (err error) {
 	if err := c.Validate(); err != nil {
 		return err
@@ -101,7 +103,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	r := &run{Config: c, family: rig.NewFamily(ctx, dir), w: newWorld(c.Entities, c.Viewers, c.Seed, c.Flat)}
 	defer func() { err = errors.Join(err, r.family.Close()) }()
 	if err := r.measure(); err != nil {
-		return errors.Join(err, context.Cause(r.family.Ctx)) // an ended process explains the rest
+		return errors.Join(err, context.Cause(r.family.Ctx)) // if a process has ended, the cause says which, and why
 	}
 	return nil
 }
@@ -120,7 +122,7 @@ func (r *run) measure() error {
 	if r.truth, err = r.w.newTruth(schema, known); err != nil {
 		return err
 	}
-	runtime.GC() // the oracle's world is not needed again
+	runtime.GC() // frees the records that the oracle had
 	r.say("the oracle has answered %d questions in %.1f s", len(r.w.asked), time.Since(began).Seconds())
 	ours, idle, err := r.startMillrace(backing, known)
 	if err != nil {
@@ -148,6 +150,8 @@ func (r *run) measure() error {
 	return r.report(backing, idle, results)
 }
 
+// startBaseline starts the baseline of this name. It returns nil without an error if the
+// baseline is not installed here.
 func (r *run) startBaseline(name string) (*system, error) {
 	switch name {
 	case "grpc":
@@ -160,6 +164,7 @@ func (r *run) startBaseline(name string) (*system, error) {
 	return r.startLucene()
 }
 
+// backing returns the log and etcd: those of the configuration, or ones that it starts.
 func (r *run) backing() (*rig.Backing, error) {
 	if r.Kafka == "" {
 		return rig.StartBacking(r.family)
@@ -167,7 +172,7 @@ func (r *run) backing() (*rig.Backing, error) {
 	return rig.GivenBacking(r.Kafka, r.Etcd, fmt.Sprintf("bench-%d-", time.Now().UnixNano())), nil
 }
 
-// bodies are the records as Avro.
+// bodies yields all records in Avro. encode makes Avro of a record as JSON.
 func (r *run) bodies(encode func(line []byte) ([]byte, error)) iter.Seq2[rig.Body, error] {
 	return func(yield func(rig.Body, error) bool) {
 		for e := range r.w.entities {
@@ -184,8 +189,8 @@ func (r *run) bodies(encode func(line []byte) ([]byte, error)) iter.Seq2[rig.Bod
 	}
 }
 
-// startMillrace fills the log and starts a node and a broker. It tells what
-// they use when nobody asks.
+// startMillrace fills the log and starts a node and a broker. It returns them as a system,
+// and what they use while nobody asks.
 func (r *run) startMillrace(b *rig.Backing, known relevance.Schemas) (*system, idle, error) {
 	schema, _, err := r.w.schema()
 	if err != nil {
@@ -228,6 +233,6 @@ func (r *run) startMillrace(b *rig.Backing, known relevance.Schemas) (*system, i
 	return s, i, err
 }
 
-// idle is what Millrace takes of a processor when nobody asks, of 1; of the log
-// and etcd it is NaN where that is not known.
+// idle is the share of one processor, of 1, that Millrace uses while nobody asks. log is that
+// of the log and etcd together, NaN if it is not known.
 type idle struct{ node, broker, log float64 }

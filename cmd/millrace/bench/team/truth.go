@@ -16,14 +16,15 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// truth is the oracle's answer to every question.
+// truth has the oracle's answer to every question. The oracle computes answers in the simplest
+// way, from records that it has in memory.
 type truth struct {
-	answers    []oracle.Answer // without records
-	candidates []int           // of each question, fewest first
-	scored     int             // of all
+	answers    []oracle.Answer // by question; their items have no records, to save memory
+	candidates []int           // the numbers of candidates of questions, sorted
+	scored     int             // how many candidates of all questions passed the filter
 }
 
-// newTruth asks the oracle, which holds everything in one map.
+// newTruth has the oracle answer all questions, on all processors.
 func (w *world) newTruth(s *schemas.Schema, known relevance.Schemas) (*truth, error) {
 	feed := oracle.New()
 	for e := range w.entities {
@@ -54,7 +55,7 @@ func (w *world) newTruth(s *schemas.Schema, known relevance.Schemas) (*truth, er
 	return t, nil
 }
 
-// ask answers every step-th question from first on.
+// ask answers every step-th question, beginning with the one of index first.
 func (t *truth) ask(w *world, feed *oracle.Feed, s *schemas.Schema, known relevance.Schemas, first, step int) error {
 	eval, err := oracle.NewEval(s)
 	if err != nil {
@@ -100,19 +101,19 @@ func (q *question) query(passes oracle.Filter, score oracle.Score) oracle.Query 
 	return o
 }
 
-// judgeFeed tells how Millrace's answer is not the oracle's, to the last bit
-// of the scores, or "".
+// judgeFeed returns how Millrace's answer to the ith question differs from the oracle's; "" if
+// it does not. Scores must be equal to the last bit.
 func (t *truth) judgeFeed(i int, got *feedv1.GetFeedResponse) string {
 	return oracle.Diff(t.answers[i].Items, oracle.FeedItems(got.Items))
 }
 
-// tolerance is by how much scores may differ that were added up in another
-// order, or their share of large ones.
+// tolerance is by how much the scores of a baseline, which adds up in another order, may
+// differ from the oracle's: absolutely, and for scores above 1 as a share of the score.
 const tolerance = 1e-9
 
-// judge tells how a baseline's answer is not the oracle's, or "": the same
-// records in the same order, of the same objects, with the same further ones,
-// and scores within the tolerance.
+// judge returns how a baseline's answer to the ith question differs from the oracle's; "" if
+// it does not. It must have the same records in the same order, of the same objects, with
+// the same further records, and scores within the tolerance.
 func (t *truth) judge(i int, got []item) string {
 	want := t.answers[i].Items
 	if len(got) != len(want) {

@@ -15,28 +15,31 @@ import (
 	"github.com/millrace/millrace/cmd/millrace/bench/rig"
 )
 
-// turns is how often each system is measured, one after the other.
+// turns is how many times each system is measured. In a turn, all are measured one after the
+// other.
 const turns = 3
 
 // result is what was measured of a system.
 type result struct {
 	*system
-	exact   int // answers as the oracle gave
-	wrong   string
-	one     rig.Latencies   // of one client
-	queries int             // of two clients,
-	elapsed time.Duration   // and what they took
-	cpu     []time.Duration // then, by role
-	client  time.Duration
-	log     time.Duration // -1: not known
-	memory  int64
+	exact int           // how many answers equal the oracle's
+	wrong string        // how the first other answer differs; "": none does
+	one   rig.Latencies // of one client; sorted in the end
+
+	// The rest is from two clients, summed over turns, all but memory.
+	queries int
+	elapsed time.Duration
+	cpu     []time.Duration // CPU time, by role
+	client  time.Duration   // CPU time of the clients
+	log     time.Duration   // CPU time of the log and etcd; -1: not known
+	memory  int64           // of all roles after the last turn, in bytes
 }
 
-// clients is how many ask at the same time when CPU time is measured.
+// clients is how many clients ask at the same time while CPU time is measured.
 const clients = 2
 
-// byTurns lets every system answer every question once, and measures them by
-// turns.
+// byTurns has every system answer every question once and warm up, and then measures the
+// systems by turns. The results are in the order of all.
 func (r *run) byTurns(all []*system) ([]*result, error) {
 	var results []*result
 	askers := map[*result][]asker{}
@@ -54,7 +57,7 @@ func (r *run) byTurns(all []*system) ([]*result, error) {
 			return nil, fmt.Errorf("%s: %w", s.name, err)
 		}
 		r.say("%s: %d of %d answers are the oracle's", s.name, res.exact, len(r.w.asked))
-		if _, _, err := r.closed(askers[res], r.Duration); err != nil { // warm
+		if _, _, err := r.closed(askers[res], r.Duration); err != nil { // to warm up
 			return nil, fmt.Errorf("%s: %w", s.name, err)
 		}
 	}
@@ -72,7 +75,7 @@ func (r *run) byTurns(all []*system) ([]*result, error) {
 	return results, nil
 }
 
-// judge asks every question once.
+// judge asks every question once, and compares the answers in full with the oracle's.
 func (r *run) judge(res *result, a asker) error {
 	judge := res.system.judge
 	if judge == nil {
@@ -92,8 +95,9 @@ func (r *run) judge(res *result, a asker) error {
 	return nil
 }
 
-// closed has the clients ask for a while. The ids of every answer are held against
-// the oracle's.
+// closed has the clients ask for the time length, each one question after the other. The ids
+// of every answer are compared with the oracle's. It returns the latencies of all clients
+// together, and the time that it took.
 func (r *run) closed(askers []asker, length time.Duration) (rig.Latencies, time.Duration, error) {
 	next := make([]int, len(askers))
 	got := make([]answer, len(askers))
@@ -110,7 +114,8 @@ func (r *run) closed(askers []asker, length time.Duration) (rig.Latencies, time.
 	})
 }
 
-// glance compares ids alone; items are compared in full once, when a system is checked.
+// glance returns an error if the ids of the answer to the ith question are not the oracle's.
+// It is fast, since it is part of what is measured; judge compares answers in full.
 func (r *run) glance(i int, a *answer) (err error) {
 	want, n := r.truth.answers[i].Items, 0
 	a.ids(func(j int, id string) {
@@ -124,7 +129,7 @@ func (r *run) glance(i int, a *answer) (err error) {
 	return err
 }
 
-// turn measures a system once: one client, then two.
+// turn measures a system once: with one client, then with all.
 func (r *run) turn(res *result, askers []asker) error {
 	one, _, err := r.closed(askers[:1], r.Duration)
 	if err != nil {
@@ -163,7 +168,8 @@ func (r *run) turn(res *result, askers []asker) error {
 	return profiles.Wait()
 }
 
-// profiles begins CPU profiles of a system's roles, if they are wanted.
+// profiles begins to write CPU profiles of the roles of a system, if the configuration asks
+// for them. Its group waits for all of them.
 func (r *run) profiles(s *system) (*errgroup.Group, error) {
 	var g errgroup.Group
 	if r.Profile == "" {
@@ -180,10 +186,10 @@ func (r *run) profiles(s *system) (*errgroup.Group, error) {
 	return &g, nil
 }
 
-// usage is what a system and its clients have used.
+// usage is what a system and its clients have used since they began.
 type usage struct {
-	roles       []rig.Used
-	client, log time.Duration // log -1: not known
+	roles       []rig.Used    // in the order of system.roles
+	client, log time.Duration // CPU time of this process, and of the log and etcd; log -1: not known
 }
 
 func (s *system) used() (u usage, err error) {
@@ -203,7 +209,7 @@ func (s *system) used() (u usage, err error) {
 	return u, nil
 }
 
-// rest measures Millrace when nobody asks.
+// rest measures what Millrace uses while nobody asks. s has the roles node and broker.
 func (r *run) rest(s *system) (idle, error) {
 	before, err := s.used()
 	if err != nil {

@@ -10,59 +10,59 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 )
 
-// world is the synthetic timelines and who asks for them, a function of the
-// seed: the records of an entity are drawn when they are needed.
+// world is the synthetic timelines and the questions about them. It is a function of the
+// seed: the records of an entity are drawn anew each time that they are needed.
 type world struct {
 	seed     uint64
 	entities int
-	flat     bool      // twenty-four fields instead of a list of as many
-	activity []float64 // of each entity, the records that are expected
-	summed   []float64 // of it and those before, to draw whom viewers follow
+	flat     bool      // records have dims fields instead of a list of as many floats
+	activity []float64 // the expected number of records of each entity
+	summed   []float64 // the sum of activity up to each entity, to draw whom viewers follow
 	asked    []question
 }
 
-// What is known of the workload: two million records of 100,000 entities; in
-// the mean 652 timelines and 3,919 candidates a query, 20,492 in one of a
-// hundred. Timelines of three types and a window of 7 of 30 days, evenly
-// filled, make that 26 records of a followed timeline, where a timeline has
-// 6.7. So viewers follow those who do much: how much they do is lognormal with
-// a variance whose exponential is the ratio of the two, and whom viewers follow
-// is drawn in proportion to it.
+// The figures of the workload are two million records of 100,000 entities, and 652 timelines
+// and 3,919 candidates in a mean query; one query in a hundred has more than 20,492. With
+// three types, and a window of 7 of 30 days, evenly filled, that makes 26 records in a
+// followed timeline, while a timeline has 6.7 on average. So viewers follow entities that are
+// active. The activity of an entity is lognormal, with exp(activitySigma²) equal to the ratio
+// 26 / 6.7, and viewers follow an entity with a probability in proportion to its activity.
 const (
-	recordsEach   = 20
-	activitySigma = 1.163
-	followsMean   = 217
-	followsSigma  = 0.876
-	dims          = 24
+	recordsEach   = 20    // mean number of records of an entity
+	activitySigma = 1.163 // of the logarithm of the activity
+	followsMean   = 217   // mean number of entities that a viewer follows: 652 / 3
+	followsSigma  = 0.876 // of the logarithm of that number, which is lognormal
+	dims          = 24    // numbers in the vector of a record
 )
 
 const (
-	// asOf is the instant of every question, in milliseconds since 1970,
+	// asOf is the instant of every question, in milliseconds since 1970.
 	asOf int64 = 1_750_000_000_000
-	// history the age of the oldest records, and window what is asked for.
+	// history is the age of the oldest records, and window that of the oldest records that
+	// questions ask for.
 	history = 30 * 24 * time.Hour
 	window  = 7 * 24 * time.Hour
-	limit   = 20
+	limit   = 20 // items of an answer
 )
 
 var (
 	kinds        = []string{"post", "share", "comment"}
-	kindShares   = []float64{0.5, 0.3, 0.2} // of what an entity does
+	kindShares   = []float64{0.5, 0.3, 0.2} // the shares of kinds among the records of an entity
 	languages    = []string{"en", "es", "pt", "hi", "de", "fr", "ja"}
 	countries    = []string{"us", "in", "br", "gb", "de", "fr", "mx", "jp", "it", "ca", "ar", "ng", "id", "eg", "pl", "kr"}
 	visibilities = []string{"public", "friends"}
 )
 
-// readLanguages is how many of the seven a viewer reads.
+// readLanguages is how many of the seven languages a viewer reads.
 const readLanguages = 3
 
 const words = "What somebody wrote about a day at the sea, the people met there, the way there by bus and by boat, and the long way home in the rain with nothing to read but the back of a ticket, which was interesting enough"
 
-// record is one of the world's.
+// record is a record of the world.
 type record struct {
 	id, author, object           string
-	kind                         int // of kinds
-	at                           int64
+	kind                         int   // index into kinds
+	at                           int64 // milliseconds since 1970
 	text                         string
 	language, country            string
 	visibility                   string
@@ -70,15 +70,15 @@ type record struct {
 	vector                       [dims]float32
 }
 
-// question is what a viewer asks, each time the same.
+// question is the question of a viewer, the same each time that it is asked.
 type question struct {
 	viewer    string
-	model     int // of models, by turns
-	reads     []string
+	model     int      // index into models
+	reads     []string // languages
 	country   string
-	freshness float64 // hours
-	follows   []string
-	req       *feedv1.GetFeedRequest // the same by the feed API
+	freshness float64                // half-life, in hours
+	follows   []string               // names of entities
+	req       *feedv1.GetFeedRequest // the question as a message of the feed API
 }
 
 func newWorld(entities, viewers int, seed uint64, flat bool) *world {
@@ -98,20 +98,22 @@ func newWorld(entities, viewers int, seed uint64, flat bool) *world {
 	return w
 }
 
+// The kinds of things that rand draws for.
 const (
 	ofActivity = iota
 	ofEntity
 	ofViewer
 )
 
-// rand returns the random numbers of one thing of the world.
+// rand returns the random numbers for the ith thing of a kind. They are the same in each
+// call.
 func (w *world) rand(kind, i int) *rand.Rand {
 	return rand.New(rand.NewPCG(w.seed, uint64(kind)<<32|uint64(i)))
 }
 
 func entityName(i int) string { return fmt.Sprintf("member:%d", i) }
 
-// records returns what an entity did, in no order.
+// records returns the records of an entity, by kind and not by time.
 func (w *world) records(entity int) []record {
 	r := w.rand(ofEntity, entity)
 	articles := rand.NewZipf(r, 1.3, 1, uint64(w.entities))
@@ -131,10 +133,11 @@ func (w *world) records(entity int) []record {
 	return all
 }
 
-// draw fills in what a record says.
+// draw fills in the rest of a record. articles draws the objects that several records are
+// about.
 func (x *record) draw(r *rand.Rand, articles *rand.Zipf) {
 	x.object, x.visibility = x.id, visibilities[0]
-	if r.IntN(5) == 0 { // a fifth is about what others are about too
+	if r.IntN(5) == 0 { // a fifth of the records are about an article, which others may be about too
 		x.object = fmt.Sprintf("article:%d", articles.Uint64())
 	}
 	if r.IntN(100) < 7 {
@@ -177,7 +180,7 @@ func (w *world) question(i int) question {
 	return q
 }
 
-// timelines is how many a mean query asks for.
+// timelines returns the mean number of timelines that a question asks for.
 func (w *world) timelines() float64 {
 	n := 0
 	for i := range w.asked {

@@ -468,8 +468,10 @@ func (n *Node) keepDifference(ctx context.Context, p millrace.Partition, req *no
 	if err != nil {
 		return "", err
 	}
-	err = errors.Join(writeDifference(f, req, d), f.Close())
-	return name, errors.Join(err, keepNewest(dir))
+	if err := errors.Join(writeDifference(f, req, d), f.Close()); err != nil {
+		return "", errors.Join(err, os.Remove(name))
+	}
+	return name, keepNewest(dir)
 }
 
 func writeDifference(f *os.File, req *nodev1.CondemnPartitionRequest, d *digest.Diff) error {

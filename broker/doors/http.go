@@ -102,11 +102,13 @@ func (d *Doors) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, err := admission.WithHeaders(d.admission.Traced(tracing.IncomingHTTP(r.Context(), r.Header)), r.Header.Get)
 		if err != nil {
+			d.refused(err)
 			refuse(w, r, err)
 			return
 		}
 		ctx, cancel, err := withTimeout(ctx, r.Header.Get(admission.TimeoutHeader))
 		if err != nil {
+			d.refused(err)
 			refuse(w, r, err)
 			return
 		}

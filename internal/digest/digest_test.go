@@ -118,6 +118,35 @@ func TestOnlyWhoIsWrongIsTakenOut(t *testing.T) {
 	}
 }
 
+// A replica whose digest is that of nothing is known to be wrong, unlike one whose digest is
+// not known.
+func TestAnEmptyReplicaIsNoOtherThatAnswers(t *testing.T) {
+	a, err := topology.Spread([]millrace.NodeID{"a", "b", "c"}, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ready := map[millrace.NodeID]topology.Set{"b": topology.All(), "c": topology.All()}
+	m := topology.NewMap(a, []topology.Node{{ID: "a", Addr: "a:1"}, {ID: "b", Addr: "b:1"}, {ID: "c", Addr: "c:1"}}, ready)
+	for name, c := range map[string]struct {
+		digests map[millrace.NodeID]uint64
+		fails   bool
+	}{
+		"c has nothing":      {map[millrace.NodeID]uint64{"a": 2, "b": 3, "c": 0}, true},
+		"c is not known":     {map[millrace.NodeID]uint64{"a": 2, "b": 3}, false},
+		"c is right":         {map[millrace.NodeID]uint64{"a": 2, "b": 3, "c": 2}, false},
+		"c is wrong as b is": {map[millrace.NodeID]uint64{"a": 2, "b": 3, "c": 3}, true},
+	} {
+		var condemned []string
+		dial := func(n topology.Node) (nodev1.NodeServiceClient, error) {
+			return node{condemned: &condemned, id: string(n.ID)}, nil
+		}
+		d := Difference{Partition: 7, Digests: c.digests, Right: "a", Wrong: []millrace.NodeID{"b"}}
+		if err := Condemn(t.Context(), m, dial, &d, "b"); (err != nil) != c.fails || (len(condemned) == 0) != c.fails {
+			t.Errorf("%s: %v; condemned: %q", name, err, condemned)
+		}
+	}
+}
+
 // What a node has that does not answer is unseen, all else is not.
 func TestCompareTellsWhatItDidNotSee(t *testing.T) {
 	a, err := topology.Spread([]millrace.NodeID{"a", "b"}, 1)

@@ -89,7 +89,8 @@ func Condemn(ctx context.Context, m *topology.Map, dial Dial, d *Difference, id 
 func othersAnswer(m *topology.Map, d *Difference, but millrace.NodeID) bool {
 	for _, id := range m.Replicas(d.Partition) {
 		ready := m.Ready(id)
-		if id != but && m.Alive(id) && ready.Has(d.Partition) && (d.Digests[id] == d.Digests[d.Right] || d.Digests[id] == 0) {
+		digest, told := d.Digests[id]
+		if id != but && m.Alive(id) && ready.Has(d.Partition) && (!told || digest == d.Digests[d.Right]) {
 			return true
 		}
 	}

@@ -123,7 +123,7 @@ func ShownAt(id, viewer string, at time.Time, ids ...string) *exposure.Record {
 		Models:       []exposure.Model{{Name: "home", Version: "1", Checksum: "aa"}, {Name: "next", Version: "2", Checksum: "bb", Features: []string{"age", "kind", "likes"}}},
 	}
 	for i, id := range ids {
-		it := exposure.Item{Place: i + 1, ID: id, Entity: "member:9", Type: "post", Score: 1 / float64(i), Model: i % 2, Team: i%3 - 1}
+		it := exposure.Item{Place: i + 1, ID: id, Entity: "member:9", Type: "post", Score: 1 / float64(i+1), Model: i % 2, Team: i%3 - 1}
 		if it.Model == 1 {
 			it.Features = []exposure.Value{exposure.Number(0.5), exposure.Text("post"), exposure.Missing()}
 		}

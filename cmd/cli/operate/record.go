@@ -204,25 +204,35 @@ func (d *deleting) ask(ctx context.Context, id millrace.NodeID, wanted []*nodev1
 	if err != nil {
 		return err
 	}
-	stream, err := node.FindRecords(ctx, &nodev1.FindRecordsRequest{Wanted: wanted})
-	return clusters.Receive(stream, err, func(m *nodev1.FindRecordsResponse) error {
-		for _, f := range m.Found {
-			s := spot{f.Record.Id, f.Entity, f.Record.Type}
-			if to.at[s] == nil {
-				to.at[s] = map[millrace.NodeID]*nodev1.FoundRecord{}
-				to.spots = append(to.spots, s)
-			}
-			to.at[s][id] = f
-			saw(f)
+	for some := range slices.Chunk(wanted, maxDeleted) { // nodes take no more at once
+		stream, err := node.FindRecords(ctx, &nodev1.FindRecordsRequest{Wanted: some})
+		if err := clusters.Receive(stream, err, func(m *nodev1.FindRecordsResponse) error {
+			to.add(id, m, saw)
+			return nil
+		}); err != nil {
+			return err
 		}
-		if to.looked[id] == nil {
-			to.looked[id] = map[millrace.Partition]bool{}
+	}
+	return nil
+}
+
+// add adds what a node has found, and calls saw with each record.
+func (s *sightings) add(id millrace.NodeID, m *nodev1.FindRecordsResponse, saw func(*nodev1.FoundRecord)) {
+	for _, f := range m.Found {
+		at := spot{f.Record.Id, f.Entity, f.Record.Type}
+		if s.at[at] == nil {
+			s.at[at] = map[millrace.NodeID]*nodev1.FoundRecord{}
+			s.spots = append(s.spots, at)
 		}
-		for _, p := range m.Partitions {
-			to.looked[id][millrace.Partition(p)] = true
-		}
-		return nil
-	})
+		s.at[at][id] = f
+		saw(f)
+	}
+	if s.looked[id] == nil {
+		s.looked[id] = map[millrace.Partition]bool{}
+	}
+	for _, p := range m.Partitions {
+		s.looked[id][millrace.Partition(p)] = true
+	}
 }
 
 // unseen returns, in words, the replicas of some partitions that were not looked into. It
@@ -516,29 +526,26 @@ func (d *deleting) await(waiting context.Context, found *sightings, tombstones [
 			wanted = append(wanted, &nodev1.WantedRecord{Id: t.Id, Entity: e})
 		}
 	}
-	for wanted := range slices.Chunk(wanted, maxDeleted) {
-		for why := error(nil); ; {
-			seen, err := d.find(waiting, wanted)
-			if err == nil {
-				after = seen
-				if err = seen.gone(found, tombstones); err == nil {
-					break
-				}
-			}
-			if e, ok := errors.AsType[*millrace.Error](err); why == nil || !ok || e.Reason != millrace.ReasonDeadline { // a look that the deadline cut off says less than the one before
-				why = err
-			}
-			select {
-			case <-waiting.Done():
-				return after, &millrace.Error{
-					Reason: millrace.ReasonDeadline, Field: "wait", Detail: fmt.Sprintf("the tombstones are in the log, and after %s %v", d.patience, why),
-					WayOut: "run the command again without --apply, which shows what is there; millrace topics show says how far partitioners are",
-				}
-			case <-time.After(50 * time.Millisecond):
+	for why := error(nil); ; {
+		seen, err := d.find(waiting, wanted)
+		if err == nil {
+			after = seen
+			if err = seen.gone(found, tombstones); err == nil {
+				return after, nil
 			}
 		}
+		if e, ok := errors.AsType[*millrace.Error](err); why == nil || !ok || e.Reason != millrace.ReasonDeadline { // a look that the deadline cut off says less than the one before
+			why = err
+		}
+		select {
+		case <-waiting.Done():
+			return after, &millrace.Error{
+				Reason: millrace.ReasonDeadline, Field: "wait", Detail: fmt.Sprintf("the tombstones are in the log, and after %s %v", d.patience, why),
+				WayOut: "run the command again without --apply, which shows what is there; millrace topics show says how far partitioners are",
+			}
+		case <-time.After(50 * time.Millisecond):
+		}
 	}
-	return after, nil
 }
 
 // gone returns an error that names a replica which has not applied a tombstone; nil if all
@@ -552,7 +559,7 @@ func (s *sightings) gone(before *sightings, tombstones []*nodev1.Tombstone) erro
 				}
 				f := s.at[spot{t.Id, e, t.Type}][id]
 				if f == nil || !f.Record.Deleted || f.Record.Version < t.Version || f.Record.InCache {
-					return fmt.Errorf("%s has not applied that of %.70q in %.70q", id, t.Id, e)
+					return fmt.Errorf("%s has not applied the tombstone of %.70q in %.70q", id, t.Id, e)
 				}
 			}
 		}

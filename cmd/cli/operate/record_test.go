@@ -69,27 +69,71 @@ func (u *unhurried) FindRecords(_ *nodev1.FindRecordsRequest, stream nodev1.Admi
 
 // Who waited in vain hears what for, and not that the last look was cut off.
 func TestDeletionSaysWhatItWaitedFor(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := grpc.NewServer()
-	nodev1.RegisterAdminServiceServer(s, &unhurried{})
-	go s.Serve(l)
-	defer s.Stop()
-	conns := clusters.ConnsBy(grpc.WithTransportCredentials(insecure.NewCredentials()))
-	defer conns.Close()
-	var a topology.Assignment
-	a.Replicas[partition.Of("member:1")] = []millrace.NodeID{"n1"}
-	m := topology.NewMap(a, []topology.Node{{ID: "n1", Addr: l.Addr().String()}}, nil)
-	d := deleting{patience: 500 * time.Millisecond, o: &clusters.Operating{Look: clusters.Look{Map: m}, Conns: conns}}
+	d := deletingAt(t, &unhurried{})
 	before := &sightings{looked: map[millrace.NodeID]map[millrace.Partition]bool{"n1": {partition.Of("member:1"): true}}}
-	for _, want := range []string{`n1 has not applied that of "post:1" in "member:1"`, "n1: the node gave no answer in time"} {
+	for _, want := range []string{`n1 has not applied the tombstone of "post:1" in "member:1"`, "n1: the node gave no answer in time"} {
 		waiting, cancel := context.WithTimeout(t.Context(), d.patience)
 		_, err := d.await(waiting, before, []*nodev1.Tombstone{{Id: "post:1", Type: "post", Entities: []string{"member:1"}, Version: 1}})
 		cancel()
 		if e, ok := errors.AsType[*millrace.Error](err); !ok || e.Field != "wait" || !strings.HasPrefix(e.Detail, "the tombstones are in the log, and after 500ms "+want) || strings.Contains(err.Error(), "entities") {
 			t.Errorf("%v, want %q", err, want)
 		}
+	}
+}
+
+// deletingAt returns a deletion in a cluster of one node.
+func deletingAt(t *testing.T, node nodev1.AdminServiceServer) deleting {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer()
+	nodev1.RegisterAdminServiceServer(s, node)
+	go s.Serve(l)
+	t.Cleanup(s.Stop)
+	conns := clusters.ConnsBy(grpc.WithTransportCredentials(insecure.NewCredentials()))
+	t.Cleanup(conns.Close)
+	var a topology.Assignment
+	a.Replicas[partition.Of("member:1")] = []millrace.NodeID{"n1"}
+	m := topology.NewMap(a, []topology.Node{{ID: "n1", Addr: l.Addr().String()}}, nil)
+	return deleting{patience: 500 * time.Millisecond, o: &clusters.Operating{Look: clusters.Look{Map: m}, Conns: conns}}
+}
+
+// strict is a node that has deleted every record, and takes as many at once as nodes do.
+type strict struct {
+	nodev1.UnimplementedAdminServiceServer
+}
+
+func (strict) FindRecords(req *nodev1.FindRecordsRequest, stream nodev1.AdminService_FindRecordsServer) error {
+	if n := len(req.Wanted); n == 0 || n > 10_000 {
+		return rpcerr.Status(millrace.Invalid("id", fmt.Sprintf("%d records are wanted", n), "name fewer"))
+	}
+	m := &nodev1.FindRecordsResponse{}
+	for _, w := range req.Wanted {
+		m.Found = append(m.Found, &nodev1.FoundRecord{Entity: w.Entity, Record: &nodev1.TimelineRecord{Id: w.Id, Type: "post", Deleted: true, Version: 1}})
+		m.Partitions = append(m.Partitions, int32(partition.Of(millrace.Entity(w.Entity))))
+	}
+	return stream.Send(m)
+}
+
+// A deletion of a file as large as may be, of records in several timelines each, ends.
+func TestDeletionInManyTimelines(t *testing.T) {
+	d := deletingAt(t, strict{})
+	d.patience = time.Minute
+	before := &sightings{looked: map[millrace.NodeID]map[millrace.Partition]bool{"n1": {}}}
+	var tombstones []*nodev1.Tombstone
+	for i := range maxDeleted {
+		tomb := &nodev1.Tombstone{Id: fmt.Sprint("post:", i), Type: "post", Version: 1, Entities: []string{fmt.Sprint("member:", i), fmt.Sprint("topic:", i)}}
+		for _, e := range tomb.Entities {
+			before.looked["n1"][partition.Of(millrace.Entity(e))] = true
+		}
+		tombstones = append(tombstones, tomb)
+	}
+	waiting, cancel := context.WithTimeout(t.Context(), d.patience)
+	defer cancel()
+	after, err := d.await(waiting, before, tombstones)
+	if err != nil || len(after.spots) != 2*maxDeleted {
+		t.Errorf("%v", err)
 	}
 }

@@ -278,7 +278,7 @@ func malformed(name string, err error) error {
 		err = fmt.Errorf("%s is a %s", cmp.Or(kind.Field, "it"), kind.Value)
 	}
 	return &millrace.Error{
-		Reason: millrace.ReasonInvalid, Field: name, Detail: fmt.Sprintf("what etcd has as steer/%s is none: %v", name, err),
+		Reason: millrace.ReasonInvalid, Field: name, Detail: fmt.Sprintf("the document steer/%s in etcd cannot be read: %v", name, err),
 		WayOut: "bring back what it was, or remove the key with etcdctl; " + lost,
 	}
 }

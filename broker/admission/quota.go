@@ -37,11 +37,11 @@ func (q Quota) Validate(caller string) error {
 		return wrong("", "a quota of a caller without a name", "name the caller, or say default")
 	case q.PerSecond == 0 && q.AtOnce > 0 && q.Burst >= 0: // a limit at the same time, and none each second
 	case !(q.PerSecond > 0) || math.IsInf(q.PerSecond, 1):
-		return wrong(".per_second", fmt.Sprintf("%v requests a second are none", q.PerSecond), "give a number above 0, or leave the caller out")
+		return wrong(".per_second", fmt.Sprintf("%v requests a second are not above 0", q.PerSecond), "give a number above 0, or leave the caller out")
 	case q.AtOnce < 0:
 		return wrong(".at_once", fmt.Sprintf("%d requests at the same time are none", q.AtOnce), "give 1 or more, or leave it out")
 	case q.Burst < 0:
-		return wrong(".burst", fmt.Sprintf("a burst of %d is none", q.Burst), "give 1 or more, or leave it out for a second's worth")
+		return wrong(".burst", fmt.Sprintf("a burst of %d is below 1", q.Burst), "give 1 or more, or leave it out for a second's worth")
 	}
 	return nil
 }

@@ -346,7 +346,7 @@ func withTimeout(ctx context.Context, header string) (context.Context, context.C
 	}
 	d, err := time.ParseDuration(header)
 	if err != nil || d <= 0 {
-		return ctx, nil, limits.Invalid(admission.TimeoutHeader, "send a duration such as 200ms or 1.5s", "%.100q is none to wait", header)
+		return ctx, nil, limits.Invalid(admission.TimeoutHeader, "send a duration such as 200ms or 1.5s", "%.100q is no duration above 0", header)
 	}
 	ctx, cancel := context.WithTimeout(ctx, d)
 	return ctx, cancel, nil

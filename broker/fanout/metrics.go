@@ -27,7 +27,7 @@ func newMetrics() *metrics {
 		callTimes: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: "millrace", Subsystem: "broker", Name: "node_call_seconds", Help: "Time of answered node calls.", Buckets: prometheus.ExponentialBucketsRange(0.0002, 10, 16)}),
 		hedges: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: "millrace", Subsystem: "broker", Name: "hedges_total", Help: "Hedges by event: fired, won (answered before the first call), denied (no budget left)."}, []string{"event"}),
+			Namespace: "millrace", Subsystem: "broker", Name: "hedges_total", Help: "Hedges by event: fired, won (answered before the first call), denied (due, but the budget is used up or no other node can be asked)."}, []string{"event"}),
 		hedgeSaved: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: "millrace", Subsystem: "broker", Name: "hedge_saved_seconds_total", Help: "Time that won hedges saved, estimated: what calls as slow as the first went on to take of late."}),
 	}

@@ -15,7 +15,7 @@ import (
 // Why a call of a node gave no answer.
 var (
 	// errUnresponsive is the cause with which calls of an unresponsive node are ended.
-	errUnresponsive = errors.New("broker: the node answers nobody")
+	errUnresponsive = errors.New("broker: the node is unresponsive")
 	ErrUnreachable  = errors.New("broker: the node cannot be reached")
 	ErrTooLarge     = errors.New("broker: the node's answer is larger than a message may be")
 	errOlder        = errors.New("broker: the node is of an older version, which does not understand all of the question")

@@ -53,5 +53,5 @@ func tooManyValues() error {
 }
 
 func tooDeep() error {
-	return invalid("", "send what the API describes: nothing of it is so deep", "values stand in each other deeper than %d", MaxDepth)
+	return invalid("", "send what the API describes: nothing of it is so deep", "values are nested deeper than %d", MaxDepth)
 }

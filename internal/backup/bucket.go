@@ -68,7 +68,7 @@ type Bucket struct {
 // looks at the bucket once, so that a wrong name is refused here.
 func Open(ctx context.Context, to string, o Options) (*Bucket, error) {
 	if o.BytesPerSecond < 0 {
-		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "backup.bytes_per_second",
+		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "backup.mib_per_second",
 			Detail: fmt.Sprintf("%d is negative", o.BytesPerSecond), WayOut: "leave it out for no bound"}
 	}
 	body, err := objects.Open(ctx, to, o.Insecure)

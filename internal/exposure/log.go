@@ -39,7 +39,7 @@ var ErrRefused = errors.New("exposure: refused")
 // ErrAnew says that a topic of exposures or outcomes was deleted and made again. What the
 // former topic had and nobody had read is lost, so that what is counted by it is
 // incomplete.
-var ErrAnew = errors.New("is another one than it was: what the former had and nobody had read is gone")
+var ErrAnew = errors.New("was deleted and made again: what had not been read of the one before is lost")
 
 // Topic is a topic of exposures or outcomes that is read.
 type Topic struct {

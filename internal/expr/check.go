@@ -73,7 +73,7 @@ func (c *checker) ident(e ast.Expr) *Node {
 	if _, ok := c.scope(Record)[name]; ok {
 		return c.fault(e, "unknown name "+name, "did you mean record."+name+"?")
 	}
-	return c.fault(e, "unknown name "+name, didYouMean(name, slices.Collect(maps.Keys(roots)), "an expression starts from record, entity, viewer or as_of"))
+	return c.fault(e, "unknown name "+name, didYouMean(name, slices.Collect(maps.Keys(roots)), "an expression starts from record, entity, viewer or as_of, and in models also from object"))
 }
 
 // selection makes the node of record.a.b or has(record.a.b). A field with dots in its

@@ -91,7 +91,7 @@ func (l *Loan) Held() int64 { return l.held.Load() }
 func (l *Loan) More(bytes int64) error {
 	if bytes > 0 && !l.take(bytes) {
 		return &millrace.Error{
-			Reason: millrace.ReasonOverloaded, Detail: fmt.Sprintf("%s take all of the %d bytes that there are for them, or those of one caller too much of it", l.of.what, l.of.limit),
+			Reason: millrace.ReasonOverloaded, Detail: fmt.Sprintf("%s take all of the %d bytes that there are for them, or those of this caller take more than one caller may", l.of.what, l.of.limit),
 			WayOut: "try again after a second, with fewer large requests at a time",
 		}
 	}

@@ -18,7 +18,7 @@ func SignedRank(values []float64, alpha float64) (value float64, in Interval, er
 	}
 	n := len(values)
 	if n > 1000 || math.Ldexp(1, 1-n) > alpha {
-		return 0, in, refuse("values", "take more of them, and a thousand at most", "%d values say nothing at the level %v", n, alpha)
+		return 0, in, refuse("values", "take more of them, and a thousand at most", "the test does not work with %d values at the level %v", n, alpha)
 	}
 	var means []float64
 	for i, x := range values {

@@ -202,7 +202,7 @@ func (s *Sets) checkInterleave(f *faults, path string) {
 		return
 	}
 	if len(s.Interleave) != 2 || s.Interleave[0] == s.Interleave[1] {
-		f.addf(path, "name two models", "it is of two models that differ")
+		f.addf(path, "name two models", "it does not name two different models")
 	}
 	if s.Model != "" || len(s.Weights) > 0 {
 		f.addf(path, "leave out model and weights", "two models rank, and another is set beside them")

@@ -96,7 +96,7 @@ func TestFaultsOfADocument(t *testing.T) {
 		{"limit: 30", "cap_per_entity: -1", "experiments[0].variants[1].set.cap_per_entity: -1 is not between"},
 		{"limit: 30", "spacing: {type: 11}", "experiments[0].variants[1].set.spacing: entity 0 and type 11"},
 		{"limit: 30", "interleave: [a, b]", "experiments[0].variants[1].set.interleave: two models rank, and another is set beside them; leave out model and weights"},
-		{"model: home2, limit: 30", "interleave: [a, a]", "experiments[0].variants[1].set.interleave: it is of two models that differ"},
+		{"model: home2, limit: 30", "interleave: [a, a]", "experiments[0].variants[1].set.interleave: it does not name two different models"},
 		{"limit: 30", "weights: {a: .nan}", `experiments[0].variants[1].set.weights.a: this is a number, ".nan", and not a finite number`},
 		{"limit: 30", "weights: {a: -.inf}", `set.weights.a: this is a number, "-.inf", and not a finite number`},
 		{"limit: 30", "weights: {a: 1e400}", `set.weights.a: this is a number, "1e400", and not a finite number`},

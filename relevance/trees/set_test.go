@@ -62,7 +62,7 @@ func TestCategoriesFarApart(t *testing.T) {
 // Splits cannot share categories: loading would cost their product.
 func TestOverlappingCategories(t *testing.T) {
 	_, err := XGBoost([]byte(amplified(t, 3, "[16777215]")))
-	if err == nil || !strings.Contains(err.Error(), "tree 0: categories_sizes: node 1 has categories that are another's") {
+	if err == nil || !strings.Contains(err.Error(), "tree 0: categories_sizes: node 1 has categories of another node") {
 		t.Error(err)
 	}
 }

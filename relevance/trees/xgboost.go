@@ -378,7 +378,7 @@ func (x *xgb) categories(m map[string]any, n int) map[int]int {
 			return nil
 		}
 		if left -= count; left < 0 {
-			x.fail("categories_sizes: node %d has categories that are another's: the sizes come to more than %d", k, len(all))
+			x.fail("categories_sizes: node %d has categories of another node: the sizes add up to more than %d", k, len(all))
 			return nil
 		}
 		codes := make([]uint32, 0, count)

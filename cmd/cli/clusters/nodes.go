@@ -353,7 +353,7 @@ func (o *Operating) Concerned(named string, fits func(*Operating, topology.Node)
 		}
 	}
 	if len(nodes) == 0 {
-		return nil, &millrace.Error{Reason: millrace.ReasonUnavailable, Field: "node", Detail: "no node that is concerned is there", WayOut: "millrace cluster show says why"}
+		return nil, &millrace.Error{Reason: millrace.ReasonUnavailable, Field: "node", Detail: "none of the nodes that this concerns is alive", WayOut: "millrace cluster show says why"}
 	}
 	return nodes, nil
 }

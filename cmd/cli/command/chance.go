@@ -19,5 +19,5 @@ func CheckChance(flag string, alpha float64) error {
 	if alpha >= minChance && alpha <= maxChance {
 		return nil
 	}
-	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: flag, Detail: fmt.Sprintf("%v is no chance to be wrong", alpha), WayOut: fmt.Sprintf("say one from %v to %v, such as 0.05", minChance, maxChance)}
+	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: flag, Detail: fmt.Sprintf("%v is no probability of being wrong that serves", alpha), WayOut: fmt.Sprintf("say one from %v to %v, such as 0.05", minChance, maxChance)}
 }

@@ -107,7 +107,7 @@ func TestGenerateOfAModule(t *testing.T) {
 
 	// A feed without a filter has no code, and takes that away which it had.
 	change("feeds/reviews.yaml", "filter: ", "# filter: ")
-	stale("reviews_feed.go is of what is gone")
+	stale("reviews_feed.go is generated from nothing that is there any more")
 	if out := generate(); !strings.Contains(out, "reviews_feed.go is removed") || clitest.Exists(filepath.Join(dir, "gen/reviews_feed.go")) {
 		t.Errorf("it was not removed:\n%s", out)
 	}

@@ -136,7 +136,7 @@ func (m *module) clear(w io.Writer, written map[string]bool, check bool) error {
 		case written[filepath.Base(file)] || !isGenerated(text):
 			continue
 		case check:
-			return fmt.Errorf("%s is of what is gone; run millrace generate", file)
+			return fmt.Errorf("%s is generated from nothing that is there any more; run millrace generate", file)
 		}
 		if err := os.Remove(file); err != nil {
 			return err

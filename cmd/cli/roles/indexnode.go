@@ -137,7 +137,7 @@ func (c *indexnodeConfig) cacheMemory() (int, error) {
 	const instead = "write cache: {memory: 8GiB} in its place, or nothing for half of the machine's memory; a record takes about a third more than its body"
 	switch {
 	case c.Cache.Records != nil:
-		return wrong("records", "caches are bounded by their bytes, and no more by records", instead)
+		return wrong("records", "caches are no longer bounded by records, but by bytes", instead)
 	case c.Cache.EmptyKeys != nil:
 		return wrong("empty_keys", "caches are bounded by their bytes, and no more by keys", instead)
 	case c.Cache.Memory == "":

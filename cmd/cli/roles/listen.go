@@ -107,7 +107,7 @@ func (p port) take(ctx context.Context) (net.Listener, error) {
 		}
 		select {
 		case <-waits.Done():
-			return nil, &millrace.Error{Reason: millrace.ReasonUnavailable, Field: p.field, Detail: fmt.Sprintf("%s is taken by another process, and was for %v", p.addr, portWait), WayOut: "end that process, or name another port"}
+			return nil, &millrace.Error{Reason: millrace.ReasonUnavailable, Field: p.field, Detail: fmt.Sprintf("another process has held %s for %v", p.addr, portWait), WayOut: "end that process, or name another port"}
 		case <-time.After(250 * time.Millisecond):
 		}
 	}

@@ -130,7 +130,7 @@ func TestATakenPortIsWaitedFor(t *testing.T) {
 
 	portWait = time.Millisecond
 	_, err = listen(t.Context(), new(reach.Security), p)
-	if e, ok := errors.AsType[*millrace.Error](err); !ok || e.Field != "listen" || !strings.Contains(e.Detail, p.addr+" is taken by another process") || e.WayOut == "" {
+	if e, ok := errors.AsType[*millrace.Error](err); !ok || e.Field != "listen" || !strings.Contains(e.Detail, "another process has held "+p.addr) || e.WayOut == "" {
 		t.Fatalf("a taken port: %v", err)
 	}
 

@@ -160,8 +160,8 @@ func nodeRemove() *cobra.Command {
 		Short: "Give nodes up that are gone for good: their replicas are made elsewhere at once",
 		Long: `Gives nodes up that are gone for good: their replicas are made elsewhere at
 once, without waiting for the grace, also when many are gone. Name all of them in
-one line: while another one is gone it is refused. So it is where fewer nodes are
-left than replicas are wanted, without --override; with it they are given up all
+one line: while another one is gone it is refused. It is refused, too, if fewer nodes
+would be left than replicas are wanted; with --override the nodes are given up all
 the same, and their replicas are made once nodes are added ("node add"). A node
 that is there is drained first ("node drain") and then simply stopped.`,
 		Args: cobra.MinimumNArgs(1),

@@ -85,11 +85,11 @@ func Watch(ctx context.Context, c *cluster.Client, name string) (*Generations, e
 				continue // etcd has lost state, so its first is of another etcd or an older one
 			}
 			if !generation { // all processes use what etcd has, or they would never agree again
-				c.Log().Warn("the first of a secret is another in etcd: somebody deleted it, and the next who started made one; what was signed by the former is not known any more", "secret", name)
+				c.Log().Warn("the first generation of a secret in etcd is not the one that was there: it was deleted, and a process that started made a new one; what the former signed is refused from now on", "secret", name)
 			} else if err := keyspace.ValidID(from); err != nil { // the name becomes one of a file: it must not lead out of the directory
 				if !refused[of] {
 					refused[of] = true
-					c.Log().Warn("a generation of a secret in etcd has a name that is none, and is left out", "secret", name, "err", err)
+					c.Log().Warn("a generation of a secret in etcd has a malformed name, and is left out", "secret", name, "err", err)
 				}
 				continue
 			}

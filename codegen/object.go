@@ -7,7 +7,8 @@ import (
 )
 
 // loadObject writes code that reads a field of the features of the record's object into a
-// variable. If the features are not known, each field is null, and its word is 0.
+// variable. If the features are not known, each field is null, and its word (the 64 bits of a row
+// in a column) is 0, so that a boolean reads false.
 func (f *function) loadObject(i int) {
 	v := &f.p.Values[i]
 	l := f.p.Object[v.Index]

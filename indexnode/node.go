@@ -61,8 +61,8 @@ import (
 // Config is what a node works with.
 type Config struct {
 	ID        millrace.NodeID
-	Zone      string           // for the placement of replicas, and near brokers; may be empty
-	Weight    float64          // of [topology.Node]; 0: 1
+	Zone      string           // its rack or zone: replicas are spread over zones, and brokers ask nodes of their own first; may be empty
+	Weight    float64          // its share of replicas, beside other nodes': see Weight of [topology.Node]; 0: 1
 	Instance  datadir.Instance // of its directory, as [datadir.CheckDir] gives it
 	Advertise string           // host:port under which brokers reach it; empty: the listener's
 	Dir       string           // the node's data directory; its store is in Dir/store
@@ -75,7 +75,7 @@ type Config struct {
 	// LagLimit is how old an answer may be before it is flagged and brokers
 	// ask other replicas first. 0: 8 s. An answer may be up to 2 s older than is
 	// known, since the last moments of a partitioner that stops are not known. So
-	// no answer older than 10 s lacks the flag.
+	// no answer that is older than this limit and 2 s lacks the flag.
 	LagLimit time.Duration
 	// QuestionMemory bounds what all questions take together, in bytes: what
 	// they read from the store, beside the caches, and their answers. 0: 256
@@ -185,7 +185,7 @@ func Open(cfg Config) (*Node, error) {
 		return nil, fmt.Errorf("indexnode: %w", err)
 	}
 	if err := os.RemoveAll(n.witnesses()); err != nil { // a crash may have left some
-		n.log.Warn("what witnesses that broke off have left stays on the disk", "err", err)
+		n.log.Warn("could not remove what comparisons of partitions that broke off have left on the disk", "err", err)
 	}
 	if n.schemas, err = registry.New(replica.StoredSchemas(n.store), nil); err != nil {
 		n.store.Close()
@@ -210,9 +210,9 @@ func Open(cfg Config) (*Node, error) {
 	return n, nil
 }
 
-// DefaultQuestionMemory is Config.QuestionMemory's default, and the least: the
-// largest timeline that a question may read takes three times as much while it
-// is read, 192 MiB.
+// DefaultQuestionMemory is Config.QuestionMemory's default, and the least: a
+// question may read 64 MiB of one timeline, and holds it in three forms meanwhile,
+// 192 MiB.
 const DefaultQuestionMemory = 256 << 20
 
 // arrivingBytes bounds what calls hold together from their first byte until they are
@@ -269,14 +269,14 @@ func finish(server *grpc.Server, within time.Duration) {
 }
 
 const (
-	// maxRequestBytes bounds a query: 20,000 entities of the longest kind.
+	// maxRequestBytes bounds a query: 20,000 entities of 512 bytes are 10 MiB of it.
 	maxRequestBytes = 16 << 20
 	// maxCallBytes bounds the bytes that a call counts for, with the frames it comes in.
 	maxCallBytes = maxRequestBytes + maxRequestBytes/8
 	// maxHeaderBytes bounds the headers of a call. Brokers send some hundred bytes.
 	maxHeaderBytes = 16 << 10
 	// shakeWithin bounds a handshake. idleConn bounds how long a connection may have no
-	// call: it takes the place of another one.
+	// call.
 	shakeWithin = 10 * time.Second
 	idleConn    = 15 * time.Minute
 )
@@ -401,7 +401,7 @@ func whole(reports []topology.Report) (hosted int, err error) {
 			continue
 		case r.State != replica.Ready.String():
 			faults = append(faults, fmt.Sprintf("%d partitions are %s (%s: %s)", count, r.State, r.Reason, r.Detail))
-		case r.Seconds > 0: // older than LagLimit; the state is not stale yet, since what would say so waits for Kafka
+		case r.Seconds > 0: // older than LagLimit, and still Ready: the goroutine that would make it stale waits for Kafka
 			faults = append(faults, fmt.Sprintf("answers are as the log was %.0f s ago, and Kafka has not said since where it ends", r.Seconds))
 		}
 		hosted += count

@@ -78,6 +78,15 @@ func TestFamily(t *testing.T) {
 			{[]string{`{"name":"shop","type":["null",{"type":"record","name":"Shop","fields":[{"name":"land","type":"string","aliases":["country"]}]}]}`}, `"shop":null`, "shop.city=null shop.country=null shop.land=null"},
 			{nil, ``, "shop.city=null shop.country=null shop.land=null"},
 		},
+		"a record that is renamed by an alias and loses a field": {
+			{[]string{`{"name":"shop","type":["null",{"type":"record","name":"Shop","fields":[{"name":"country","type":"string"},{"name":"city","type":"string"}]}],"default":null}`}, `"shop":{"country":"IN","city":"Pune"}`, "place.country=IN shop.city=Pune shop.country=IN"},
+			{[]string{`{"name":"place","type":["null",{"type":"record","name":"Place","fields":[{"name":"country","type":"string"}]}],"aliases":["shop"],"default":null}`}, `"place":{"country":"CH"}`, "place.country=CH shop.city=null shop.country=CH"},
+			{[]string{`{"name":"place","type":["null",{"type":"record","name":"Place","fields":[{"name":"country","type":"string"}]}],"aliases":["shop"],"default":null}`}, `"place":null`, "place.country=null shop.city=null shop.country=null"},
+		},
+		"a record that is renamed by an alias and gains a field": {
+			{[]string{`{"name":"shop","type":{"type":"record","name":"Shop","fields":[{"name":"country","type":"string"}]}}`}, `"shop":{"country":"IN"}`, "place.city=null place.country=IN shop.country=IN"},
+			{[]string{`{"name":"place","type":["null",{"type":"record","name":"Place","fields":[{"name":"country","type":"string"},{"name":"city","type":"string"}]}],"aliases":["shop"],"default":null}`}, `"place":{"country":"CH","city":"Bern"}`, "place.city=Bern place.country=CH shop.country=CH"},
+		},
 		"a list": {
 			{[]string{`{"name":"tags","type":{"type":"array","items":"string"}}`}, `"tags":["a","something longer"]`, "labels=[a something longer] tags=[a something longer]"},
 			{[]string{`{"name":"labels","type":{"type":"array","items":"string"},"default":["none"],"aliases":["tags"]}`}, `"labels":["b"]`, "labels=[b] tags=[b]"},

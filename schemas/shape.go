@@ -6,8 +6,9 @@ import (
 )
 
 // shaper makes the plans that read the bodies of a family's writers into its
-// columns. A plan sets each column once, to a value or a null. It does not set a
-// column whose value is the zero that new rows have.
+// columns. A plan sets each column once, to a value or a null, except that copies
+// come at its end, also over the null or the default of a record that the writer lacks. It
+// does not set a column whose value is the zero that new rows have.
 type shaper struct {
 	root     *place
 	places   []*place            // by column

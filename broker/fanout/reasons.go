@@ -49,7 +49,7 @@ func reason(ctx context.Context, err error) string {
 }
 
 // Nothing returns the refusal of a request of which no partition was answered. An empty
-// page instead would look like an empty feed.
+// page instead would look like an empty feed. o.Missing must not be empty.
 func (a *Asking) Nothing(o Outcome) error {
 	counts := map[string]int{}
 	for _, why := range o.Missing {
@@ -60,7 +60,7 @@ func (a *Asking) Nothing(o Outcome) error {
 	case counts[MissModel] == n:
 		return a.nobodyHas()
 	case counts[MissOlder] == n:
-		e.WayOut = "upgrade the index nodes, and the brokers after them; until then only first pages are answered"
+		e.WayOut = "upgrade the index nodes, and the brokers after them; until then only first pages without weights of a variant are answered"
 	case counts[MissTimeout] == n:
 		e.Reason, e.WayOut = millrace.ReasonDeadline, "allow more time or ask for fewer entities"
 	case counts[MissOverloaded] == n:

@@ -9,11 +9,11 @@ import (
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 )
 
-// tryTime bounds how long a node may take to check the definition of a feed.
+// tryTime bounds how long a node may take to say whether it accepts a question.
 const tryTime = 2 * time.Second
 
 // TryOn asks a node whether it accepts the filter, the model and the types of q, which names
-// no entities. It sets ToMs and Limit of q.
+// no entities. It sets ToMs and Limit of q to what any node accepts: nothing is read.
 func TryOn(ctx context.Context, node Node, q *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, tryTime)
 	defer cancel()
@@ -21,8 +21,8 @@ func TryOn(ctx context.Context, node Node, q *nodev1.QueryRequest) (*nodev1.Quer
 	return node.Query(ctx, q)
 }
 
-// RefusalOf returns a node's refusal of a filter or a model; nil for any other
-// error.
+// RefusalOf returns a node's refusal of a filter, a model, weights, types or fields; nil for
+// any other error.
 func RefusalOf(err error) *millrace.Error {
 	var refused *millrace.Error
 	if errors.As(err, &refused) && (refused.Reason == millrace.ReasonFilter || refused.Reason == millrace.ReasonUnknown) {
@@ -49,7 +49,7 @@ func (f *Fanout) Try(ctx context.Context, q *nodev1.QueryRequest) (heard bool, e
 			_, away = TryOn(ctx, node, q)
 		}
 		if away == nil {
-			return true, nil // a node that refuses it may only not know a schema yet
+			return true, nil // one acceptance is enough: a node that refuses may just not have the schema yet
 		}
 		if refused := RefusalOf(away); refused != nil {
 			heard, err = true, refused

@@ -11,8 +11,8 @@ import (
 
 // The limits of a message, whatever wire it comes by.
 const (
-	// MaxBytes bounds a message: 20,000 entities of 512 bytes and their frames,
-	// and MaxRestBytes.
+	// MaxBytes bounds a message: limits.MaxEntities distinct entities, 20,000, of 512 bytes
+	// each and a few bytes around it, and MaxRestBytes.
 	MaxBytes = 12 << 20
 	// MaxRestBytes bounds the bytes of a message without its entities.
 	MaxRestBytes = 2 << 20
@@ -23,7 +23,7 @@ const (
 	// MaxDepth bounds how deep values are nested.
 	MaxDepth = 16
 
-	valueBytes  = 512 // the most bytes that one parsed value takes
+	valueBytes  = 512 // the most bytes that one parsed value takes beside its text
 	entityBytes = 16  // the bytes that an entity takes beside its text: a string header
 )
 

@@ -17,7 +17,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 )
 
-// wireText turns the wire form of messages of one type into the JSON that protojson
+// wireText turns the wire form of messages of one type into the JSON that plainJSON
 // would write. It makes no message: that of an item's record would be a hundred
 // allocations. It reads only what [Records.Append] writes, and so knows only the kinds
 // of fields that items have: strings, doubles and messages.

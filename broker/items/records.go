@@ -5,6 +5,7 @@ package items
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -84,7 +85,7 @@ func (r *Records) record(ctx context.Context, dst []byte, fields *Fields, f *fan
 // safe for concurrent use.
 type Fields struct {
 	Names    []string                              // empty: all
-	Private  bool                                  // the feed is private: hints to a wrong name come only from the records that it shows
+	Private  bool                                  // callers must not learn what the feed drops, so hints to a wrong name come only from the records that it shows
 	selected map[*schemas.Schema]schemas.Selection // the Names of each schema met so far
 }
 
@@ -120,9 +121,9 @@ func (r *Records) ask(ctx context.Context, f *fanout.Asking, fp millrace.Fingerp
 	defer cancel()
 	m := f.Map
 	first, _ := m.Node(from)
-	var err error
-	for _, n := range append([]topology.Node{first}, m.Nodes()...) {
-		if n.Addr == "" || !m.Alive(n.ID) && n.ID != from {
+	err := errors.New("no node is there to ask")
+	for i, n := range append([]topology.Node{first}, m.Nodes()...) {
+		if n.Addr == "" || i > 0 && (n.ID == from || !m.Alive(n.ID)) {
 			continue
 		}
 		var s *schemas.Schema
@@ -182,8 +183,9 @@ func (r *Records) learn(was *fieldBook, resp *nodev1.GetSchemaResponse) {
 
 // CheckFields refuses a field that no schema has, with a [millrace.Error]. A field that
 // only some records lack is no fault. It asks a node for the fields of all schemas only
-// if it knows of no such field, and at most once in fieldsLast, so that wrong names
-// cost no more than look-ups. Without entries it asks no node and goes by what is known.
+// if it knows of no such field, and at most once in fieldsLast after a node has answered,
+// so that wrong names cost no more than look-ups. Without entries it asks no node, and
+// refuses only by an answer that is no older than that.
 // f may be nil before nodes are asked; it then refuses nothing of a private feed.
 func (r *Records) CheckFields(ctx context.Context, f *fanout.Asking, fields *Fields, entries []fanout.Entry) error {
 	wrong := r.unknown(fields.Names)

@@ -23,7 +23,7 @@ const (
 	maxLimit     = 10_000 // the largest limit of a request
 	// maxReadBytes bounds the bytes of records that are read from the store for one timeline.
 	maxReadBytes = 64 << 20
-	// sentBytes is the size of a message from which on it is sent.
+	// sentBytes is how many bytes a message has before it is sent.
 	sentBytes = 256 << 10
 )
 
@@ -198,8 +198,9 @@ func newestFirst(a, b millrace.Record) int {
 	return cmp.Or(cmp.Compare(b.Time, a.Time), cmp.Compare(a.ID, b.ID))
 }
 
-// rowsOf returns the records of rows of the cache that are within from and to. It decodes
-// their bodies, as ingest does.
+// rowsOf returns the records of rows of the cache that are within from and to. Rows
+// have columns but no envelope, so it takes ids, times and versions from their bodies, as
+// ingest does.
 func (s *Server) rowsOf(rows column.Packed, from, to millrace.Time) (all []millrace.Record, err error) {
 	known := s.cfg.Schemas.Snapshot()
 	body, schema := rows.Layout().Index(schemas.BodyColumn), rows.Layout().Index(schemas.SchemaColumn)

@@ -15,7 +15,7 @@
 //
 // A look-up takes no lock. It finds a key's slot in one flat table, a cache
 // line for four keys, loads the timeline that stands there now, and marks the slot as
-// touched, which writes only once between evictions. Writers take turns under
+// touched, which writes only if it is not marked. Writers take turns under
 // a mutex. A writer that needs room takes the oldest key of the order of eviction. If the
 // key was touched since, the touch is replayed: the key moves to the new end, and the
 // writer tries the next one.
@@ -30,7 +30,7 @@
 //
 // The cache knows nothing of the store. Its user keeps it equal to the store:
 // while a partition is written no timeline of it is filled, and a write either
-// continues a cached timeline or removes it (see package indexnode).
+// continues a cached timeline or removes it (see package indexnode/lookup).
 package cache
 
 import (
@@ -50,16 +50,16 @@ type Config struct {
 type Stats struct {
 	FatHits, SkinnyHits, Misses   uint64
 	FatEvictions, SkinnyEvictions uint64 // to make room
-	NotAdmitted                   uint64 // asked for once while there was no room, or no memory for the block
-	Removals                      uint64 // by a write that could not continue the timeline
+	NotAdmitted                   uint64 // asked for once while there was no room, or no memory in the arena for its copy
+	Removals                      uint64 // by a write that could not continue the timeline, by changed features, or with its partition
 	Purges                        uint64
 	Warmed                        uint64 // brought in because another node has it hot
 	Timelines, Records, EmptyKeys int
-	Bytes                         int // of the blocks of all timelines
+	Bytes                         int // of the arena that all timelines take
 	FeatureRows                   int
 	FeatureHits, FeatureMisses    uint64
 	FeatureEvictions              uint64      // to make room
-	Arena                         arena.Stats // of blocks, of folded scores (see Folded), and of the index
+	Arena                         arena.Stats // of timelines, of the scores that are kept beside them (Timeline.Folded), and of the index
 	Bound                         int         // Config.Memory, in bytes
 	Taken                         int         // bytes taken: Arena.Mapped, and what keys take of the Go heap
 }

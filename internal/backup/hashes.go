@@ -87,7 +87,8 @@ func idOf(info fs.FileInfo) (id fileID, ok bool) {
 	return fileID{device: uint64(s.Dev), inode: s.Ino, size: info.Size(), modified: info.ModTime()}, true
 }
 
-// hash reads a file and returns its size and hash. It pauses after each chunk as Pace says.
+// hash reads a file and returns its size and hash. After each chunk it
+// rests as Options.Pace says, to leave processor and disk to requests.
 func (b *Bucket) hash(ctx context.Context, f *os.File) (r Ref, err error) {
 	sum := sha256.New()
 	buf := chunks.Get().(*[objects.Chunk]byte)

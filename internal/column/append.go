@@ -111,9 +111,11 @@ func (r *Row) SetNull(field int) {
 	r.set(field, 0)
 }
 
-// CopyField gives the field to the value that the field from of the same row has so far.
-// The two are of the same kind, or an Int becomes a Double.
+// CopyField gives the field to the value that the field from of the same row has so far,
+// in place of what it has, a null included. The two are of the same kind, or an Int becomes
+// a Double.
 func (r *Row) CopyField(to, from int) {
+	r.s.words[to/64*r.s.stride+r.row] &^= 1 << (to % 64)
 	switch w := r.s.words[(r.s.layout.nullWords+from)*r.s.stride+r.row]; {
 	case r.s.Null(from, r.row):
 		r.SetNull(to)

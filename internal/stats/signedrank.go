@@ -10,8 +10,9 @@ import (
 // all pairs of values, each paired with itself, too. The interval has what
 // Wilcoxon's signed-rank test does not reject, by its exact distribution
 // (Hollander, Wolfe and Chicken, "Nonparametric Statistical Methods", 3rd edition,
-// 3.2 and 3.3). It is for one look. It fails if there are too few values for the
-// level (at 0.05 there must be six), more than 1000, or one that is not finite.
+// 3.2 and 3.3). Its level holds if the values are tested once, not again as more come.
+// It fails if there are too few values for alpha (0.05 needs six), more than 1000, or one
+// that is not finite.
 func SignedRank(values []float64, alpha float64) (value float64, in Interval, err error) {
 	if !(alpha > 0 && alpha < 1) {
 		return 0, in, refuse("alpha", "give a chance such as 0.05", "%v is no chance", alpha)

@@ -26,7 +26,7 @@ type dividing struct {
 // dealing is an experiment with the slots in which it gives variants.
 type dealing struct {
 	*compiled
-	share    int          // of 10,000; 0: it gives variants to forced entities alone
+	share    int          // of 10,000; 0: only entities that the definition names, in Forced, get variants
 	used     []slot.Range // the slots in use by that share
 	assigned []Assigned   // for each arm, what an entity gets by chance
 }

@@ -9,8 +9,9 @@ import (
 const splitWords = 2
 
 // compile lays the forest out for scoring: the folded trees, the splits of every tree that
-// the fast walk can take, the columns of keys that they read, and the moves of sweeps. It
-// replaces what an earlier call made.
+// the fast walk can take, the columns of keys that they read, and the moves of sweeps. A walk
+// by keys, the fast one, takes eight rows at a time; trees that keys cannot express are
+// walked plainly, row by row. It replaces what an earlier call made.
 func (f *Forest) compile() {
 	f.trees = slices.Clone(f.trees)
 	f.fold()

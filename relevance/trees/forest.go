@@ -89,7 +89,7 @@ type node struct {
 	child     [2]int32 // left and right, within the tree
 	feature   int32    // the column that a split reads
 	missing   uint8    // which child gets missing values: 0 left, 1 right
-	stray     uint8    // of a categorical split: which child gets a category below 0, or at or above set.end
+	stray     uint8    // of a categorical split: which child gets a category at most -1 (LightGBM) or below 0 (XGBoost), or from set.end on
 	zero      bool     // zeros are missing, as well as NaN
 	kind      uint8
 	model     int32   // of a linear leaf: its index in Forest.leaves
@@ -247,8 +247,8 @@ func (m *Model) Renumbered(to []int, n int) *Forest {
 }
 
 // add appends a tree to the model. The children of nodes are numbers within nodes. add
-// checks that no node is reached from the root twice, and checks the nodes that are
-// reached; some need not be.
+// checks the nodes, and that none is reached from the root twice. Nodes that no path reaches
+// become leaves of 0: pruned ones, which files may have, name a feature that is not there.
 func (m *Model) add(nodes []node, class int) error {
 	if len(m.nodes)+len(nodes) > maxNodes {
 		return fmt.Errorf("more than %d nodes", maxNodes)
@@ -278,6 +278,11 @@ func (m *Model) add(nodes []node, class int) error {
 			continue
 		}
 		stack = append(stack, place{n.child[0], depth + 1}, place{n.child[1], depth + 1})
+	}
+	for i := range nodes {
+		if !reached[i] {
+			nodes[i] = node{child: [2]int32{int32(i), int32(i)}, kind: leafNode}
+		}
 	}
 	if need := len(m.nodes) + len(nodes); need > cap(m.nodes) { // double it, since append grows large slices only by a quarter
 		m.nodes = slices.Grow(m.nodes, max(len(nodes), len(m.nodes)))

@@ -62,7 +62,7 @@ func (r *lightgbm) read() error {
 			return err
 		}
 		if err := r.tree(fields, n); err != nil {
-			return fmt.Errorf("tree %d, above: %w", n, err)
+			return fmt.Errorf("tree %d, which ends before this line: %w", n, err)
 		}
 	}
 	return r.end()

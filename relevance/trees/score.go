@@ -254,10 +254,12 @@ func (f *Forest) side(n *node, x float64) uint8 {
 		return 0
 	}
 	set := &f.sets[int(n.threshold)]
+	// LightGBM truncates before it looks at the sign, so that -0.5 is category 0; XGBoost
+	// looks first.
 	if x <= -1 || x < 0 && n.kind == notInSet || x >= set.end {
 		return n.stray
 	}
-	in := set.has(uint32(x)) // truncated, as in C
+	in := set.has(uint32(x))
 	if n.kind == inSet {
 		return 1 - in
 	}
@@ -296,7 +298,7 @@ func (f *Forest) linear(sums, matrix []float64, n int) {
 	}
 }
 
-// finish makes the scores of the sums: it adds a base that comes last, divides by average,
+// finish makes the scores of the sums: it adds a base that comes last or divides by average,
 // and applies the link.
 func (f *Forest) finish(s *Scores, n int, out []float64) {
 	sums, row := s.sums, s.row[:f.Classes]

@@ -14,8 +14,8 @@ var errTruncated = errors.New("the document ends too early")
 
 // ubjson reads a Universal Binary JSON document (draft 12, as XGBoost writes it) into
 // map[string]any, []any, []float64, []int64, string, float64, int64, bool and nil. An array
-// of numbers, booleans and nulls becomes []int64, or []float64 if not all are whole; a null
-// is NaN there.
+// of numbers, booleans and nulls becomes []int64, or []float64 if not all have integer types; a
+// null is NaN there.
 func ubjson(src []byte) (any, error) {
 	d := ubj{src: src, room: roomOf(src)}
 	mark, err := d.mark()
@@ -36,7 +36,7 @@ func ubjson(src []byte) (any, error) {
 type ubj struct {
 	src  []byte
 	at   int  // the offset of what is read next
-	room room // see room
+	room room // how many more values may come: see its type in json.go
 }
 
 // mark reads the marker that says of which type the next value is. It skips no-ops.

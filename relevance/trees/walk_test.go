@@ -122,3 +122,21 @@ func TestSingleLeaves(t *testing.T) {
 		}
 	}
 }
+
+// TestPrunedNodes: a node that no path reaches, whose feature is not there, hurts nothing.
+func TestPrunedNodes(t *testing.T) {
+	pruned := `{"categories": [], "categories_nodes": [], "categories_segments": [], "categories_sizes": [], "default_left": [false, false],
+		"left_children": [-1, 1], "right_children": [-1, 1], "split_conditions": [0.25, 7], "split_indices": [0, 2147483647], "split_type": [0, 0]}`
+	f := xg(t, xgbModel("reg:squarederror", "0", "0", "[0, 0]", pruned, xgbTree))
+	alone := xg(t, xgbModel("reg:squarederror", "0", "0", "[0]", xgbTree))
+	rows := [][]float64{{0, 0}, {1, -2}, {-3, 4}}
+	got, want := scoreAll(f, rows), scoreAll(alone, rows)
+	for i := range rows {
+		if float32(got[i]) != float32(0.25)+float32(want[i]) && math.Abs(got[i]-want[i]-0.25) > 1e-6 {
+			t.Errorf("row %v scores %v, and %v without the tree of one leaf", rows[i], got[i], want[i])
+		}
+	}
+	if used := f.Used(); len(used) != 2 {
+		t.Errorf("uses %v", used)
+	}
+}

@@ -1,0 +1,82 @@
+package filter
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/internal/column"
+)
+
+// A bound filter names the columns that it reads, each once, and whether it reads the
+// entity.
+func TestReads(t *testing.T) {
+	w := newWorld(t, rand.New(rand.NewPCG(1, 1)), 1)
+	for src, want := range map[string]struct {
+		columns []string
+		entity  bool
+	}{
+		`record.i > 3 && record.s.contains("x") && record.i < 9`: {[]string{"i", "s"}, false},
+		`record.d > 0.5 || record.nd > entity.d`:                 {[]string{"d", "nd"}, true},
+		`record.deep.i in [1, 2]`:                                {[]string{"deep.i"}, false},
+		`true`:                                                   {nil, false},
+	} {
+		f, err := Compile(src, w.env)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := f.Bind(w.layout, w.layout, nil, asOf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		columns, entity := b.Reads(nil)
+		var names []string
+		for _, c := range columns {
+			names = append(names, w.layout.Fields()[c].Name)
+		}
+		if slices.Sort(names); !slices.Equal(names, want.columns) || entity != want.entity {
+			t.Errorf("%s reads %q, entity: %v", src, names, entity)
+		}
+	}
+}
+
+// A filter over long texts ends soon after its question, keeps none of the rows that it did
+// not look at, and says why.
+func TestTextEndsWithItsQuestion(t *testing.T) {
+	l := mustLayout(t, []column.Field{{Name: "s", Kind: column.String}})
+	a := column.New(l, 64, 0).Append()
+	for range 64 {
+		row := a.Begin()
+		row.SetString(0, []byte(strings.Repeat("y", 100_000)+"x"))
+		if err := a.End(row); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := newWorld(t, rand.New(rand.NewPCG(1, 1)), 1)
+	w.env.Record = []*column.Layout{l}
+	for _, src := range []string{`record.s.contains("x")`, `record.s.matches("y+x")`, `!record.s.contains("z")`} {
+		f, err := Compile(src, w.env)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, ended := range []bool{false, true} {
+			b, err := f.Bind(l, w.layout, nil, asOf)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			b.Watch(ctx)
+			if ended {
+				cancel()
+			}
+			kept := b.Select(a.Slab(), 0, 64, nil, nil)
+			cancel()
+			if !ended && (len(kept) != 64 || b.Over() != nil) || ended && (len(kept) > 3 || !errors.Is(b.Over(), context.Canceled)) {
+				t.Errorf("%s, ended %v: keeps %d of 64: %v", src, ended, len(kept), b.Over())
+			}
+		}
+	}
+}

@@ -95,7 +95,7 @@ func TestANewLeaderTellsThatEvidenceIsCut(t *testing.T) {
 		}
 	}
 	const found = "three found evidence of e cut kafka: topic "
-	if len(did) != 3 || !strings.HasPrefix(did[0], found+"exposures is another") || !strings.HasPrefix(did[1], found+"clicks is another") || !strings.HasPrefix(did[2], "three ramped e to 1000") {
+	if len(did) != 3 || !strings.HasPrefix(did[0], found+"exposures was deleted") || !strings.HasPrefix(did[1], found+"clicks was deleted") || !strings.HasPrefix(did[2], "three ramped e to 1000") {
 		t.Errorf("%q", did)
 	}
 	if cut.IsZero() || step.Sub(cut) < time.Second/2 {

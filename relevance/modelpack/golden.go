@@ -124,9 +124,9 @@ func readGolden(file string, text []byte, read func(*Golden, []byte) error) (row
 
 // golden compares what the model gives with its golden rows, and returns the first fault
 // of each kind. A row with a record may be read in any of the ways as. It also returns
-// viewers of the rows.
-func (p *Pack) golden(m *relevance.Model, schemas relevance.Schemas, as []reading) (viewers []map[string]any, err error) {
-	rows, err := p.GoldenRows()
+// the rows.
+func (p *Pack) golden(m *relevance.Model, schemas relevance.Schemas, as []reading) (rows []Golden, err error) {
+	rows, err = p.GoldenRows()
 	if err != nil {
 		return nil, err
 	}
@@ -144,7 +144,7 @@ func (p *Pack) golden(m *relevance.Model, schemas relevance.Schemas, as []readin
 	if err != nil {
 		return nil, err
 	}
-	return viewersOf(rows), errors.Join(goldenScores(m, rows), goldenRecords(m, rows, then, as))
+	return rows, errors.Join(goldenScores(m, rows), goldenRecords(m, rows, then, as))
 }
 
 // maxViewers is how many viewers of golden rows are kept at most.

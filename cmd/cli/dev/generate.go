@@ -111,7 +111,7 @@ func (g *generation) files(specs []string) ([]codegen.File, error) {
 	layouts := relevance.SchemasOf(known)
 	files, err := codegen.Generate(g.pkg, layouts, sources...)
 	if err != nil {
-		return nil, err
+		return nil, ofOne(err, specs, sources, layouts)
 	}
 	for _, name := range g.feeds {
 		f, err := g.feed(name, known, layouts, sources)
@@ -135,6 +135,17 @@ func (g *generation) files(specs []string) ([]codegen.File, error) {
 		files = append(files, f)
 	}
 	return files, nil
+}
+
+// ofOne returns the error of several specs as that of the first one at fault, by its own
+// name: all may be files spec.yaml.
+func ofOne(err error, specs []string, sources []codegen.Spec, layouts relevance.Schemas) error {
+	for i, s := range sources {
+		if _, fault := relevance.ParseFile(s.Dir, s.Name, layouts); fault != nil && len(sources) > 1 {
+			return fmt.Errorf("%s: %w", specs[i], fault)
+		}
+	}
+	return err
 }
 
 // specSources returns where the specs are that names name: files, or directories of packs.

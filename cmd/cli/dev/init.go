@@ -12,6 +12,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"text/template"
@@ -68,7 +69,6 @@ checkout is by --replace. In a workspace (go.work) run "go work use DIR" first.`
 type scaffold struct{ Module, Replace, Name, Version, Go, Millrace string }
 
 // write writes the module to dir, which must be new or empty, and generates its code.
-
 func (s scaffold) write(w io.Writer, dir string) error {
 	if have, err := os.ReadDir(dir); err == nil && len(have) > 0 {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "DIR", Detail: fmt.Sprintf("%s is not empty: it has %s", dir, have[0].Name()), WayOut: "name a directory that is new or empty"}
@@ -105,7 +105,7 @@ func (s scaffold) write(w io.Writer, dir string) error {
 	_, err = fmt.Fprintf(w, `%s is the module %s, with Millrace %s
 
   cd %s
-  make generate   # after each change of a schema, a model or a feed
+  make generate   # first, and after each change of a schema, a model or a feed
   make dev        # a cluster with them in it, served by your binary
 
 README.md says what is where, and how to ask for the feed.
@@ -128,7 +128,7 @@ func (s *scaffold) complete(dir string) error {
 	s.Go, s.Millrace, s.Version = goVersion, version.Module, version.Here()
 	s.Module = cmp.Or(s.Module, "example.org/"+filepath.Base(at))
 	s.Name = path.Base(s.Module)
-	if !modulePath.MatchString(s.Module) || s.Module == version.Module {
+	if !modulePath.MatchString(s.Module) || s.Module == version.Module || slices.Contains(strings.Split(s.Module, "/"), "vendor") {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "--module", Detail: fmt.Sprintf("%q is no path of a module of yours", s.Module), WayOut: "name it as git.example.org/team/ranking"}
 	}
 	released := releaseTag.MatchString(s.Version)

@@ -1,6 +1,7 @@
 package dev
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/cmd/cli/reach"
 	"github.com/millrace/millrace/cmd/cli/schemafiles"
+	"github.com/millrace/millrace/cmd/cli/version"
 	"github.com/millrace/millrace/codegen"
 	"github.com/millrace/millrace/internal/minicluster"
 	"github.com/millrace/millrace/relevance"
@@ -35,10 +37,20 @@ type module struct {
 const genDir = "gen"
 
 // openModule returns the module in dir. It refuses a directory that has no schema, model
-// or feed.
-
+// or feed, one with such files that it would not read, and Millrace's own repository.
 func openModule(dir string) (*module, error) {
 	m := &module{dir: dir}
+	if text, err := os.ReadFile(filepath.Join(dir, "go.mod")); err == nil && strings.HasPrefix(string(text), "module "+version.Module+"\n") {
+		return nil, &millrace.Error{
+			Reason: millrace.ReasonInvalid, Field: "module", Detail: fmt.Sprintf("%s is the repository of Millrace itself", dir),
+			WayOut: "go to a module of your own, make one by millrace init DIR, or say what to generate: specs or packs, a feed's definition by --feed, a schema by --decoder",
+		}
+	}
+	for _, pattern := range []string{"models/*/spec.yml", "feeds/*.yml"} {
+		if files, err := filepath.Glob(filepath.Join(dir, pattern)); err == nil && len(files) > 0 {
+			return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "module", Detail: fmt.Sprintf("%s would not be read", files[0]), WayOut: "name it .yaml"}
+		}
+	}
 	for _, of := range []struct {
 		pattern string
 		to      *[]string
@@ -47,7 +59,9 @@ func openModule(dir string) (*module, error) {
 		if err != nil {
 			return nil, err
 		}
-		slices.Sort(files)
+		slices.SortFunc(files, func(a, b string) int { // track before track-2, which '.' and '-' would turn round
+			return cmp.Compare(strings.TrimSuffix(a, filepath.Ext(a)), strings.TrimSuffix(b, filepath.Ext(b)))
+		})
 		*of.to = files
 	}
 	for i, spec := range m.models {

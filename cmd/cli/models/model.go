@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/cmd/cli/schemafiles"
 	"github.com/millrace/millrace/internal/column"
@@ -137,6 +138,12 @@ func validateModel(w io.Writer, output *display.Form, name string, avsc []string
 	m, p, err := openModel(name, avsc)
 	if err != nil {
 		return err
+	}
+	if why := m.WhyInterpreted(); why != nil {
+		return &millrace.Error{
+			Reason: millrace.ReasonInvalid, Field: "model", Detail: fmt.Sprintf("the generated code that this binary has for %s %s is not that of its spec: %v", m.Name(), m.Version(), why),
+			WayOut: "run millrace generate, and build again; the spec and its golden rows agree",
+		}
 	}
 	execution, err := executionOf(m, avsc)
 	if err != nil {

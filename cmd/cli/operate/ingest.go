@@ -141,7 +141,7 @@ func (p *pausing) pause(c *cobra.Command, name string) error {
 	if err := still(o.Map); err != nil {
 		return err
 	}
-	return p.finish(c, shown, asJSON, func() error {
+	return p.finish(c, &shown, asJSON, func() error {
 		req.Apply = true
 		var resp *nodev1.PauseIngestResponse
 		err := p.Cluster.Alone(c.Context(), "pause the ingest of "+string(n.ID), still, func() (err error) {
@@ -175,7 +175,7 @@ func (p *pausing) resume(c *cobra.Command, name string) error {
 		}
 		display.Printf(c.OutOrStdout(), "%s is %s\n", n.ID, was)
 	}
-	return p.finish(c, shown, asJSON, func() error {
+	return p.finish(c, &shown, asJSON, func() error {
 		_, err := clusters.Act(c.Context(), clusters.ActsWithin, node.ResumeIngest, &nodev1.ResumeIngestRequest{Apply: true})
 		if err == nil && !asJSON {
 			display.Printf(c.OutOrStdout(), "%s goes on\n", n.ID)
@@ -186,7 +186,7 @@ func (p *pausing) resume(c *cobra.Command, name string) error {
 
 // finish asks the user, if need be, calls do if --apply is given and the user agrees, and
 // writes the JSON that was asked for.
-func (p *pausing) finish(c *cobra.Command, shown pauseShown, asJSON bool, do func() error) error {
+func (p *pausing) finish(c *cobra.Command, shown *pauseShown, asJSON bool, do func() error) error {
 	ok, err := p.Meant(c)
 	if ok {
 		err = do()

@@ -1,0 +1,81 @@
+package modelpack
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/codegen"
+	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/relevance"
+)
+
+// Generated code that somebody has edited does not rank: the model comes without it, and says
+// why. Code that scores as the spec says, and no code, are not at fault.
+func TestEditedGeneratedCodeIsNotUsed(t *testing.T) {
+	known := relevance.ShippedSchemas()
+	const golden = `{"record":{"id":"p","actor":"a","verb":"post","created_at":1000,"likes":7},"as_of":2000,"features":{"a":%},"score":%}` + "\n"
+	shape := regexp.MustCompile(`Shape: "([0-9a-f]+)"`)
+	for name, c := range map[string]struct {
+		code  func(weight float64) compute.ModelFunc
+		fault string
+	}{
+		"right": {func(float64) compute.ModelFunc { return likesTimes(1) }, ""},
+		"wrong": {func(float64) compute.ModelFunc { return likesTimes(-1) }, "where the spec gives"},
+		"panic": {func(float64) compute.ModelFunc { return func(*compute.ModelArgs) { panic("edited") } }, "edited"},
+		"none":  {nil, ""},
+	} {
+		// Each has a shape of its own, so that the others' code is not found for it.
+		feature := map[string]string{"right": "record.likes + 0.0", "wrong": "record.likes * 1.0 + 1.0", "panic": "record.likes * 1.0 + 2.0", "none": "record.likes * 1.0 + 3.0"}[name]
+		spec := "name: " + name + "\nversion: \"1\"\nschemas: [millrace.Activity]\nfeatures: {a: \"" + feature + "\"}\nscorer: linear\nparameters: {weights: {a: 1}}\n"
+		score := map[string]string{"right": "7", "wrong": "8", "panic": "9", "none": "10"}[name]
+		p, err := sealed(map[string]string{SpecFile: spec, GoldenFile: strings.ReplaceAll(golden, "%", score), "card.md": "a card"})
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		if c.code != nil {
+			dir := t.TempDir()
+			if err := os.WriteFile(filepath.Join(dir, "spec.yaml"), []byte(spec), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			files, err := codegen.Generate("gen", known, codegen.Spec{Name: "spec.yaml", Dir: os.DirFS(dir)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range shape.FindAllStringSubmatch(string(files[0].Text), -1)[:1] {
+				compute.RegisterModel(compute.Model{Name: name, Shape: m[1], Score: c.code(1)})
+			}
+		}
+		m, err := Validate(p, known)
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		why := m.WhyInterpreted()
+		if (why == nil) != (c.fault == "") || why != nil && !strings.Contains(why.Error(), c.fault) {
+			t.Errorf("%s: %v", name, why)
+		}
+		s, err := m.Bind(known["millrace.Activity"].Layout, nil, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := "interpreted"
+		if name == "right" {
+			want = "generated"
+		}
+		if got := s.Execution(); got != want {
+			t.Errorf("%s: it is %s", name, got)
+		}
+	}
+}
+
+// likesTimes is the code of a model whose score is the likes, times a sign that is 1.
+func likesTimes(sign float64) compute.ModelFunc {
+	return func(k *compute.ModelArgs) {
+		likes := k.Rows.Column(k.Columns[0])
+		for i, r := range k.Sel {
+			k.Out[i] = sign * float64(int64(likes[r]))
+		}
+	}
+}

@@ -18,7 +18,7 @@ type ServedKey [16]byte
 // must compute the same hash.
 //
 // The zero key stands for no key, and gives the hash of older brokers, which know of none.
-// Index nodes need it while a cluster is upgraded.
+// Index nodes need that hash while a cluster is upgraded.
 func ServedHash(key ServedKey, distinctObjects bool, object Object, t Timeline, id RecordID) uint64 {
 	if key == (ServedKey{}) {
 		return unkeyed(distinctObjects, object, t, id)

@@ -10,8 +10,8 @@ type Viewer struct {
 	Features map[string]float64
 }
 
-// Value returns what viewer.NAME stands for: the id, an attribute or a feature. It is false
-// if there is none of that name.
+// Value returns what viewer.NAME stands for: the id, an attribute or a feature. The bool is
+// false if there is none of that name.
 func (v *Viewer) Value(name string) (any, bool) {
 	if name == "id" {
 		return v.ID, true

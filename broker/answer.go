@@ -19,7 +19,8 @@ import (
 	"github.com/millrace/millrace/internal/offsets"
 )
 
-// answer makes the response out of what the nodes answered.
+// answer makes the response out of what the nodes answered. The response has its items
+// as unknown fields, already encoded.
 func (b *Broker) answer(ctx context.Context, q *question, f *fanout.Asking, o fanout.Outcome) (*feedv1.GetFeedResponse, error) {
 	covered := coverage(q, o)
 	err := covers(covered, q.minCoverage)
@@ -72,12 +73,15 @@ var scratch = sync.Pool{New: func() any { return new([]byte) }}
 // maxScratch is the largest scratch memory, in bytes, that is kept for the next request.
 const maxScratch = 1 << 20
 
-// holdStep is by how many bytes of items, at least, the loan of a request grows at a
-// time. A loan is the memory that a request may use, counted in [admission.Control].
+// holdStep is how many bytes of items, at least, are written between two times that the
+// request's loan grows. A loan is the memory that a request may use, counted in
+// [admission.Control].
 const holdStep = 64 << 10
 
-// items returns the items of an answer as [items.Records.Append] writes them. From then on
-// the request's loan counts these bytes and one copy of them, and not the nodes' parts.
+// items returns the items of an answer as [items.Records.Append] writes them. If they take
+// more than [questions.MaxAnswerBytes] or than the loan can hold, it returns a refusal.
+// When it returns, the request's loan counts these bytes and one copy of them, but no
+// longer the nodes' parts.
 func (b *Broker) items(ctx context.Context, q *question, f *fanout.Asking, entries []fanout.Entry) ([]byte, error) {
 	room := scratch.Get().(*[]byte)
 	all := (*room)[:0]
@@ -105,7 +109,8 @@ func (b *Broker) items(ctx context.Context, q *question, f *fanout.Asking, entri
 
 func timestamp(t millrace.Time) *timestamppb.Timestamp { return timestamppb.New(t.Std()) }
 
-// coverage says how much of the question the parts answer.
+// coverage says how much of the question the parts answer. A part is what one node
+// answered for some of the partitions.
 func coverage(q *question, o fanout.Outcome) *feedv1.Coverage {
 	c := &feedv1.Coverage{PartitionsAsked: int32(q.Want.Len()), TimelinesAsked: int32(q.Asked())}
 	c.PartitionsAnswered, c.TimelinesAnswered = c.PartitionsAsked, c.TimelinesAsked
@@ -175,8 +180,8 @@ func (b *Broker) receipt(q *question, f *fanout.Asking, o fanout.Outcome, entrie
 	return r
 }
 
-// applied says how much of the log a part includes, packed unless it is to be
-// full, and adds it to the digest.
+// applied says how much of the log a part includes, and adds that to the digest. The
+// offsets are packed, unless full is true or the node sent the partitions unsorted.
 func applied(pt *fanout.Part, full bool, digest *offsets.Digest) *feedv1.Applied {
 	a := &feedv1.Applied{Node: string(pt.Node)}
 	parts := make([]offsets.Part, 0, pt.Covered.Len())
@@ -202,7 +207,7 @@ func applied(pt *fanout.Part, full bool, digest *offsets.Digest) *feedv1.Applied
 	return a
 }
 
-// schemasOf returns the fingerprints of the schemas of entries, sorted.
+// schemasOf returns the fingerprints of the schemas of entries, each once, sorted.
 func schemasOf(entries []fanout.Entry) (names []string) {
 	var met []uint64
 	for i := range entries {
@@ -249,8 +254,8 @@ func explain(q *question, f *fanout.Asking, o fanout.Outcome) *feedv1.Explain {
 
 func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// addClauses adds a node's counts to those of others, which have the same
-// filter.
+// addClauses adds a node's counts, one for each clause of the filter, to the sum of other
+// nodes' counts, and returns the sum. All these nodes were asked with the same filter.
 func addClauses(sum, more []*feedv1.ClauseCounts) []*feedv1.ClauseCounts {
 	if len(sum) != len(more) {
 		return more // this is the first node's
@@ -262,9 +267,10 @@ func addClauses(sum, more []*feedv1.ClauseCounts) []*feedv1.ClauseCounts {
 	return sum
 }
 
-// nextToken returns the token of the page behind these entries; "" when there
-// is none. A short page is the last, with two exceptions: missing partitions may
-// hold more items, and so may a drafted page that the cap on an entity shortened.
+// nextToken returns the token of the page that follows these entries; "" if there is none.
+// complete says that no partition is missing. A short page is the last, with two
+// exceptions: missing partitions may hold more items, and so may a drafted page that the
+// cap on an entity shortened.
 func (b *Broker) nextToken(q *question, entries []fanout.Entry, complete bool) string {
 	complete = complete && !(q.draft != nil && q.draft.left)
 	if len(entries) == 0 || complete && len(entries) < int(q.Query.Limit) {

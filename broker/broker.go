@@ -39,40 +39,43 @@ import (
 
 // Config is what a broker works with.
 type Config struct {
+	// Maps gives the map of the cluster as it is now: its nodes, and which partitions each
+	// one has. It must not be nil.
 	Maps fanout.Maps
 	// Zone is where the broker stands. Index nodes of the same zone are asked
 	// first. Empty: all are equally near.
 	Zone string
-	// Dial returns the way to a node. nil: [fanout.DialGRPC] without TLS. What it
-	// returns is closed, if it is an io.Closer, a while after the node has left the map.
+	// Dial returns a connection to a node. nil: [fanout.DialGRPC] without TLS. If the
+	// connection is an io.Closer, it is closed a while after the node has left the map.
 	Dial func(topology.Node) (fanout.Node, error)
 	// Feeds are served beside the built-in ones and replace those of the same
 	// name.
 	Feeds []feeds.Feed
-	// Definitions are served over all others. nil: none.
+	// Definitions are the feeds of the cluster. They replace built-in feeds and Feeds of
+	// the same name. nil: none.
 	Definitions feeds.Definitions
 	// Experiments are documents of experiments; [artefacts.Kind] of
 	// [experiments.Kind] gives them. nil: none.
 	Experiments experiments.Source
-	// Exposures records what answers showed in which an experiment had a part. nil: it is
-	// not recorded.
+	// Exposures records what an answer showed, if an experiment had a part in the answer.
+	// nil: nothing is recorded.
 	Exposures Exposures
-	// Permit is who may ask what. nil: every caller may ask everything. A caller
-	// whom it names has the quota of that name.
+	// Permit says which callers may ask what. nil: every caller may ask everything. A
+	// caller that Permit names has the quota of that name in Quotas.
 	Permit *permit.Policy
 	// Name is the name of this broker in exposures.
 	Name string
 	// Models says which version of a model answers. nil: only models that every
 	// node has are asked for.
 	Models Models
-	// Condemned says which versions are not to be asked for. nil: none but those
+	// Condemned says which versions of models are not to be asked for. nil: only those
 	// that nodes refuse to rank by.
 	Condemned Condemned
-	// Timeout bounds every request, also one with a later deadline of its own.
-	// 0: 10 s.
+	// Timeout bounds every request. It also applies if the request's own deadline is
+	// later. 0: 10 s.
 	Timeout time.Duration
-	// Quotas are by caller, that of [admission.DefaultCaller] for all others together.
-	// A caller without one has no limit but the broker's.
+	// Quotas are by caller. All callers without a quota share that of
+	// [admission.DefaultCaller]; if there is none, only the broker's limit holds for them.
 	Quotas map[string]admission.Quota
 	// RequestMemory bounds what all requests take together, in bytes. A quarter is
 	// for what has arrived by gRPC, and a quarter for all other bodies and for
@@ -82,11 +85,11 @@ type Config struct {
 	// Forbid is what callers may not ask of any feed.
 	Forbid feeds.Forbid
 	// PageKeys are the secrets that page tokens are signed with, the newest
-	// first. All brokers of a cluster share them, by [secrets.Watch]. nil: a
-	// random one, so that only this broker, until it ends, continues its pages.
+	// first. All brokers of a cluster share them, by [secrets.Watch]. nil: one random
+	// secret, so that no other broker, nor this one after a restart, accepts its tokens.
 	PageKeys func() []secrets.Generation
-	// Traced says whose requests are traced and logged. [brokers.Traced] implements it.
-	// nil: nobody's.
+	// Traced says which viewers' requests are traced and logged. [brokers.Traced]
+	// implements it. nil: none.
 	Traced  interface{ Has(viewer string) bool }
 	Metrics prometheus.Registerer // nil: none
 	Log     *slog.Logger          // nil: slog.Default()
@@ -142,8 +145,8 @@ type Broker struct {
 	pages       *pagetoken.Ring
 	forbid      feeds.Forbid
 
-	open context.Context // until Close
-	end  context.CancelFunc
+	open context.Context    // Close cancels it
+	end  context.CancelFunc // cancels open
 
 	traced interface{ Has(viewer string) bool } // may be nil
 }
@@ -215,8 +218,9 @@ func (b *Broker) GetFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*feed
 	return resp, items.Read(resp)
 }
 
-// wireFeed is GetFeed for doors that write protobuf: items are among the
-// unknown fields, as [items.Records.Append] writes them.
+// wireFeed is GetFeed for doors (the gRPC and HTTP servers), which write protobuf. The
+// items of its response are already encoded, among the unknown fields, as
+// [items.Records.Append] writes them.
 func (b *Broker) wireFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
 	start := time.Now()
 	ctx = b.trace(ctx, req.GetViewer().GetId())
@@ -249,6 +253,8 @@ func (b *Broker) wireFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*fee
 // provider.
 var tracer = otel.Tracer("github.com/millrace/millrace/broker")
 
+// getFeed is wireFeed without metrics, traces and exposures of refusals. With an error the
+// question is nil if the request was refused before its feed was known or permitted.
 func (b *Broker) getFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*question, *feedv1.GetFeedResponse, error) {
 	inFlight, err := b.admission.Enter(ctx)
 	if err != nil {

@@ -44,17 +44,19 @@ type condemned struct {
 // heard is what a node said of a version that it refuses to score by.
 type heard struct {
 	why   string
-	until time.Time
+	until time.Time // after that, the broker asks for the version again
 }
 
 // heardFor is how long the broker goes by a node's refusal. By then the cluster's list
-// should name the version. While etcd is away it does not, so the broker asks for the
-// version again after each heardFor, and that question is asked once more.
+// should name the version. While etcd cannot be reached, the list does not name it. Then
+// the broker asks for the version again after each heardFor; nodes refuse that question,
+// and the broker asks it once more, by another version.
 const heardFor = 2 * time.Second
 
 // maxHeard bounds each map of what nodes have told. A full map is emptied.
 const maxHeard = 1000
 
+// note remembers for heardFor that a node refused to rank by v, and why.
 func (c *condemned) note(v artefacts.Version, why string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -84,7 +86,7 @@ func (c *condemned) why(v artefacts.Version) string {
 	return h.why
 }
 
-// takes reports whether version v may score by weights that a variant sets; sum is
+// takes reports whether version v may score by the weights that a variant sets. sum is
 // their checksum, "" for none. of is the condemned version that v replaces. If of has
 // no name, v replaces none and takes any weights. A replacement takes weights only if it
 // is of the same model and no node has said that it lacks some of them.
@@ -109,9 +111,9 @@ func (c *condemned) noteLack(w questions.Weighted) {
 	c.mu.lacks[w] = struct{}{}
 }
 
-// choose makes the version that serves rank or, if that is condemned, the last good
-// one in its place. If the request itself names the model, choose refuses it instead:
-// its caller wants to see that model and no other.
+// choose sets the version that ranks: the one that serves or, if that is condemned, the
+// last good one in its place. If the request itself names the model, choose refuses it
+// instead: its caller wants to see that model and no other.
 func (b *Broker) choose(q *question) error {
 	v, _ := b.models.Served(cmp.Or(q.inPlaceOf.Name, q.Query.Model))
 	if v.Name == "" { // the cluster has no version of it: it is a model of every binary
@@ -172,6 +174,7 @@ func (b *Broker) lastGood(q *question, v artefacts.Version) artefacts.Version {
 	return artefacts.Version{Name: lastResort}
 }
 
+// condemnedModel returns the refusal of a request that itself names a condemned version.
 func condemnedModel(field, wayOut string, v artefacts.Version, why string) error {
 	return &millrace.Error{Reason: millrace.ReasonCondemned, Field: field, Detail: fmt.Sprintf("model %s is condemned: %s", v, why), WayOut: wayOut}
 }
@@ -227,10 +230,9 @@ func (q *question) unweigh(w questions.Weighted) (did bool) {
 // saysCondemned stands before the reason in a node's refusal.
 const saysCondemned = "is condemned: "
 
-// ask gets the question answered as far as ctx, the time until end and the
-// cluster allow: by another version of the model where the first one is
-// condemned. The error is a refusal by a node, which holds for the whole
-// request.
+// ask asks the nodes, and returns what they answered until end or until ctx ended; o may
+// lack partitions. If a node says that the version which ranks is condemned, ask asks
+// again with another version. The error is a refusal that holds for the whole request.
 func (b *Broker) ask(ctx context.Context, q *question, end time.Time) (o fanout.Outcome, f *fanout.Asking, err error) {
 	for {
 		o, f, err = b.fanout.Ask(ctx, &q.Question, end)

@@ -19,12 +19,12 @@ import (
 )
 
 // draft makes a page of two models' rankings, which take turns to choose (draft) items:
-// team 0 is the question's model, team 1 the one beside it.
+// team 0 is the question's model, team 1 the second model, which is asked beside it.
 type draft struct {
 	pagetoken.Draft                   // how the next page goes on
-	version         string            // of the model beside, as nodes ranked by it
+	version         string            // the version of the second model that nodes ranked by
 	at              interleave.Cursor // where this page begins
-	fault           error             // why this page is the first model's alone; nil: it is not
+	fault           error             // why only the first model ranks this page; nil: both do
 	left            bool              // the cap on an entity kept items off this page
 }
 
@@ -109,9 +109,9 @@ func (q *question) ranking(o fanout.Outcome) []fanout.Entry {
 	return own[:min(limit, len(own))]
 }
 
-// draftPage drafts a page from own, the ranking by the question's model, and the ranking by
-// the second model, which o has. With an error, or if the draft has a fault, it returns no
-// entries.
+// draftPage drafts a page from two rankings: own, by the question's model, and the one by
+// the second model, which is in o. If the draft has a fault, that is the error. With an
+// error it returns no entries.
 func (q *question) draftPage(own []fanout.Entry, o fanout.Outcome) ([]fanout.Entry, error) {
 	d := q.draft
 	if d.fault != nil {
@@ -174,13 +174,14 @@ func (q *question) draftPage(own []fanout.Entry, o fanout.Outcome) ([]fanout.Ent
 	return page, nil
 }
 
-// candidateName is what an answer has only once: an object, if the feed has distinct
-// objects, and else a record in a timeline.
+// candidateName identifies what an answer shows only once: an object, if the feed has
+// distinct objects, and else a record in a timeline. (An object is what a record is about.)
 type candidateName struct {
 	timeline millrace.Timeline
 	id       string
 }
 
+// names returns the names of the entries of a ranking, in their order.
 func (q *question) names(ranking []fanout.Entry) []candidateName {
 	all := make([]candidateName, len(ranking))
 	for i := range ranking {
@@ -207,12 +208,14 @@ func newCaps(most int32) *caps {
 	return &caps{int(most), map[millrace.Entity]int{}}
 }
 
+// take counts an item of an entity that the page has got.
 func (c *caps) take(e millrace.Entity) {
 	if c != nil {
 		c.have[e]++
 	}
 }
 
+// has reports whether the page has room for one more item of an entity.
 func (c *caps) has(e millrace.Entity) bool { return c == nil || c.have[e] < c.most }
 
 // receipt says how an answer was drafted.
@@ -227,7 +230,8 @@ func (d *draft) receipt() *feedv1.Draft {
 	return r
 }
 
-// expose notes in the record of an answer which model drafted which item.
+// expose notes in the record of an answer which model drafted which item. If there is no
+// draft, or if it has a fault, it notes nothing.
 func (d *draft) expose(q *question, r *exposure.Record, entries []fanout.Entry) {
 	if d == nil || d.fault != nil {
 		return

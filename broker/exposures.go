@@ -118,16 +118,18 @@ func (b *Broker) shown(q *question, o fanout.Outcome, resp *feedv1.GetFeedRespon
 	return r
 }
 
-// askFeaturesOf asks for features with a chance of answers in 10,000 ([slot.Count]).
+// askFeaturesOf asks nodes for features, at random, in so many of 10,000 answers
+// ([slot.Count]).
 func (q *question) askFeaturesOf(answers int) {
 	if answers > 0 && mathrand.IntN(slot.Count) < answers {
 		q.exposesFeatures = true
 	}
 }
 
-// modelsOf returns the models that ranked entries, and for each group the index of its
-// model in all. With one group or no entries all has the question's model alone, and at
-// is nil, so that every index reads 0.
+// modelsOf returns the models that ranked entries, and for each group of entities the
+// index of its model in all. answered is the version that nodes say they ranked by. With
+// one group or no entries all has the question's model alone, and at is nil, so that every
+// index reads 0.
 func modelsOf(q *question, answered string, entries []fanout.Entry) (all []exposure.Model, at map[*questions.Group]int) {
 	if len(entries) == 0 || len(q.Groups) == 1 {
 		return []exposure.Model{modelOf(q.Groups[0].Model(), answered, q.Query.WeightsSum)}, nil
@@ -182,8 +184,9 @@ func (b *Broker) askFeatures(q *question) {
 	q.Query.Features = q.exposesFeatures || q.counted
 }
 
-// exposeFeatures adds the features of items, as nodes told them. A node of an older
-// release tells none.
+// exposeFeatures adds the features of items, as nodes sent them. An item has none if its
+// node is of an older release, which sends none, or if its features have other names than
+// those of the first item that the same model ranked.
 func exposeFeatures(r *exposure.Record, entries []fanout.Entry) {
 	for i := range entries {
 		told := entries[i].From.Resp
@@ -209,8 +212,8 @@ func exposeFeatures(r *exposure.Record, entries []fanout.Entry) {
 
 // exposeRefusal hands over a record that a request was refused. It does not if the
 // caller went away, or if the caller's own fault would be refused in every variant.
-// It does not look at how much time the caller allowed: a variant may fail at once, or
-// take longer than the control does.
+// A refusal because the caller's deadline passed is recorded however early the deadline
+// was: the variant may be what took too long.
 func (b *Broker) exposeRefusal(ctx context.Context, q *question, err error) {
 	var refused *millrace.Error
 	if q == nil || !errors.As(err, &refused) || !b.exposes(q) || b.callersFault(ctx, q, refused) {
@@ -237,9 +240,9 @@ func (b *Broker) callersFault(ctx context.Context, q *question, refused *millrac
 		return q.named
 	case millrace.ReasonUnknown: // fields, types and models that the request itself names: no experiment sets those
 		return strings.HasPrefix(field, "fields[") || strings.HasPrefix(field, "types[") || field == "model" && q.named
-	case millrace.ReasonInvalid: // a value of the viewer's that the model cannot take, if no variant chose the model or its records
+	case millrace.ReasonInvalid: // a value of the viewer's that the model cannot take, if no variant sets the model, the types or the window
 		return strings.HasPrefix(field, "viewer.") && !q.variants.set(experiment.OfModel, experiment.OfTypes, experiment.OfWindow)
-	case millrace.ReasonTooLarge: // the caller's limit is above the feed's, the pages are used up, or too much is to be read and no variant chose what
+	case millrace.ReasonTooLarge: // the answer is too large and the caller's limit is above the feed's, the pages are used up, or too much is to be read and no variant sets what
 		return field == "limit" && q.Query.GetLimit() > int32(q.feed.Limit) || field == "page_token" || (field == "entities" || field == "types") && !q.variants.set(experiment.OfModel, experiment.OfTypes, experiment.OfWindow)
 	}
 	return false
@@ -274,12 +277,13 @@ func (b *Broker) exposed(q *question) *exposure.Record {
 	return r
 }
 
-// inForce leaves out the variants of experiments that the answer does not count for:
-// see [Broker.unapplied].
+// inForce removes from dealt, in place, the variants of unapplied experiments. The answer
+// does not count for these: see [Broker.unapplied].
 func inForce(dealt []experiment.Assigned, unapplied []string) []experiment.Assigned {
 	return slices.DeleteFunc(dealt, func(x experiment.Assigned) bool { return slices.Contains(unapplied, x.Experiment) })
 }
 
+// appendExposed appends variants as exposures have them. A forced variant has no probability.
 func appendExposed(all []exposure.Experiment, dealt []experiment.Assigned) []exposure.Experiment {
 	for _, x := range dealt {
 		e := exposure.Experiment{Layer: x.Layer, Experiment: x.Experiment, Variant: x.Variant, Unit: x.Unit, Checksum: x.Checksum, Forced: x.Forced}
@@ -292,8 +296,8 @@ func appendExposed(all []exposure.Experiment, dealt []experiment.Assigned) []exp
 }
 
 // modelOf returns a model as an exposure names it. answered is the version that nodes
-// say they ranked by: a model that is in every binary has one only there, and no
-// checksum. weights is the checksum of weights that a variant sets; see sumOf.
+// say they ranked by. asked has neither version nor checksum if the model is in every
+// binary. weights is the checksum of weights that a variant sets; see sumOf.
 func modelOf(asked artefacts.Version, answered, weights string) exposure.Model {
 	return exposure.Model{Name: asked.Name, Version: answered, Checksum: sumOf(asked.Sum, weights)}
 }

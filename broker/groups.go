@@ -108,7 +108,8 @@ func weighedBy(g *questions.Group, dealt []experiment.Assigned) {
 	}
 }
 
-// groupOf returns a group, yet without entities, for those whose variants are dealt.
+// groupOf returns a new group, still without entities, for the entities that have the
+// variants dealt.
 func (b *Broker) groupOf(q *question, c *pagetoken.Cursor, dealt []experiment.Assigned) (*questions.Group, error) {
 	own := q.Query
 	r := &nodev1.QueryRequest{
@@ -137,9 +138,9 @@ func (b *Broker) groupOf(q *question, c *pagetoken.Cursor, dealt []experiment.As
 	return g, b.rank(q, g, c)
 }
 
-// rank chooses the version that ranks for a group other than the first. If its variants
-// set no model, that is the question's. Else it is the serving version of the model that
-// they set or, if that is condemned, the last good one in its place. Later pages (c is
+// rank chooses the version that ranks a group other than the first. If the group's
+// variants set no model, that is the question's version. Else it is the serving version
+// of the model that they set or, if that is condemned, the last good one. Later pages (c is
 // not nil) keep the version of the first.
 func (b *Broker) rank(q *question, g *questions.Group, c *pagetoken.Cursor) error {
 	v := artefacts.Version{Name: g.Names}
@@ -180,7 +181,7 @@ func (b *Broker) rank(q *question, g *questions.Group, c *pagetoken.Cursor) erro
 	return nil
 }
 
-// asks reports whether some entities are ranked by a version.
+// asks reports whether the question has a group of entities that v ranks.
 func (q *question) asks(v artefacts.Version) bool {
 	return slices.ContainsFunc(q.Groups, func(g *questions.Group) bool { return g.Model() == v })
 }
@@ -238,7 +239,7 @@ type dealtEntities struct {
 	entities            int
 }
 
-// count counts an entity that has a variant.
+// count counts one more entity that has the variant x.
 func (v *variants) count(x *experiment.Assigned) {
 	at := slices.IndexFunc(v.entities, func(e dealtEntities) bool { return e.experiment == x.Experiment && e.variant == x.Variant })
 	if at < 0 {

@@ -34,6 +34,7 @@ func hints(q *question, o fanout.Outcome) (all []string) {
 	return all
 }
 
+// ofTypes names the types that were asked for, five at most; "" if all types were.
 func ofTypes(types []string) string {
 	const most = 5
 	switch n := len(types); {
@@ -45,7 +46,7 @@ func ofTypes(types []string) string {
 	return " of type " + strings.Join(types, ", ")
 }
 
-// within says what the window is, where there is one.
+// within says in words what the window is; "" if neither end is given.
 func within(r *nodev1.QueryRequest) (s string) {
 	if from := millrace.Time(r.FromMs); from > millrace.MinTime {
 		s = " from " + from.String()

@@ -20,6 +20,7 @@ import (
 // nodes and callers with a quota, never viewers or entities. Series of feeds and versions
 // that no longer exist are removed (see [series.Fading]).
 type metrics struct {
+	// The comment behind each vector names its labels.
 	requests   *prometheus.CounterVec   // feed, outcome
 	seconds    *prometheus.HistogramVec // feed
 	missing    *prometheus.CounterVec   // reason
@@ -34,7 +35,7 @@ func newMetrics(b *Broker, r prometheus.Registerer) (*metrics, error) {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "millrace", Subsystem: "broker", Name: name, Help: help}, labels)
 	}
-	times := prometheus.ExponentialBucketsRange(0.0002, 10, 16)
+	times := prometheus.ExponentialBucketsRange(0.0002, 10, 16) // 0.2 ms to 10 s
 	m := &metrics{
 		requests: counter("requests_total", "Requests by feed and outcome: ok, partial, cancelled, or the reason of the refusal in lower case.", "feed", "outcome"),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -76,12 +77,13 @@ func newMetrics(b *Broker, r prometheus.Registerer) (*metrics, error) {
 	return m, errors.Join(errs...)
 }
 
-// shed counts n requests that were refused as overloaded before they were read.
+// shed counts n requests that were refused as overloaded before they were read. With 0 it
+// only creates the series.
 func (m *metrics) shed(n int) {
 	m.requests.WithLabelValues("", strings.ToLower(string(millrace.ReasonOverloaded))).Add(float64(n))
 }
 
-// turnedAway counts a request that a door refused.
+// turnedAway counts a request that a door (a gRPC or HTTP server) refused.
 func (m *metrics) turnedAway(err error) { m.request("", 0, nil, err) }
 
 // request counts an answered or refused request. The feed is a defined one, or "" if the

@@ -23,7 +23,7 @@ type Models interface {
 	// Before returns the versions of a name that served before the present one,
 	// the last one first.
 	Before(name string) []artefacts.Version
-	// Changed is closed when any of it has changed.
+	// Changed returns a channel that is closed at the next change of any of this.
 	Changed() <-chan struct{}
 }
 
@@ -48,8 +48,8 @@ func (p pushed) Served(name string) (artefacts.Version, bool) {
 }
 
 // chooseModel chooses the version of the model that ranks, once for all nodes and pages, so
-// that a version that begins to serve meanwhile changes nothing. A model of which the cluster
-// has no version is one of every binary.
+// that a version that begins to serve meanwhile changes nothing. first says that the request
+// asks for a first page. A model that the cluster has no version of is in every binary.
 func (b *Broker) chooseModel(q *question, first bool) error {
 	if b.models == nil {
 		return nil
@@ -65,6 +65,7 @@ func (b *Broker) chooseModel(q *question, first bool) error {
 	return b.choose(q)
 }
 
+// namesOf returns models as nodes are asked for them, without versions.
 func namesOf(models []string) (all []*nodev1.Model) {
 	for _, name := range models {
 		all = append(all, &nodev1.Model{Name: name})
@@ -102,10 +103,11 @@ func (b *Broker) weigh(q *question) {
 }
 
 // unapplied returns the names of the experiments that the viewer or the entities are in, but
-// for which the answer does not count. Either they compare models of which one is condemned,
-// so that another version ranks in its place; or that version lacks the weights that they
-// set. Then the answers of all variants do not count, or the split between them would shift;
-// and later pages count as the first one does, whatever ranks by then.
+// for which the answer does not count. Either the experiment compares models and one of them
+// is condemned, so that another version ranks in its place; or that version lacks the weights
+// that the experiment sets. Then the answers of none of its variants count: if some did, the
+// split between the variants would shift. A later page counts if the first one did, whatever
+// ranks by then.
 func (b *Broker) unapplied(q *question) (names []string) {
 	none := func(of string) bool { return slices.Contains(q.variants.unapplied, of) || b.replaced(q, of) }
 	for _, x := range q.variants.dealt {
@@ -137,16 +139,17 @@ func (b *Broker) replaced(q *question, of string) bool {
 	})
 }
 
-// plainly reports whether entities with a variant of an experiment are ranked without the
-// weights that it sets.
+// plainly reports whether the entities of some group are ranked without the weights that an
+// experiment sets for them.
 func (q *question) plainly(experiment string) bool {
 	return slices.ContainsFunc(q.Groups[1:], func(g *questions.Group) bool { return g.Plain && slices.Contains(g.Weighers, experiment) })
 }
 
-// lacksOthers reports whether the weights of another variant of an experiment could not be
-// used now. If that variant has the same model, that is asked of the version that ranks this
-// page, so that later pages say the same as the first; else of the version that would rank
-// now.
+// lacksOthers reports whether the weights that some variant of an experiment sets, which need
+// not be the viewer's variant, cannot be used: the version that ranks is of another model, or
+// lacks some of them. If the variant ranks by the feed's model, that version is the one that
+// ranks this page, so that later pages say the same as the first. Else it is the version that
+// would rank for the variant now.
 func (b *Broker) lacksOthers(q *question, of string) bool {
 	if b.models == nil || b.experiments == nil {
 		return false

@@ -24,7 +24,7 @@ import (
 type referred struct {
 	b     *Broker
 	asked map[string]asked // by a text that names the filter, or the model and weights
-	deaf  time.Time        // no node is asked before then, since none answered
+	deaf  time.Time        // no node is asked before this time, since none answered
 }
 
 // asked is what index nodes have said.
@@ -41,16 +41,19 @@ const (
 
 func newReferred(b *Broker) *referred { return &referred{b: b, asked: map[string]asked{}} }
 
-// HasFeed reports whether a feed is defined. A definition counts though the broker has not
-// taken it over: it may yet do so, and until then the feed has no requests to deal to.
+// HasFeed reports whether a feed is defined. A definition counts even if the broker has not
+// taken it over: it may still do so, and until then the feed has no requests to deal to.
 func (r *referred) HasFeed(name string) bool {
 	return r.b.feeds.Defined(name)
 }
 
+// IsPrivate reports whether a feed is private. The error is always nil.
 func (r *referred) IsPrivate(name string) (bool, error) {
 	return r.b.feeds.Current()[name].Private, nil
 }
 
+// HasModel reports whether a model serves, or is in every binary. Without Config.Models that
+// cannot be told, and it reports true.
 func (r *referred) HasModel(name string) bool {
 	if r.b.models == nil || slices.Contains(relevance.Builtin().Names(), name) {
 		return true
@@ -59,6 +62,7 @@ func (r *referred) HasModel(name string) bool {
 	return serves
 }
 
+// CheckFilter returns why a filter cannot be used: its form is wrong, or index nodes refuse it.
 func (r *referred) CheckFilter(src string) error {
 	if err := limits.CheckFilter(src); err != nil {
 		return &millrace.Error{Reason: millrace.ReasonFilter, Detail: err.Error()}
@@ -115,7 +119,8 @@ func (r *referred) ask(what string, q *nodev1.QueryRequest) error {
 	return refused
 }
 
-// Changed tells of models alone; the rest is looked at every few seconds.
+// Changed returns a channel that is closed when models have changed; nil if the broker has
+// no models. All else that experiments refer to is looked at again every few seconds.
 func (r *referred) Changed() <-chan struct{} {
 	if r.b.models == nil {
 		return nil

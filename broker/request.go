@@ -22,14 +22,14 @@ import (
 	"github.com/millrace/millrace/internal/permit"
 )
 
-// question is a request that has been read and checked, and what is found out while it
-// is answered.
+// question is a request that has been read and checked, together with what is found out
+// while it is answered.
 type question struct {
 	questions.Question
-	feed feeds.Feed // with what variants set
+	feed feeds.Feed // the feed's definition, as variants have changed it
 	// narrows says that the request's window may only narrow the feed's.
 	narrows  bool
-	asOf     millrace.Time // the instant that all of its pages are as of
+	asOf     millrace.Time // the instant (as_of) as of which records are filtered and scored, on all of its pages
 	from, to millrace.Time // the window that the request asks for
 
 	named     bool              // the request names the model
@@ -38,27 +38,27 @@ type question struct {
 	plain     bool              // the model ranks by its own weights, though variants set others
 	refused   []refused         // the versions that nodes refused to rank by, for this question
 
-	minCoverage float64
+	minCoverage float64      // the least share of timelines that the answer must cover, 0 to 1
 	fullReceipt bool         // the receipt has the offsets as lists, not packed
 	fields      items.Fields // the fields of records that items show
 
 	began   time.Time
-	keys    *pagetoken.Keys    // the keys that sign the page tokens, the same for all pages
+	keys    *pagetoken.Keys    // the keys that sign the page tokens of all pages of this request
 	issued  millrace.Time      // when the first page was asked for
-	request pagetoken.Identity // a hash of what every page must ask alike
+	request pagetoken.Identity // a hash of the fields that must be the same on every page
 
 	variants variants
-	draft    *draft // nil unless a variant interleaves
+	draft    *draft // nil unless a variant makes two models take turns to choose items
 
 	exposesFeatures bool // the features of items are recorded with what is shown
 	counted         bool // features that items lack are counted
 
-	shown int // items in the answer
+	shown int // how many items the answer has
 }
 
-// read checks every field of a request and joins it with its feed's definition. c is the
-// page that it continues; with an error the question is nil if the feed is not known or
-// not permitted, else as far as it was read.
+// read checks every field of a request and joins it with its feed's definition. With an
+// error the question is as far as it was read. It is nil if the feed is not known or not
+// served, if the page token is refused, or if the feed forbids what the request asks.
 func (b *Broker) read(ctx context.Context, req *feedv1.GetFeedRequest, now time.Time) (*question, error) {
 	feed, err := b.feedOf(ctx, req.GetFeed())
 	if err != nil {
@@ -72,7 +72,7 @@ func (b *Broker) read(ctx context.Context, req *feedv1.GetFeedRequest, now time.
 		if feed, err = b.feeds.Edition(feed, c); err != nil {
 			return nil, err
 		}
-		if err := b.servesBuiltIn(&feed, b.feeds.Current()); err != nil { // feed is now that of the first page, which may be a built-in one that another has replaced since
+		if err := b.servesBuiltIn(&feed, b.feeds.Current()); err != nil { // feed is now the first page's, which may be a built-in feed that another has replaced since
 			return nil, err
 		}
 	}
@@ -113,6 +113,8 @@ func (b *Broker) readFeed(q *question, req *feedv1.GetFeedRequest) error {
 	return nil
 }
 
+// feedOf returns the feed of a name. It refuses a name that no feed has, and a feed that is
+// defined but not served.
 func (b *Broker) feedOf(ctx context.Context, name string) (feeds.Feed, error) {
 	all := b.feeds.Current()
 	if name == "" {
@@ -231,6 +233,8 @@ func checkTypes(_ *question, req *feedv1.GetFeedRequest) error {
 	return nil
 }
 
+// readTypes sets the types to ask for: those of the request, all of which the feed must have,
+// or else those of the feed.
 func readTypes(q *question, req *feedv1.GetFeedRequest) error {
 	types := req.GetTypes()
 	for i, t := range types {
@@ -381,6 +385,8 @@ func earliest(asOf millrace.Time, window time.Duration) millrace.Time {
 	return millrace.MinTime
 }
 
+// instant reads a time of a request, in whole milliseconds: rounded up if up is true, else
+// down. If the request has none, it returns absent.
 func instant(field string, ts *timestamppb.Timestamp, absent millrace.Time, up bool) (millrace.Time, error) {
 	if ts == nil {
 		return absent, nil
@@ -398,8 +404,8 @@ func instant(field string, ts *timestamppb.Timestamp, absent millrace.Time, up b
 	return t, nil
 }
 
-// cursorOf returns where the request's token says that it continues; nil for a
-// first page.
+// cursorOf opens the request's page token and returns the cursor in it, which says where
+// the page begins. It returns nil for a first page, which has no token.
 func (b *Broker) cursorOf(req *feedv1.GetFeedRequest, now time.Time) (*pagetoken.Cursor, error) {
 	if req.GetPageToken() == "" {
 		return nil, nil
@@ -411,7 +417,8 @@ func (b *Broker) cursorOf(req *feedv1.GetFeedRequest, now time.Time) (*pagetoken
 	return c, nil
 }
 
-// readPage continues where the request's token says; c is nil for a first page.
+// readPage makes the question continue at c, the cursor of the request's page token; c is
+// nil for a first page. It refuses a token of another request, and one that has expired.
 func (b *Broker) readPage(q *question, req *feedv1.GetFeedRequest, c *pagetoken.Cursor, now time.Time) error {
 	if q.keys = b.pages.Signing(now); c != nil {
 		q.keys = c.Keys

@@ -13,8 +13,8 @@ import (
 	"github.com/millrace/millrace/internal/tracing"
 )
 
-// trace returns a context by which the request is traced, if its viewer is one whose requests
-// are; else ctx.
+// trace returns a context with which the request is traced, if the requests of its viewer are
+// to be traced; else ctx.
 func (b *Broker) trace(ctx context.Context, viewer string) context.Context {
 	if b.traced == nil || viewer == "" || !b.traced.Has(viewer) {
 		return ctx
@@ -22,8 +22,8 @@ func (b *Broker) trace(ctx context.Context, viewer string) context.Context {
 	return tracing.Force(ctx)
 }
 
-// logTraced logs all of a traced request: what was asked, what was answered
-// but for the records themselves, and how the answer was made.
+// logTraced logs a traced request in full: what was asked, how the answer was made, and what
+// was answered, without the records themselves.
 func (b *Broker) logTraced(ctx context.Context, req *feedv1.GetFeedRequest, resp *feedv1.GetFeedResponse, err error, took time.Duration) {
 	attrs := []slog.Attr{
 		slog.String("viewer", req.GetViewer().GetId()), slog.String("feed", req.GetFeed()), slog.Duration("took", took),
@@ -41,6 +41,7 @@ func (b *Broker) logTraced(ctx context.Context, req *feedv1.GetFeedRequest, resp
 	b.log.LogAttrs(ctx, slog.LevelInfo, "traced request", attrs...)
 }
 
+// jsonAttr returns a message as JSON text for the log.
 func jsonAttr(name string, m proto.Message) slog.Attr {
 	text, err := items.MarshalJSON(m)
 	if err != nil {

@@ -37,7 +37,7 @@ func (b *Broker) typesKnown(ctx context.Context, q *question, f *fanout.Asking, 
 		}
 		resp, err := b.typesOf(ctx, q, f, id)
 		if err != nil {
-			return nil // it may know
+			return nil // that node may know the type
 		}
 		unseen.Hear(resp)
 	}

@@ -12,16 +12,19 @@ import (
 	"github.com/millrace/millrace/relevance/experiment"
 )
 
-// variants are what experiments make of an answer.
+// variants say which variants of experiments have a part in an answer, and what they set
+// that the feed's definition does not have.
 type variants struct {
 	dealt []experiment.Assigned // the viewer's variants that change the answer
 	// overridden are the names of experiments that have no part in the answer, since
 	// the request itself sets what they vary.
 	overridden []string
-	heldOut    []string           // layers in whose holdout the viewer is
-	weights    map[string]float64 // of the model, in place of its own
-	own        string             // the feed's model, as it is defined
-	unapplied  []string           // on a later page: experiments for which the first page did not count
+	// heldOut are layers (sets of experiments) in whose holdout the viewer is, so that none
+	// of their experiments gives the viewer a variant.
+	heldOut   []string
+	weights   map[string]float64 // the weights that variants set for the model; nil: none
+	own       string             // the feed's model, as it is defined
+	unapplied []string           // on a later page: experiments for which the first page did not count
 
 	division *experiment.Division // deals variants to entities; nil: no experiment does
 	entities []dealtEntities      // how many entities have each variant
@@ -58,6 +61,7 @@ func (b *Broker) deal(q *question, req *feedv1.GetFeedRequest, c *pagetoken.Curs
 	return nil
 }
 
+// dealAnew gives the viewer of a first page the variants that experiments deal now.
 func (q *question) dealAnew(set *experiment.Set, req *feedv1.GetFeedRequest) error {
 	if !set.Has(q.feed.Name) {
 		return nil
@@ -105,7 +109,7 @@ func (v *variants) set(some ...experiment.Parameter) bool {
 	})
 }
 
-// receipt names what was dealt.
+// receipt names in r the variants that the viewer and the entities have.
 func (v *variants) receipt(r *feedv1.Receipt) {
 	r.Overridden = v.overridden
 	for _, e := range v.entities {
@@ -141,6 +145,7 @@ func dealtBefore(set *experiment.Set, c *pagetoken.Cursor, private bool) ([]expe
 // experimentFaults is a metric: which documents of experiments have a fault.
 type experimentFaults struct{ live *experiments.Live }
 
+// descExperimentFault describes the metric of experimentFaults.
 var descExperimentFault = prometheus.NewDesc("millrace_broker_experiment_fault",
 	"1 for a document of experiments that is not taken over, so that it is as it last was good, or left out, or of which an experiment gives nobody a variant.", []string{"document"}, nil)
 

@@ -19,8 +19,8 @@ import (
 	"github.com/millrace/millrace/internal/tracing"
 )
 
-// Why answers a request and tells what became of a record in the answer. Its
-// errors are those of [Broker.GetFeed].
+// Why answers a request, and tells what became of one record: whether the answer shows it,
+// and if not, what dropped it. Its errors are those of [Broker.GetFeed].
 func (b *Broker) Why(ctx context.Context, req *feedv1.WhyRequest) (*feedv1.WhyResponse, error) {
 	inFlight, err := b.admission.Enter(ctx)
 	if err != nil {
@@ -43,6 +43,7 @@ type inquiry struct {
 	findings.Search
 }
 
+// why is Why after admission, within the time of ctx.
 func (b *Broker) why(ctx context.Context, req *feedv1.WhyRequest) (*feedv1.WhyResponse, error) {
 	if err := permit.Who(ctx).Right(permit.Why, "request"); err != nil {
 		door.From(ctx).Refused(door.Forbidden, err)
@@ -128,8 +129,8 @@ func (b *Broker) inquire(ctx context.Context, req *feedv1.WhyRequest) (*inquiry,
 	return i, nil
 }
 
-// rank asks the nodes again, how many candidates rank above each finding with a score, and
-// sets the findings' Rank: 1 is the best.
+// rank asks the nodes again, for how many candidates rank above each finding that has a
+// score, and sets the findings' Rank: 1 is the best.
 func (i *inquiry) rank(ctx context.Context, findings []*feedv1.Finding) error {
 	q := *i.q
 	q.Query = proto.Clone(i.q.Query).(*nodev1.QueryRequest)

@@ -37,16 +37,16 @@ import (
 const Timeout = 5 * time.Second
 
 // The bounds of retries, so that clients do not keep an overload alive: a call is tried
-// three times at most, each call allows a tenth of a retry, and the client saves up ten
-// retries at most.
+// three times at most, each call adds a tenth of a retry to those that the client may make,
+// and the client saves up ten retries at most.
 const (
 	maxTries   = 3
 	retryShare = 0.1
 	retryBurst = 10
 )
 
-// lostPause is the pause before a call is tried again whose connection was lost, or for
-// which no broker could be reached.
+// lostPause is the pause before a call is tried again if its connection was lost or no
+// broker could be reached.
 const lostPause = 50 * time.Millisecond
 
 // maxResponseBytes bounds an answer, in bytes: a page may have 1,000 large records.
@@ -94,7 +94,8 @@ func newClient(conn *grpc.ClientConn, feed feedv1.FeedServiceClient) *Client {
 func (c *Client) Close() error { return c.conn.Close() }
 
 // GetFeed returns one page of a feed. Its Coverage says whether every partition answered;
-// with MinCoverage in the request, GetFeed returns an error in place of a page that has less.
+// with MinCoverage in the request, GetFeed returns an error in place of a page with a lower
+// coverage.
 // GetFeed makes a request again, at another broker if there is one, if the connection is
 // lost, or if the broker refuses it and names a pause after which it may be made again. The
 // deadline and a budget of retries bound this. A request changes nothing in the cluster, so
@@ -174,7 +175,7 @@ func ForPrefetch(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "millrace-priority", "prefetch")
 }
 
-// earn adds the share of a retry that a call allows.
+// earn adds retryShare, the part of a retry that each call allows.
 func (c *Client) earn() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -195,8 +196,9 @@ func (c *Client) spend() bool {
 // longestPause bounds the pause that a broker may ask for.
 const longestPause = time.Minute
 
-// sleep pauses for d and up to half of d more, by chance, so that clients do not all come
-// back at once. It returns false if ctx ends before that, at once if its deadline would.
+// sleep pauses for d and a random time of up to half of d, so that clients do not all come
+// back at once. It returns false if ctx ends before the pause does. If the deadline of ctx
+// comes before the end of the pause, it returns false at once.
 func sleep(ctx context.Context, d time.Duration) bool {
 	d = min(max(d, 0), longestPause) // a broker may ask for any pause
 	d += rand.N(d/2 + 1)

@@ -6,8 +6,9 @@ import (
 	"github.com/millrace/millrace/internal/offsets"
 )
 
-// Offsets are, of one partition, the first offset that an answer does not include yet: in
-// the topic of timelines (Content) and in the topic of features (Features).
+// Offsets are the positions in the log that an answer is made from, for one partition: the
+// first offset that the answer does not include, in the topic of timelines (Content) and in
+// the topic of features (Features).
 type Offsets = offsets.Next
 
 // OffsetsOf returns the offsets of each partition that the receipt of an answer gives,

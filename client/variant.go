@@ -3,8 +3,9 @@ package client
 import "github.com/millrace/millrace/internal/slot"
 
 // Rule computes the variant of an experiment that a viewer, the value of an attribute, or an
-// entity has, as a broker does and without asking one. With it a caller gives its own part of
-// a page the same variant as the feed. A Rule does not evaluate the targeting of the
+// entity has. It computes what a broker computes, without a request to one. With it a caller
+// gives its own part of a page the same variant as the feed. A Rule does not evaluate the
+// targeting of the
 // experiment: the caller does, and says the result in [Whom]. Viewers and entities that the
 // experiment names have the variant that it gives them, whatever the targeting says.
 //
@@ -19,8 +20,9 @@ type Whom = slot.Whom
 // [millrace.Error] that names the field.
 func ReadRule(src []byte) (Rule, error) { return slot.ReadRule(src) }
 
-// UnitOf returns the unit of a viewer, which is what falls into a slot, in a layer that
-// deals by an attribute. value is the viewer's value of that attribute: a string of 512 bytes
-// at most, a bool, or a float64 that is whole and within ±2^53. UnitOf returns "" for
-// anything else: such a viewer is in no slot of the layer.
+// UnitOf returns the unit of a viewer, for a layer of experiments that assigns variants by an
+// attribute of viewers. The unit is the text whose hash says which slot of the layer the
+// viewer is in. value is the viewer's value of the attribute: a string of 512 bytes at most,
+// a bool, or a float64 that is whole and within ±2^53. UnitOf returns "" for anything else:
+// such a viewer is in no slot of the layer.
 func UnitOf(value any) string { return slot.UnitOf(value) }

@@ -1,13 +1,19 @@
 // Package codegen writes Go for model specs. A spec becomes a plan, which has the model's
 // operations in an order, and the plan becomes text. The code has no maps, no interface
 // calls and no allocation, and gives the same bits as the interpreter in package relevance.
-// The package also writes the filters of feeds, and decoders of Avro records from the steps
-// of package schemas.
+// The package also writes the filters of feeds, and decoders of Avro records. Package schemas
+// gives the steps of a decoder, one for each field in the order of the record's bytes.
 //
-// A generated function for a model scores the selected rows of a slab, columns in memory. Its
-// head runs once a call, and then a loop runs over the rows. What the request alone decides
-// (weights, values of the viewer) is computed by the interpreter before the call: the
-// function reads it from slots of compute.ModelArgs.
+// A slab is columns in memory. A column has a word of 64 bits for each row: a number, a short
+// text, or where a longer text or a list stands in the slab's heap. A layout says which columns
+// a slab has.
+//
+// A generated function for a model scores the selected rows of a slab. Its head runs once a
+// call, and then a loop runs over the rows. What the request alone decides (weights, values of
+// the viewer) is computed by the interpreter before the call: the function reads it from
+// slots, which are fields of compute.ModelArgs. A fold is the part of a score that depends on
+// the record alone. It is computed when the record enters a cache, and the function that
+// scores later reads it.
 package codegen
 
 import (
@@ -31,7 +37,9 @@ type File struct {
 type Spec struct {
 	Name string // for messages and the file's header: "home.yaml"
 	Text []byte
-	Dir  fs.FS // where Name is, for a spec that names a file of trees; nil: Text is the spec
+	// Dir has the file Name and any file of trees that the spec names. The spec is then read
+	// from there, and Text is not used. nil: Text is the spec.
+	Dir fs.FS
 }
 
 // Generate writes the Go of specs into package pkg: one file for each spec, in their order,
@@ -89,8 +97,8 @@ func fileName(model string) string {
 // target is a pair of layouts, of records and of the entity's features, that a function is
 // written for.
 type target struct {
-	suffix       string         // of the function's name
-	what         string         // for its comment
+	suffix       string         // what ends the function's name
+	what         string         // what the function's comment says that it scores
 	rows, entity *column.Layout // entity: nil without features
 }
 

@@ -71,6 +71,7 @@ var reads = map[string]string{
 // lists are the reads of arrays, by the operation that reads an item.
 var lists = map[string]string{"int": "Ints", "long": "Longs", "float": "Floats", "double": "Doubles", "string": "Strings"}
 
+// steps writes the reads of some steps, in their order.
 func (d *decoder) steps(steps []schemas.Step) {
 	for len(steps) > 0 {
 		n := run(steps)
@@ -93,6 +94,7 @@ func run(steps []schemas.Step) int {
 	return max(n, 1)
 }
 
+// longs writes one read of several longs into columns side by side.
 func (d *decoder) longs(steps []schemas.Step) {
 	from := d.nullWords + steps[0].Column
 	var fields []string
@@ -102,6 +104,7 @@ func (d *decoder) longs(steps []schemas.Step) {
 	fmt.Fprintf(&d.body, "at = compute.ReadLongRun(body, at, w[%d:%d]) // %s\n", from, from+len(steps), strings.Join(fields, ", "))
 }
 
+// step writes the read of one step. A step that has no column passes over the bytes.
 func (d *decoder) step(s schemas.Step) {
 	b, word := &d.body, d.word(s.Column)
 	if read, ok := reads[s.Op]; ok {
@@ -124,6 +127,9 @@ func (d *decoder) step(s schemas.Step) {
 	}
 }
 
+// list writes the read of an array or a map. An array of simple items that has a column is
+// read into the heap. Of any other list the function reads only an empty one, and gives up on
+// the record if the list has items: the decoder of package schemas then reads the record.
 func (d *decoder) list(s schemas.Step) {
 	if items := s.Subs[0]; s.Op == "array" && s.Column >= 0 && len(items) == 1 && lists[items[0].Op] != "" {
 		fmt.Fprintf(&d.body, "%s, at, heap = compute.Read%s(body, at, heap) // %s\n", d.word(s.Column), lists[items[0].Op], s.Field)
@@ -132,6 +138,8 @@ func (d *decoder) list(s schemas.Step) {
 	fmt.Fprintf(&d.body, "at = compute.ReadEmpty(body, at) // %s: one with items is left to the plan\n", s.Field)
 }
 
+// enum writes the read of an enum. If all symbols are short enough to stand in a word, the
+// function looks the word up in a table; else the table has the texts.
 func (d *decoder) enum(s schemas.Step) {
 	if s.Column < 0 {
 		fmt.Fprintf(&d.body, "_, at = compute.ReadIndex(body, at, %d) // %s\n", len(s.Symbols), s.Field)
@@ -162,6 +170,7 @@ func (d *decoder) enum(s schemas.Step) {
 	fmt.Fprintf(&d.body, "%s, heap = compute.SymbolWord(heap, %s[x])\n", d.word(s.Column), table)
 }
 
+// union writes the read of a union: the index of a branch, and the steps of that branch.
 func (d *decoder) union(s schemas.Step) {
 	d.index = true
 	fmt.Fprintf(&d.body, "\nx, at = compute.ReadIndex(body, at, %d) // %s\nswitch x {\n", len(s.Subs), s.Field)

@@ -96,6 +96,8 @@ func (f *function) operand(i int) string {
 	return text
 }
 
+// arenaOf returns the arena, memory for texts and lists, that a value is made in: that of the
+// call if the value does not depend on the record, else that of the row.
 func (f *function) arenaOf(v *plan.Value) string {
 	if v.Deps&plan.Record == 0 {
 		return "k.EntityArena"
@@ -104,6 +106,7 @@ func (f *function) arenaOf(v *plan.Value) string {
 	return "k.Arena"
 }
 
+// tableKind returns the name of the method that looks a value of a kind up in a table or set.
 func tableKind(k plan.Kind) string {
 	if k == plan.String {
 		return "String"
@@ -132,6 +135,8 @@ func (f *function) direct(v *plan.Value) string {
 	return equal
 }
 
+// contains returns the text of an In: a look-up in a set of the request if the list has one,
+// else a search through the list.
 func (f *function) contains(v *plan.Value) string {
 	x, list := f.expr(v.Args[0]), v.Args[1]
 	if set, ok := f.sets[list]; ok {
@@ -141,6 +146,7 @@ func (f *function) contains(v *plan.Value) string {
 	return "slices.Contains(" + f.expr(list) + ", " + x + ")"
 }
 
+// present returns the text of a Present: whether a value is not missing.
 func (f *function) present(v *plan.Value) string {
 	x := f.expr(v.Args[0])
 	switch f.p.Values[v.Args[0]].Kind {
@@ -153,6 +159,8 @@ func (f *function) present(v *plan.Value) string {
 	return "len(" + x + ") > 0"
 }
 
+// call returns the text of a call of a function. If the argument is always a whole number,
+// log1p and bucketize have a cheaper form that gives the same bits.
 func (f *function) call(v *plan.Value) string {
 	if v.Name == "bucketize" && f.p.Always(v.Args[0]) {
 		return f.buckets(v)

@@ -15,7 +15,7 @@ import (
 type Feed struct {
 	Name    string
 	File    string             // for messages and the file's header: "jobs.yaml"
-	Models  []*relevance.Model // its model and those that score beside it, in the feed's order
+	Models  []*relevance.Model // the feed's model and those that score the same records beside it, in the feed's order
 	Filter  *filter.Filter     // the feed's own; nil: none
 	Records []*column.Layout   // of the records that the filter is for
 }

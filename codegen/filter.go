@@ -110,15 +110,15 @@ func (f *keeper) terms(terms []filter.Term) {
 	}
 }
 
-// isPlain reports whether a loop can meet no error, such as by a null, and no NaN.
+// isPlain reports whether a loop can meet no error (such as from a null) and no NaN.
 func isPlain(l *filter.Loop) bool {
 	return !slices.ContainsFunc(filter.Leaves([]filter.Term{{Loop: l}}), func(l *filter.Loop) bool {
 		return l.Op == filter.Doubles || l.Op == filter.Since || l.Field.Nullable && l.Op != filter.NotNull
 	})
 }
 
-// keep writes code that drops the block's rows of which a verdict is not true. Unless it is
-// the last one, the code goes on with the next block if no row is left.
+// keep writes code that drops those rows of a block for which a verdict is not true. Unless
+// the verdict is the last one, the code goes on with the next block if no row is left.
 func (f *keeper) keep(verdict string, last bool) {
 	if last {
 		fmt.Fprintf(&f.loop, "k.Keep(i, %s)\n", verdict)
@@ -155,7 +155,7 @@ func (f *keeper) verdict(l *filter.Loop) (text string, plain bool) {
 }
 
 // found returns an expression for the rows of a block whose value is within a range, or in a
-// set.
+// set. A range is its lowest word and its span, the highest word less the lowest.
 func (f *keeper) found(l *filter.Loop) (text string, plain bool) {
 	switch l.Op {
 	case filter.Doubles:
@@ -179,10 +179,12 @@ func (f *keeper) bounds(l *filter.Loop, lo, span uint64) string {
 	return fmt.Sprintf("k.Ranges[%d].Lo, k.Ranges[%d].Span", f.ranges-1, f.ranges-1)
 }
 
-// fewWords is up to how many words of a set are compared one by one; a larger set is looked
-// up in a table.
+// fewWords is the size of the largest set whose words are compared one by one, because few
+// comparisons cost less than a look-up. A larger set is looked up in a table.
 const fewWords = 4
 
+// set returns an expression for the rows whose word is in a set. Texts that are too long to
+// stand in a word are compared as texts.
 func (f *keeper) set(l *filter.Loop) string {
 	var parts []string
 	if len(l.Words) > fewWords {
@@ -212,6 +214,8 @@ func (f *keeper) set(l *filter.Loop) string {
 	return "(" + strings.Join(parts, " | ") + ")"
 }
 
+// notNull returns an expression for the rows where a column is not null, or is null if the loop
+// is Outside.
 func (f *keeper) notNull(l *filter.Loop) string {
 	nulls := "uint64(0)"
 	if l.Field.Nullable {
@@ -254,6 +258,7 @@ func (f *keeper) combined(l *filter.Loop) (text string, plain bool) {
 	return text, false
 }
 
+// asVerdict returns an expression of verdict as one of type compute.Verdict.
 func asVerdict(text string, plain bool) string {
 	if plain {
 		return "compute.Verdict{Hit: " + text + "}"
@@ -293,6 +298,7 @@ func (f *keeper) field(l *filter.Loop) int {
 	return i
 }
 
+// float returns the text of a number from which Go makes the same bits. x is not NaN.
 func (f *keeper) float(x float64) string {
 	if math.IsInf(x, 0) || x == 0 && math.Signbit(x) {
 		f.w.imports["math"] = true

@@ -26,7 +26,7 @@ type function struct {
 	head    bytes.Buffer
 	before  bytes.Buffer // code between head and loop, which computes vectors
 	loop    bytes.Buffer
-	out     *bytes.Buffer // the one of these that is being written
+	out     *bytes.Buffer // head, before or loop: the one that is being written
 	weights bool          // the code reads w, the weights
 	arena   bool          // it makes texts or lists in k.Arena
 	entity  bool          // it reads the entity's features
@@ -36,6 +36,7 @@ type function struct {
 	results []*result     // by output
 }
 
+// newFunction returns the function of a plan, with the slots of its values and nothing written.
 func newFunction(w *writer, p *plan.Plan) *function {
 	f := &function{
 		w: w, p: p, uses: p.Uses(), names: newNames(), slots: map[int]string{}, hoisted: map[string]string{}, sets: map[int]string{},
@@ -120,6 +121,7 @@ func (f *function) slot(i int) string {
 	return f.hoisted[text]
 }
 
+// emit writes the head, the vectors and the loop. text puts them together.
 func (f *function) emit() {
 	f.out = &f.head
 	f.similarities(plan.Entity)
@@ -129,8 +131,8 @@ func (f *function) emit() {
 	f.outputs()
 }
 
-// comment returns an expression on one line. It replaces two single quotes, of which gofmt
-// would make one curly quote in a doc comment.
+// comment returns an expression on one line. It replaces two single quotes, which gofmt would
+// turn into one curly quote in a doc comment.
 func comment(source string) string {
 	return strings.ReplaceAll(strings.Join(strings.Fields(source), " "), "''", `""`)
 }
@@ -326,6 +328,7 @@ func (f *function) loadEntity(i int) {
 	fmt.Fprintf(f.out, "%s\nif %s {\n%s = %s\n}\n", zero, guard, name, read)
 }
 
+// listKind returns the name of the arena's method that reads a list of a kind.
 func listKind(k plan.Kind) string {
 	if k == plan.Numbers {
 		return "Numbers"

@@ -16,7 +16,7 @@ type result struct {
 	// args is the expression before its fields of compute.ModelArgs, out the variable with
 	// scores by selected row, and x the variable with a row's features, for trees.
 	args, out, x string
-	next         int             // the first term that is not written
+	next         int             // the index of the first term that is not written yet
 	sums         map[lane]string // variables of the sums that are begun
 	before       map[lane]int    // sums known before the loop, as values of the plan
 }
@@ -27,6 +27,7 @@ type lane struct {
 	lane int
 }
 
+// result returns output i. The first one is in k itself, and the others are in k.More.
 func (f *function) result(i int, o *plan.Output) *result {
 	r := &result{Output: o, spec: f.w.specs[i], first: i == 0, args: "k.", out: "out", x: "x", sums: map[lane]string{}, before: map[lane]int{}}
 	if i > 0 {

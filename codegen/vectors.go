@@ -8,9 +8,11 @@ import (
 )
 
 // vectors writes what is computed for all rows before the loop over them: decays of ages by
-// half-lives that do not depend on the record, and look-ups of the record's strings. One call
+// half-lives that do not depend on the record, and look-ups of the record's strings. A vector
+// is memory of the caller for one number of each selected row, known by its index n. One call
 // for a batch of rows costs a quarter of a call for each row. The first vectors are the
-// similarities (see plan.Plan.Similarities), which the caller of the function computes.
+// similarities of lists, such as dot products (see plan.Plan.Similarities), which the caller
+// of the function computes.
 func (f *function) vectors() {
 	f.out = &f.before
 	n := 0

@@ -1,4 +1,4 @@
-// What models compute is defined here once: the interpreter and generated code
+// This file defines what models compute, once: the interpreter and generated code
 // call the same functions, so that their scores are the same bits. Nothing
 // depends on the architecture. Products are converted to float64 before they are added, so
 // that no compiler fuses them into a multiply-add. Only sums of products of lists have
@@ -103,7 +103,7 @@ func Dot(a, b []float64) float64 {
 // Cosine returns Dot(a, b) / (sqrt(Dot(a, a)) * sqrt(Dot(b, b))). NaN where
 // Dot is, and if a list is all zeros.
 func Cosine(a, b []float64) float64 {
-	if len(a) != len(b) { // before the sums: a viewer's list may be long, and this is called for each record
+	if len(a) != len(b) { // saves the sums: a viewer's list may be long, and Cosine is called for each record
 		return Missing
 	}
 	return Dot(a, b) / float64(math.Sqrt(Dot(a, a))*math.Sqrt(Dot(b, b)))
@@ -129,9 +129,9 @@ func L2(a, b []float64) float64 {
 // be copied for each record.
 const MaxCrossBytes = 3*512 + 2
 
-// AppendCross appends a and b, joined by "|": the key of a cross. A number
-// stands in it as [AppendNumber] writes it. It appends nothing, which is a missing
-// text, where that is longer than [MaxCrossBytes].
+// AppendCross appends a and b, joined by "|": the key of a cross, the combination of two
+// features. A caller writes a number as [AppendNumber] does. If the key would be longer
+// than [MaxCrossBytes], AppendCross appends nothing, and the text is missing.
 func AppendCross(dst []byte, a, b string) []byte {
 	if len(a)+1+len(b) > MaxCrossBytes {
 		return dst
@@ -145,7 +145,7 @@ func AppendNumber(dst []byte, x float64) []byte {
 	return strconv.AppendFloat(dst, x, 'g', -1, 64)
 }
 
-// Item returns item i of a list, from 0; Missing if the list is not so long.
+// Item returns item i of a list, i from 0; Missing if the list is not so long.
 func Item(list []float64, i int) float64 {
 	if i >= len(list) {
 		return Missing
@@ -153,7 +153,8 @@ func Item(list []float64, i int) float64 {
 	return list[i]
 }
 
-// Size returns the length of a string in characters, as CEL counts them.
+// Size returns the length of a string in Unicode code points, as the expression language
+// CEL counts it.
 func Size(s string) float64 { return float64(utf8.RuneCountInString(s)) }
 
 // One returns 1 for true and 0 for false, without a branch.
@@ -165,6 +166,6 @@ func One(b bool) int {
 	return n
 }
 
-// Bool returns 1 for true and 0 for false, without a branch, which a record's
-// values would mispredict.
+// Bool returns 1 for true and 0 for false, without a branch: the processor would
+// mispredict it, since the values of records follow no pattern.
 func Bool(b bool) float64 { return float64(One(b)) }

@@ -25,13 +25,13 @@ import (
 // Decoder is a generated decoder.
 type Decoder struct {
 	Schema string // full name, for people
-	Shape  string // of the one schema that it decodes, which is both the writer's and the reader's
+	Shape  string // the digest of the one schema that it decodes, which is both the writer's and the reader's
 	// Append appends the row of a body to a. It returns false if it gives up, and has
 	// then changed nothing.
 	Append func(a *column.Appender, body []byte) bool
 }
 
-var decoders sync.Map // Append by Shape
+var decoders sync.Map // the Append of each registered Decoder, by its Shape
 
 // RegisterDecoder makes a generated decoder known. Init functions call it. Of two
 // decoders of one shape the last stays.
@@ -44,9 +44,10 @@ func FindDecoder(shape string) func(a *column.Appender, body []byte) bool {
 	return d
 }
 
-// The bound of a row's heap. The body takes 1 byte for each of its bytes. A list takes at
-// most 8 more, since a byte of the body may be an item. Besides these there are the
-// symbols of enums, as many and as long as a schema allows.
+// The bound of a row's heap, in bytes. The body takes 1 byte for each of its bytes. A list
+// takes at most 8 more for each of them, since one byte of the body may be an item, and an
+// item takes 8 bytes. Besides these there are the symbols of enums, as many and as long as
+// a schema allows.
 const (
 	heapPerByte = 9
 	heapSymbols = 1024 * 256 // fields of a schema times bytes of a symbol

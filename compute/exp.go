@@ -2,16 +2,16 @@ package compute
 
 import "math"
 
-// The constants of Exp and Log: ln 2, and its 256th part, each as a sum of a
-// head with few enough bits that small multiples of it are exact, and a tail.
+// The constants of Exp and Log. ln 2 and its 256th part are each a sum of a head and a
+// tail: the head has so few bits that small multiples of it are exact.
 const (
 	ln2Head      = 0x1.62e42fefa2000p-1
 	ln2Tail      = 0x1.9ef35793c7673p-41
 	ln2By256Head = 0x1.62e42fee00000p-9
 	ln2By256Tail = 0x1.a39ef35793c76p-41
 
-	expOverflow  = 709.782712893384   // above, e^x is beyond the largest double
-	expUnderflow = -745.1332191019412 // below, it rounds to 0
+	expOverflow  = 709.782712893384   // for a greater x, e^x is beyond the largest double
+	expUnderflow = -745.1332191019412 // for a lesser x, e^x rounds to 0
 )
 
 // Exp returns e^x, within 1.2 units of the last place. NaN if x is.
@@ -68,8 +68,8 @@ func Log(x float64) float64 {
 	return float64(n*ln2Head) + (2*t + (float64(t*series) + float64(n*ln2Tail)))
 }
 
-// log1p is Log1p without the table. What u = 1+x lost by rounding is x-(u-1); divided by
-// u it is added to the logarithm.
+// log1p is Log1p without the table. u = 1+x loses x-(u-1) by rounding. log1p adds that,
+// divided by u, to the logarithm of u.
 func log1p(x float64) float64 {
 	u := 1 + x
 	switch {
@@ -98,8 +98,8 @@ func Log1p(x float64) float64 {
 	return log1p(x)
 }
 
-// Log1pWhole is Log1p for whole numbers, such as those of a column of integers. It is small
-// enough to be inlined.
+// Log1pWhole is Log1p for whole numbers, such as those of a column of integers. It looks
+// up 0 to 1023 in log1ps. It is small enough to be inlined.
 func Log1pWhole(x float64) float64 {
 	if i := uint(int(x)); i < 1024 {
 		return log1ps[i]

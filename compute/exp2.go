@@ -2,8 +2,8 @@ package compute
 
 import "math"
 
-// toWhole, added to a number from -2^51 to 2^51, rounds it to a whole number, which then
-// stands in the low bits of the sum.
+// toWhole rounds a number from -2^51 to 2^51 to a whole number when it is added to it: the
+// low bits of the sum are then the whole number.
 const toWhole = 1.5 * (1 << 52)
 
 // The coefficients of the series of 2^(r/256): of r, r², r³ and r⁴.
@@ -14,9 +14,9 @@ const (
 	exp2C4 = 0x1.3b2ab6fba4e77p-39
 )
 
-// Decay returns 2^(-age/halfLife), both in the same unit; 1 for a negative age. NaN if
-// either is. The error is at most 1.2 units of the last place, and 1.5 more for each
-// half-life passed.
+// Decay returns 2^(-age/halfLife), where age and halfLife have the same unit; 1 for a
+// negative age. NaN if either is. The error is at most 1.2 units of the last place, and 1.5
+// more for each half-life passed.
 func Decay(age, halfLife float64) float64 {
 	x := [1]float64{age}
 	Decays(x[:], x[:], halfLife)
@@ -31,9 +31,8 @@ const signBit = 1 << 63
 //
 // With x = -256 age/halfLife and k = round(x), 2^(x/256) is 2^(k/256) times
 // 2^((x-k)/256): a table gives the first factor and four terms of the series
-// the second. One unsigned comparison finds every x that is not from -0 down to the least
-// power that is a normal number, such as NaN or that of a negative age. decayEdge computes
-// those.
+// the second. One unsigned comparison finds every x outside the range from -0 down to
+// leastPower, such as NaN or the x of a negative age. decayEdge computes those.
 func Decays(dst, ages []float64, halfLife float64) {
 	rate := -256 / halfLife
 	dst = dst[:len(ages)]
@@ -58,7 +57,8 @@ func Decays(dst, ages []float64, halfLife float64) {
 	}
 }
 
-// leastPower is the bits of the double -1022*256: 2^-1022 is the least normal number.
+// leastPower is the bits of the double -1022*256, the least x for which Decays computes
+// 2^(x/256) itself: 2^-1022 is the least normal number.
 const leastPower = 0xc10ff00000000000
 
 // decayEdge is Decay for all inputs, also where the result is not a normal number. rate is

@@ -12,7 +12,7 @@ type FilterArgs struct {
 	Rows    *column.Slab
 	Lo, Hi  int     // the chunk is the rows from Lo, before Hi
 	Columns []int   // indexes of columns of Rows, in the order of Filter.Columns
-	Ranges  []Range // those that depend on the instant of the question
+	Ranges  []Range // the ranges to compare with that depend on the instant of the question (as_of), in the order of the code
 }
 
 // Range is the words from Lo to Lo+Span, both included.
@@ -54,7 +54,7 @@ type FilterColumn struct {
 	Nullable bool
 }
 
-var byFirst = map[string][]Filter{} // by the first of Terms, longest first
+var byFirst = map[string][]Filter{} // the registered filters, by the first of their Terms; those with the most terms first
 
 // RegisterFilter makes generated code known. Only init functions may call it.
 func RegisterFilter(g Filter) {
@@ -78,6 +78,7 @@ func FindFilter(terms []string, l *column.Layout) *Filter {
 	return nil
 }
 
+// fits reports whether a layout has all columns of g, with their kinds.
 func (g *Filter) fits(l *column.Layout) bool {
 	for _, c := range g.Columns {
 		i := l.Index(c.Name)

@@ -12,28 +12,27 @@ import (
 // as it likes until it returns.
 type ModelArgs struct {
 	Rows    *column.Slab
-	Sel     []int32      // indexes of the rows to score
+	Sel     []int32      // indexes in Rows of the rows to score
 	Entity  *column.Slab // one row: the features of the entity; nil if there are none
 	Objects *column.Slab // a row for each of Rows: the features of its object
-	Folded  []float64    // for each of Rows, the part of its score that depends on the record alone, computed before
+	Folded  []float64    // for each of Rows, the part of its score that depends on the record alone, which the caller has computed
 	Columns []int        // indexes of the columns of Rows that the function reads, in the order of its plan
-	EntCols []int        // likewise of Entity
+	EntCols []int        // indexes of the columns of Entity that the function reads, in the order of its plan
 	Weights []float64    // the model's parameters that are numbers; Weights[0] is the bias
 	Tables  []*Table     // its parameters that are tables, then the tables written in its expressions
 
-	// Values that the request alone decides, computed once when a scorer is bound to
-	// it.
+	// Values that the request alone decides. They are computed once for the request.
 	Numbers []float64
 	Bools   []bool
 	Strings []string
 	Lists   [][]float64
 	Sets    []*Table
 
-	Output          // of the model
-	More   []Output // of the other models, if the function scores by several at once
+	Output          // the output of the model
+	More   []Output // the outputs of the other models, if the function scores by several at once
 
 	Arena       Arena // memory for the texts and lists of a row
-	EntityArena Arena // memory for those of the entity
+	EntityArena Arena // memory for the texts and lists of the entity
 
 	vectors []vector
 }
@@ -42,7 +41,7 @@ type ModelArgs struct {
 type vector struct {
 	numbers []float64
 	bools   []bool
-	ages    *float64 // numbers are Decays of the ages that begin here; nil: they are not
+	ages    *float64 // the first of the ages of which numbers are the Decays; nil: numbers are no Decays
 	half    uint64   // the bits of the half-life of these Decays
 }
 
@@ -58,6 +57,7 @@ func (k *ModelArgs) Vector(n int) []float64 {
 	return v.numbers[:len(k.Sel)]
 }
 
+// vector returns the nth vector. It makes those that do not exist yet.
 func (k *ModelArgs) vector(n int) *vector {
 	for len(k.vectors) <= n {
 		k.vectors = append(k.vectors, vector{})
@@ -104,7 +104,7 @@ func (k *ModelArgs) Decays(n int, ages []float64, halfLife float64) []float64 {
 
 // Output is where the results of one model for the rows of ModelArgs.Sel go.
 type Output struct {
-	Out []float64 // a score for each of Sel; unused by a model of trees
+	Out []float64 // a score for each row of Sel, in its order; unused by a model of trees
 
 	// A model of trees writes features instead, which the trees then score: feature c
 	// of the i-th of Sel goes to i/MatrixBlock*Stride + c*MatrixBlock +
@@ -135,12 +135,12 @@ type ModelFunc func(*ModelArgs)
 
 // Model is generated code for one shape.
 type Model struct {
-	Name  string // of the spec or the feed that it was generated from, for people
+	Name  string // the name of the spec or the feed that it was generated from, for people
 	Shape string // a digest of the plan that it computes: a model's operations, without its parameters
 	Score ModelFunc
 }
 
-var models = map[string]Model{} // by shape
+var models = map[string]Model{} // the registered models, by shape
 
 // RegisterModel makes generated code known. Only init functions may call it. Of two
 // functions for one shape, which compute the same, the first stays.
@@ -173,6 +173,8 @@ func (a *Arena) Cross(x, y string) string {
 	return a.string(at)
 }
 
+// string returns what buf has after its first at bytes. The string shares the memory of
+// buf.
 func (a *Arena) string(at int) string {
 	b := a.buf[at:]
 	return unsafe.String(unsafe.SliceData(b), len(b))

@@ -14,8 +14,8 @@ import (
 // and in a byte of a varint that is not its last.
 const highBits = 0x8080808080808080
 
-// ReadLong reads an Avro long, a zigzag varint. The word is its two's complement. It
-// gives up on a varint that is not the shortest of its value.
+// ReadLong reads an Avro long, a zigzag varint, and returns it in two's complement. It
+// gives up on a varint that is longer than its value needs.
 func ReadLong(b []byte, at int) (uint64, int) {
 	if uint(at) < uint(len(b)) && b[at] < 0x80 {
 		u := uint64(b[at])
@@ -64,8 +64,8 @@ func longVarint(b []byte, at int) (uint64, int) {
 	return x>>1 ^ -(x & 1), at + size
 }
 
-// lastVarint reads a varint of any length, a byte at a time: near the end of the body, or a
-// longer one.
+// lastVarint reads a varint of any length, a byte at a time. It is for varints near the end
+// of the body, and for those of more than 8 bytes.
 func lastVarint(b []byte, at int) (uint64, int) {
 	if at < 0 {
 		return 0, -1
@@ -86,8 +86,8 @@ func ReadInt(b []byte, at int) (uint64, int) {
 	return x, at
 }
 
-// ReadTime reads a record's time: a long, in milliseconds since the epoch, in the range
-// that records may have.
+// ReadTime reads a record's time: a long, in milliseconds since the epoch. It gives up on a
+// time that is not from millrace.MinTime to before millrace.MaxTime.
 func ReadTime(b []byte, at int) (uint64, int) {
 	x, at := longVarint(b, at)
 	if int64(x) < int64(millrace.MinTime) || int64(x) >= int64(millrace.MaxTime) {
@@ -104,7 +104,8 @@ func ReadBoolean(b []byte, at int) (uint64, int) {
 	return uint64(b[at]), at + 1
 }
 
-// ReadFloat reads a finite float, as the bits of a double.
+// ReadFloat reads a float, and returns it as the bits of a double. It gives up on NaN and
+// infinity.
 func ReadFloat(b []byte, at int) (uint64, int) {
 	if at < 0 || len(b)-at < 4 {
 		return 0, -1
@@ -116,7 +117,7 @@ func ReadFloat(b []byte, at int) (uint64, int) {
 	return math.Float64bits(float64(math.Float32frombits(u))), at + 4
 }
 
-// ReadDouble reads a finite double, as its bits.
+// ReadDouble reads a double, and returns its bits. It gives up on NaN and infinity.
 func ReadDouble(b []byte, at int) (uint64, int) {
 	if at < 0 || len(b)-at < 8 {
 		return 0, -1
@@ -128,7 +129,8 @@ func ReadDouble(b []byte, at int) (uint64, int) {
 	return u, at + 8
 }
 
-// ReadIndex reads the index of one of n branches of a union or symbols of an enum.
+// ReadIndex reads the index of one of n branches of a union, or of one of n symbols of an
+// enum. It gives up on an index that is not below n.
 func ReadIndex(b []byte, at, n int) (uint64, int) {
 	x, at := ReadLong(b, at)
 	if x >= uint64(n) {
@@ -162,8 +164,8 @@ func ReadEmpty(b []byte, at int) int {
 	return at + 1
 }
 
-// ReadString reads a string, which must be UTF-8, and returns its word in a row whose
-// heap has b at base.
+// ReadString reads a string, and returns its word in a row whose heap has b at the offset
+// base. It gives up on a string that is not UTF-8.
 func ReadString(b []byte, at, base int) (uint64, int) {
 	var n int
 	if uint(at) < uint(len(b)) && b[at]&0x81 == 0 { // the usual: a length of one byte
@@ -204,6 +206,7 @@ func short(s []byte, next int) (uint64, int) {
 	return shortWord(s), next
 }
 
+// shortWord returns the word of up to 7 bytes, which need not be UTF-8.
 func shortWord(s []byte) uint64 {
 	var x uint64
 	for i, c := range s {

@@ -10,8 +10,8 @@ import (
 )
 
 // ReadBlock reads the head of an array's next block. It returns how many items the block
-// has, 0 at the array's end; the position of the first, or -1 if it gives up; and the
-// position where the block must end, or -1 if its head does not say.
+// has, 0 at the array's end; the position of the first item, or -1 if it gives up; and the
+// position where the block must end, or -1 if the block's head does not say.
 func ReadBlock(b []byte, at int) (count, next, end int) {
 	if uint(at) < uint(len(b)) && b[at]&0x81 == 0 && int(b[at]>>1) < len(b)-at { // the usual: a count of one byte
 		return int(b[at] >> 1), at + 1, -1
@@ -44,8 +44,8 @@ func endBlock(at, end int) int {
 	return at
 }
 
-// list returns the word of a list: of what the heap has after its first from bytes. The
-// word of an empty list is 0.
+// list returns the word of a list whose items are all that the heap has after its first
+// from bytes. The word of an empty list is 0.
 func list(heap []byte, from int) uint64 {
 	if len(heap) == from {
 		return 0
@@ -55,7 +55,7 @@ func list(heap []byte, from int) uint64 {
 
 // ReadFloats reads an array of floats, as doubles. Like all reads of arrays here, it
 // appends the items to the heap, and returns the list's word, the position after the
-// array, and the heap.
+// array (-1 if it gives up), and the heap.
 func ReadFloats(b []byte, at int, heap []byte) (uint64, int, []byte) {
 	from := len(heap)
 	for {
@@ -143,7 +143,8 @@ func ReadStrings(b []byte, at int, heap []byte) (uint64, int, []byte) {
 	}
 }
 
-// item appends a string to the heap, after its length in 4 bytes.
+// item reads a string at a position, and appends its length in 4 bytes and then the string
+// to the heap. It returns the position after the string, or -1 if it gives up.
 func item(b []byte, at int, heap []byte) (int, []byte) {
 	var x uint64
 	if uint(at) < uint(len(b)) && b[at]&0x81 == 0 { // the usual: a length of one byte

@@ -6,9 +6,9 @@ import (
 	"github.com/millrace/millrace/internal/column"
 )
 
-// Set is a set of words (see decoder.go), in a hash table with open addressing. The words
-// of a small set stand each in its home slot, so that a look-up needs no branch: the
-// processor would mispredict it for about every other row. As in a [Table], the
+// Set is a set of words (see decoder.go), in a hash table with open addressing. Each word
+// of a small set stands in its home slot, so that a look-up needs no branch: the processor
+// would mispredict it for about every other row. As in a [Table], the
 // multiplier of the hash is drawn at random for each set, so that nobody can choose words
 // that share a slot.
 type Set struct {
@@ -19,8 +19,9 @@ type Set struct {
 	apart      bool // every word stands in its home slot
 }
 
-// fewWords is up to how many words a set keeps apart, each in its home slot. The slots
-// that this takes grow with the square of the words.
+// fewWords is the greatest number of words of a small set, in which each word stands in its
+// home slot. It is small because the number of slots for that grows with the square of the
+// number of words.
 const fewWords = 32
 
 // NewSet returns a set of words.

@@ -8,9 +8,9 @@ import (
 	"github.com/millrace/millrace/internal/column"
 )
 
-// Table maps strings or numbers to numbers. Numbers, and strings that fit into a column's
-// word, are in a hash table of its own; only longer strings are in a Go map. Nobody may
-// change it while it is read.
+// Table maps strings or numbers to numbers. Its keys that are numbers, or strings that fit
+// into a column's word, are in a hash table that this file implements. Only longer strings
+// are in a Go map. A Table may be read by several goroutines, but not while it is changed.
 type Table struct {
 	missing float64            // the value of an unknown key
 	slots   []slot             // open addressing; a power of two, at most half full
@@ -19,7 +19,8 @@ type Table struct {
 	long    map[string]float64 // the strings that do not fit into a word
 	longest int                // the length of the longest key of long, in bytes
 
-	// The home of a key: see home. multiplier is odd.
+	// home computes from these the slot where the search for a key begins. multiplier
+	// is odd.
 	multiplier uint64
 	shift      uint8
 
@@ -27,6 +28,7 @@ type Table struct {
 	lo, hi float64   // the range of the values and of missing, NaN apart; not kept for a set
 }
 
+// slot is a place for one key of a table and its value.
 type slot struct {
 	key   uint64 // the word of a short string, or the bits of a number
 	value float64
@@ -124,6 +126,7 @@ func (t *Table) putString(k string, v float64) {
 	t.longest = max(t.longest, len(k))
 }
 
+// slotsFor returns the number of slots for n keys: a power of two, at least 2n.
 func slotsFor(n int) int {
 	size := 2
 	for size < 2*n {
@@ -132,6 +135,7 @@ func slotsFor(n int) int {
 	return size
 }
 
+// numberKey returns the key of a number: its bits, and those of 0 for -0.
 func numberKey(x float64) uint64 {
 	if x == 0 {
 		x = 0 // -0 becomes 0
@@ -139,6 +143,7 @@ func numberKey(x float64) uint64 {
 	return math.Float64bits(x)
 }
 
+// put sets the value of a key that is the word of a short string, or the bits of a number.
 func (t *Table) put(key uint64, v float64) {
 	i := t.home(key)
 	for t.slots[i].used && t.slots[i].key != key {
@@ -150,8 +155,8 @@ func (t *Table) put(key uint64, v float64) {
 	t.slots[i] = slot{key, v, true}
 }
 
-// fewSlots is up to how many keys a look-up compares one after the other, without a branch,
-// instead of hashing.
+// fewSlots is how many keys a table may have at most so that a look-up compares all of them,
+// one after the other and without a branch, instead of hashing.
 const fewSlots = 4
 
 // ready fills few. It is called when all keys are in the table.
@@ -215,8 +220,8 @@ func (t *Table) contain(dst []bool, rows *column.Slab, words []uint64, sel []int
 
 // home returns the slot where the search for a key begins: the high bits of
 // key*multiplier, as only these depend on all bits of the key. The multiplier is drawn at
-// random for each table, since the keys may come from a caller, who could otherwise
-// choose thousands that share a slot.
+// random for each table. Otherwise a caller who sends keys could choose thousands that
+// share a slot.
 func (t *Table) home(key uint64) int {
 	return int(key*t.multiplier>>(t.shift&63)) & (len(t.slots) - 1)
 }
@@ -253,7 +258,7 @@ func (t *Table) String(s string) float64 {
 }
 
 func (t *Table) longValue(s string) float64 {
-	if len(s) > t.longest { // it is not hashed: a record's text may have a megabyte
+	if len(s) > t.longest { // saves the hashing: a record's text may have a megabyte
 		return t.missing
 	}
 	if v, ok := t.long[s]; ok {

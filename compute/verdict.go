@@ -9,9 +9,9 @@ import (
 	"math/bits"
 )
 
-// Chunk is for how many rows a term is evaluated before the next term is. The columns
-// that a kernel, a loop over columns, works on then stay in the first-level cache. Blocks
-// is how many blocks a chunk has.
+// Chunk is the number of rows for which a term is evaluated before the next term is. It is
+// small enough that the columns that a kernel, a loop over columns, works on stay in the
+// first-level cache. Blocks is how many blocks of 64 rows a chunk has.
 const (
 	Chunk  = 1024
 	Blocks = Chunk / 64
@@ -20,14 +20,15 @@ const (
 // Mask has a bit for each row of a chunk.
 type Mask [Blocks]uint64
 
-// Verdict is the result of a term for the 64 rows of a block. Hit are the rows for which
-// it is true. Unfit and Failed are those for which it is an error: a null or a value of
-// the wrong type, and a computation that failed, such as an overflow. For all other rows
-// it is false; NaN are those of them where a NaN was compared.
+// Verdict is the result of a term for the 64 rows of a block, a bit a row. Hit has the rows
+// for which the term is true. Unfit and Failed have those for which it is an error: Unfit
+// for a null or a value of the wrong type, Failed for a computation that failed, such as an
+// overflow. For all other rows the term is false; NaN has those of them where a NaN was
+// compared.
 type Verdict struct{ Hit, Unfit, Failed, NaN uint64 }
 
-// State is the rows of a chunk for which no term was false so far. Live are those for
-// which every term was true. Unfit and Failed are those for which some term was an error
+// State is the rows of a chunk for which no term was false so far. Live has those for
+// which every term was true. Unfit and Failed have those for which some term was an error
 // (see Verdict); a later term that is false still drops them.
 type State struct {
 	Live, Unfit, Failed Mask
@@ -68,7 +69,7 @@ func (s *State) Keep(i int, v Verdict) (left uint64) {
 }
 
 // And returns the verdict of a && b. A row is false if either is false, and true if both
-// are true. The rest are errors: of two, that of a.
+// are true. All other rows are errors; if both are errors, the row has that of a.
 func And(a, b Verdict) Verdict {
 	wrong := ^(a.Hit | a.Unfit | a.Failed) | ^(b.Hit | b.Unfit | b.Failed)
 	return Verdict{
@@ -79,7 +80,7 @@ func And(a, b Verdict) Verdict {
 }
 
 // Or returns the verdict of a || b. A row is true if either is true, and an error if
-// neither is and one of them is an error: of two, that of a.
+// neither is and one of them is an error; if both are errors, the row has that of a.
 func Or(a, b Verdict) Verdict {
 	hit := a.Hit | b.Hit
 	return Verdict{
@@ -109,7 +110,8 @@ func Ordered(a Verdict, nulls uint64) Verdict {
 	return a
 }
 
-// Outside returns a negated: Hit are the rows that are neither in a.Hit nor in a.Unfit.
+// Outside returns a negated: its Hit has the rows that are neither in a.Hit nor in a.Unfit.
+// a.Failed must be empty.
 func Outside(a Verdict) Verdict {
 	a.Hit = ^(a.Hit | a.Unfit)
 	return a
@@ -133,8 +135,8 @@ func Bit(b bool) uint64 {
 
 // Between returns a bit for each word of a block that is from lo to lo+span, both
 // included. The bits beyond the block are set. It works from the last word to the first.
-// A word out of the range gives a borrow; adding m to itself with the borrow shifts that
-// in. It takes four instructions a word.
+// A word out of the range gives a borrow. Adding m to itself with the borrow shifts m and
+// puts the borrow into its lowest bit. That takes four instructions a word.
 func Between(block []uint64, lo, span uint64) uint64 {
 	var m, out uint64
 	i := len(block)

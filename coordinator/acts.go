@@ -75,7 +75,7 @@ const (
 
 const notReadYet = "outcomes have not been read yet by the coordinator that leads now, which soon does"
 
-// reads notes what is known after a reading, and err, why not all was read; nil: all was.
+// reads notes what is known after a reading. err is why not all was read; nil: all was.
 func (a *acts) reads(err error) {
 	course := a.read.Course()
 	a.topic, a.newest, a.came, a.told, a.unanswered, a.next = a.read.Topic(), course.Newest(), a.read.Newest(), a.read.Told(), isSilence(err), time.Time{}
@@ -92,8 +92,8 @@ func (a *acts) reads(err error) {
 // guardsActs reports whether some guard is on what viewers do.
 func guardsActs(g *experiment.Guards) bool { return len(g.Fewer)+len(g.More) > 0 }
 
-// waits says why, by what is known of outcomes, the ramp may take no step and its waiting
-// time does not run; empty: nothing speaks against it. last is the time of the newest answer.
+// waits says why, as far as outcomes tell, the ramp may take no step, and why the time at its
+// share does not count; empty: no reason. last is the time of the newest answer.
 func (a *acts) waits(e *experiment.Experiment, last millrace.Time) string {
 	switch {
 	case !guardsActs(e.Guards):
@@ -125,8 +125,9 @@ func (a *acts) again() string {
 	return fmt.Sprintf("; it is read again at %s", a.next.UTC().Format(time.RFC3339))
 }
 
-// lacks says which outcomes must have come since a time before the ramp takes a step; empty:
-// none is lacking. An empty log of outcomes must not count as evidence for a variant.
+// lacks says which outcomes are still lacking for the ramp's next step; empty: none. since is
+// the time from which outcomes count for it. An empty log of outcomes must not count as
+// evidence for a variant.
 func (a *acts) lacks(g *experiment.Guards, r *compare.Report, since time.Time) string {
 	if a.read == nil || !guardsActs(g) {
 		return ""

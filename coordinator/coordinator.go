@@ -149,8 +149,8 @@ type Coordinator struct {
 		paused    []string   // experiments that guards have paused
 		seen      sight      // how much guards see of exposures
 		acts      []actsSeen // how much they see of outcomes
-		units     int        // how many units of experiments are kept
-		differ    differing
+		units     int        // how many units (such as viewers) guards keep, of all experiments together
+		differ    differing  // differences between replicas that are not settled
 	}
 }
 
@@ -327,8 +327,8 @@ func (c *Coordinator) steer(ctx context.Context, lead *cluster.Lead) {
 // time.
 type fault struct {
 	again time.Duration // how often the same one is logged; 0: once
-	text  string
-	at    time.Time
+	text  string        // of the error that was logged last; empty: none, or all was well since
+	at    time.Time     // when it was logged
 }
 
 // isNews reports whether err is to be logged, and then remembers it as logged. A nil err
@@ -456,10 +456,11 @@ func (p *Plan) after(id string, last Event) []Event {
 }
 
 // look notes which nodes are gone, of those that host something or that the plan gives
-// something, and raises alarms. A node that is gone for the grace is given up: its replicas
-// are made elsewhere. While more than a third of the hosting nodes are gone, no further
-// node is given up; one that already is stays so, since its repair is under way. If so
-// many are gone for longer than the grace, an alarm asks for a person.
+// something, and raises alarms. A node that is gone for the grace is given up, unless
+// repairs are off: its replicas are made elsewhere. While more than a third of the hosting
+// nodes are gone, no further node is given up; one that already is stays so, since its
+// repair is under way. If so many are gone for longer than the grace, an alarm asks for a
+// person.
 func (c *Coordinator) look(s *Steered, e *evidence) {
 	hosts := s.Assignment.Nodes()
 	gone := map[millrace.NodeID]time.Time{}
@@ -538,7 +539,7 @@ func (c *Coordinator) alarm(s *Steered, now time.Time, what, detail string) {
 	s.Notes.Alarms = append(s.Notes.Alarms, Alarm{what, detail, since.UTC().Truncate(time.Second)})
 }
 
-// forgetAlarms forgets when alarms were first raised that are not raised any more.
+// forgetAlarms forgets the times of alarms that are not raised any more.
 func (c *Coordinator) forgetAlarms(s *Steered) {
 	maps.DeleteFunc(c.since, func(what string, _ time.Time) bool {
 		return !slices.ContainsFunc(s.Notes.Alarms, func(a Alarm) bool { return a.What == what })
@@ -548,7 +549,7 @@ func (c *Coordinator) forgetAlarms(s *Steered) {
 // drop orders nodes to delete replicas that moved away from them for at least DropAfter, as
 // long as enough others serve the partition and the plan does not give it back. It takes
 // back orders that are carried out, and orders to nodes that are not alive; for such a
-// node the time begins anew.
+// node the time begins anew. Backup nodes (topology.Node.Keeps) get no orders.
 func (c *Coordinator) drop(s *Steered, e *evidence) {
 	seen := map[millrace.NodeID]map[millrace.Partition]time.Time{}
 	orders := map[millrace.NodeID]topology.Set{}

@@ -204,7 +204,8 @@ func (w *watched) count(r *compare.Report, now time.Time, known bool) {
 	if since := millrace.TimeOf(w.atShare()).Std().UTC(); !w.stay.Since.Equal(since) {
 		w.stay = experiments.Stay{Since: since}
 	}
-	// After a gap of breaks or longer, as of a process that was frozen, nothing is added.
+	// After a gap as long as the constant breaks or longer, nothing is added: the process
+	// may have been frozen.
 	if past := now.Sub(last); !last.IsZero() && past < breaks && len(w.standsStill(r, now, "")) == 0 {
 		w.stay.Seconds += past.Seconds()
 	}
@@ -235,7 +236,7 @@ var errOtherwise = errors.New("coordinator: the experiment is no longer as it wa
 
 // held returns who vetoes the next step of an experiment; nil if nobody does.
 func (g *guard) held(name string) *experiments.Hold {
-	trail, _ := g.trails.Of(name) // in place of a trail that cannot be read comes one with a hold
+	trail, _ := g.trails.Of(name) // if the trail cannot be read, Of returns one with a hold
 	return trail.Hold
 }
 

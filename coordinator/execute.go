@@ -35,7 +35,7 @@ func (e *evidence) ready(id millrace.NodeID, p millrace.Partition) bool {
 	return e.answers(id, p) && e.nodes.Halted(id) == ""
 }
 
-// serving counts the owners that are ready for a partition, without the node but.
+// serving counts the owners that are ready for a partition. It leaves out the node but.
 func (e *evidence) serving(p millrace.Partition, owners []millrace.NodeID, but millrace.NodeID) (n int) {
 	for _, id := range owners {
 		if id != but && e.ready(id, p) {
@@ -59,13 +59,13 @@ func (e *evidence) worth(id millrace.NodeID) int {
 
 // pace bounds how fast moves are begun.
 type pace struct {
-	limits          Limits // of plans that have none of their own
-	planned, urgent struct{ moves, bytes bucket }
+	limits          Limits                        // of plans that have none of their own
+	planned, urgent struct{ moves, bytes bucket } // what was begun of urgent moves, and of all others
 }
 
-// of returns the limits for the urgent or the other moves of a plan. Urgent moves, which
-// replace lost replicas, have no limit of moves a second, unless a repair sets one; nor do
-// the limits of a plan that is no repair hold for them.
+// of returns the limits for the urgent or for the other moves of a plan. Urgent moves replace
+// lost replicas. The limits of a plan hold for them only if the plan is a repair. The
+// coordinator's limit of moves a second never holds for them.
 func (c *pace) of(p *Plan, urgent bool) Limits {
 	said := p.Limits
 	if urgent && p.Kind != Repair {
@@ -217,12 +217,13 @@ func (s Status) End() Status {
 	return Done
 }
 
-// waitsFor returns why the new replica of a move may not be assigned now, or "". It may be if
-// its node is alive, ingests what is new, has disk space for it or the data already, and
-// the partition has fewer than the most owners. Besides, the node must not report that it
-// serves the partition: it may have hosted it a moment ago and not have heard that this
-// ended, and its report would be taken for the new replica's. A move without a new replica
-// begins at once. coming is how many bytes moves under way will still write to the node.
+// waitsFor returns why the new replica of a move may not be assigned now, or "". It may be
+// if its node is alive, ingests what is new, has disk space for it or the data already, and
+// the partition has fewer than topology.MaxOwners owners. Besides, the node must not report
+// that it serves the partition: it may have hosted it a moment ago and not have heard that
+// this ended, and its report would be taken for the new replica's. A move without a new
+// replica begins at once. coming is how many bytes moves under way will still write to the
+// node.
 func (p *Plan) waitsFor(m *Move, a *topology.Assignment, e *evidence, coming int64) string {
 	if m.To == "" || slices.Contains(a.Replicas[m.Partition], m.To) {
 		return ""

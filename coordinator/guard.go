@@ -57,11 +57,10 @@ type guard struct {
 	sight  sight                        // how much it sees of exposures
 	seen   func(sight, []actsSeen, int) // is told how much is seen, and how many units are kept
 	most   int                          // how many units may be kept, of all experiments together
-	// outcomes are read each every, or less often if reading takes long. nil: there are
-	// no guards on what viewers do.
+	// outcomes opens the readers of outcomes. nil: there are no guards on what viewers do.
 	outcomes Outcomes
-	every    time.Duration
-	asked    time.Time // when sight last looked; zero: never
+	every    time.Duration // between two readings of outcomes; longer if reading takes long
+	asked    time.Time     // when sight last looked; zero: never
 
 	mu struct {
 		sync.Mutex
@@ -77,7 +76,7 @@ type watched struct {
 	changed time.Time         // since when it has its share
 	basis   compare.Basis     // which answers are evidence
 	last    ledger.Event      // the last event of its document's history that trace has seen
-	looked  time.Time         // when it was last noted what it waits for
+	looked  time.Time         // when a note of what it waits for was last written, or something was done about it
 	tally   *compare.Tally    // the evidence
 	old     *compare.Outdated // counts answers by an older definition, of brokers that do not hear etcd
 	acts    acts              // what is known of its outcomes

@@ -27,8 +27,8 @@ func (w *watched) anew() bool {
 	return !w.basis.Since.IsZero() && millrace.TimeOf(w.basis.Since) >= w.from // they are equal if recall took w.from from the trail
 }
 
-// atShare returns since when the experiment has its share and what it leans on is as it is
-// now.
+// atShare returns when the experiment's share last changed, or what it leans on if that
+// changed later.
 func (w *watched) atShare() time.Time {
 	if w.anew() && w.basis.Since.After(w.changed) {
 		return w.basis.Since

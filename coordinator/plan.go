@@ -116,7 +116,7 @@ func (m Move) String() string {
 // coordinator's holds; where that is 0 too, there is none.
 type Limits struct {
 	PerNode        int   `json:"per_node,omitempty"`         // moves to a node at a time
-	PerSecond      int   `json:"per_second,omitempty"`       // moves begun a second in the whole cluster; moves that replace lost replicas do not take the coordinator's
+	PerSecond      int   `json:"per_second,omitempty"`       // moves begun a second in the whole cluster; the coordinator's does not hold for moves that replace lost replicas
 	BytesPerSecond int64 `json:"bytes_per_second,omitempty"` // bytes of moves begun a second
 }
 
@@ -136,11 +136,11 @@ const (
 type Plan struct {
 	ID         string    `json:"id"`
 	Kind       Kind      `json:"kind"`
-	Why        string    `json:"why"`
-	By         string    `json:"by"`
+	Why        string    `json:"why"` // for people
+	By         string    `json:"by"`  // who wanted it: a person or a coordinator
 	Created    time.Time `json:"created"`
-	Since      time.Time `json:"since"` // when it was begun, resumed, cancelled or rolled back
-	Ended      time.Time `json:"ended,omitzero"`
+	Since      time.Time `json:"since"`          // when it was begun, resumed, cancelled or rolled back
+	Ended      time.Time `json:"ended,omitzero"` // zero: it has not ended
 	Status     Status    `json:"status"`
 	Held       Status    `json:"held,omitempty"` // its status before it was paused
 	Wanted     int       `json:"wanted"`         // replicas of each partition
@@ -206,8 +206,8 @@ type Mark struct {
 	Draining bool      `json:"draining,omitempty"` // it is to host nothing
 	Added    bool      `json:"added,omitempty"`    // it may be given replicas though it has none
 	Lost     bool      `json:"lost,omitempty"`     // it is gone for good: it is given up without waiting
-	By       string    `json:"by,omitempty"`
-	Since    time.Time `json:"since,omitzero"`
+	By       string    `json:"by,omitempty"`       // who made the last mark
+	Since    time.Time `json:"since,omitzero"`     // when that was
 }
 
 // Intent is what people want of the nodes. Its map is not nil after read.

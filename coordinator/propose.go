@@ -26,14 +26,15 @@ import (
 type Request struct {
 	Kind     Kind
 	Replicas int               // of each partition; 0: as many as now
-	Nodes    []millrace.NodeID // to drain; or the one to replace and the one that replaces it
+	Nodes    []millrace.NodeID // to add, drain or give up; of [Replace]: the one to replace and the one that replaces it
 	Limits   Limits            // zero: the coordinator's
-	// Gain is the least gain in balance for which replicas move that no rule requires to
-	// move; see [plan.Limits]. Only for [Rebalance] and [Resize].
+	// Gain is the least gain in balance for which the plan moves replicas that no rule
+	// requires to move: a share of the mean, see [plan.Limits]. Only for [Rebalance] and
+	// [Resize].
 	Gain float64
 	By   string // who wants it
-	// Lossy allows a plan that leaves partitions with fewer replicas than are wanted, and
-	// a plan while nodes are gone.
+	// Lossy allows a plan with which partitions have fewer replicas than are wanted, or one
+	// replica instead of more, and a plan while nodes are gone.
 	Lossy bool
 }
 
@@ -58,7 +59,7 @@ type Proposal struct {
 	Checks        []Check
 	Goal          Layout                         // to which the plan leads
 	intent        Intent                         // the intent after the plan begins
-	marks         bool                           // the request marks nodes, such as drained
+	marks         bool                           // the request marks nodes, for example as drained
 	lossy         bool                           // Request.Lossy would turn one of the faults into a warning
 	now           Layout                         // who hosts what before the plan
 	bytes         func(millrace.Partition) int64 // the size of a replica

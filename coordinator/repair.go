@@ -12,9 +12,9 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
-// repair plans to make the replicas of given-up nodes elsewhere: by a new plan or, while one
-// is under way, by another goal for that. Moves away from a node that is back are dropped
-// if they have not begun. The error says why replicas cannot be made elsewhere.
+// repair plans to make the replicas of given-up nodes elsewhere: by a new plan or, while a
+// plan is under way, by giving that plan another goal. Moves away from a node that is back
+// are dropped if they have not begun. The error says why replicas cannot be made elsewhere.
 func (c *Coordinator) repair(s *Steered, e *evidence) error {
 	under := s.Plan != nil && !s.Plan.Status.Ended()
 	if under && s.Plan.Status != Paused {

@@ -15,9 +15,9 @@ type Exposures interface {
 	// until ctx ends.
 	Follow(ctx context.Context, from millrace.Time, take func(*exposure.Record)) error
 	// Whole waits until the running Follow has passed on all that the log has at the time
-	// of the call. It returns the time up to which that is everything, a moment ago. The
-	// error says why Follow cannot, or has not when ctx ends. After the log was replaced
-	// by another one, one call fails.
+	// of the call. It returns the time, a moment ago, up to which that is everything. The
+	// error says why Follow cannot pass on all, or why it has not when ctx ends. After the
+	// log was replaced by another one, one call fails.
 	Whole(ctx context.Context) (time.Time, error)
 	// Topic returns which topic Follow reads.
 	Topic() exposure.Topic
@@ -25,7 +25,7 @@ type Exposures interface {
 
 const (
 	wholeWithin = 2 * time.Second // the timeout of Exposures.Whole
-	breaks      = 5 * time.Second // a log that was not read for less than this was only slow; longer is a break
+	breaks      = 5 * time.Second // not to read the log for longer than this is a break; for less, the log was only slow
 	// settles is how long after a break no step is taken: brokers write what they could
 	// not write during the break a little later, each when it tries again.
 	settles = 10 * time.Second
@@ -52,7 +52,7 @@ type sight struct {
 	patience time.Duration
 }
 
-// look asks whether all that the log has been read, and notes the answer.
+// look asks whether everything in the log has been read, and notes the answer.
 func (s *sight) look(ctx context.Context, log Exposures) {
 	ctx, cancel := context.WithTimeout(ctx, wholeWithin)
 	defer cancel()

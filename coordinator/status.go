@@ -20,7 +20,7 @@ type Progress struct {
 	Bytes    int64             `json:"bytes"`     // of all moves
 	Done     int64             `json:"done"`      // bytes of the moves that are done
 	Seconds  float64           `json:"seconds"`   // since the plan began, or from its beginning to its end
-	Rate     float64           `json:"rate"`      // bytes a second, since the last order
+	Rate     float64           `json:"rate"`      // bytes of moves done a second, since Plan.Since
 	Left     float64           `json:"left"`      // an estimate of the seconds that are left; -1: not known
 	UnderWay []MoveProgress    `json:"under_way"` // moves that are Building
 	Nodes    []NodeProgress    `json:"nodes"`
@@ -72,7 +72,7 @@ type MoveProgress struct {
 // Wait is something, other than their turn, that moves wait for.
 type Wait struct {
 	Moves int    `json:"moves"` // how many wait for it
-	For   string `json:"for"`
+	For   string `json:"for"`   // in words
 }
 
 // Waits returns what the moves of the last plan wait for that may not begin now, the most
@@ -364,7 +364,7 @@ type Verdict struct {
 	Node   millrace.NodeID `json:"node"`
 	OK     bool            `json:"ok"`
 	Rule   string          `json:"rule,omitempty"` // a stable word
-	Detail string          `json:"detail"`
+	Detail string          `json:"detail"`         // for people
 }
 
 // Explain says why each replica of a partition is where it is, and for every other node

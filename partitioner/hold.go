@@ -29,11 +29,11 @@ func (p *Partitioner) introduce(ctx context.Context) error {
 	return nil
 }
 
-// hold waits while somebody asks for a hold, who looks at the whole log and wants no
-// transaction meanwhile. It waits for pace.hold at most, by this process's own clock. It is
+// hold waits while somebody asks for a hold: a time without transactions, in which they look
+// at the whole log. It waits for pace.hold at most, by this process's own clock. It is
 // called between two transactions, and a transaction follows, so that any number of
-// requests for holds slows ingest down and never stops it. A request that was kept once is
-// not kept again, since whoever asked may be gone.
+// requests for holds slows ingest down and never stops it. A request for which it has waited
+// once does not make it wait again, since the process that asked may be gone.
 func (p *Partitioner) hold(ctx context.Context) {
 	if !p.toHold() {
 		return
@@ -64,7 +64,7 @@ func (p *Partitioner) hold(ctx context.Context) {
 	p.on.held(took)
 }
 
-// toHold reports whether somebody asks for a hold that was not kept yet.
+// toHold reports whether somebody asks for a hold for which this process has not waited yet.
 func (p *Partitioner) toHold() bool {
 	for _, h := range p.progress.Holds() {
 		if !p.held[h] {

@@ -10,8 +10,9 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// metrics count committed transactions only, so that for every input topic, at
-// every moment between two commits,
+// metrics are the metrics of a partitioner. Their help says what each counts. consumed,
+// published, copies, deadLettered and ignored count committed transactions only, so that for
+// every input topic, at every moment between two commits,
 //
 //	consumed = published + dead_lettered + ignored
 type metrics struct {

@@ -4,6 +4,12 @@
 // It does so in Kafka transactions that also commit the offsets of what was consumed, so
 // that each record takes effect there exactly once. A record that cannot be accepted goes
 // to the topic dead-letters, byte for byte, with its reason. See DESIGN.md.
+//
+// Some terms: a session is one membership of this process in the consumer group, from
+// joining it until a failure. The topic progress has how far each group is, and what
+// operators ask of its partitioners: to skip a place that cannot be read, and to hold,
+// which is to wait between two transactions. A process is stuck at a place past which it
+// cannot read.
 package partitioner
 
 import (
@@ -64,6 +70,7 @@ type Config struct {
 // DefaultGroup is the default of Config.Group.
 const DefaultGroup = progress.DefaultGroup
 
+// defaultSchemaWait is the default of Config.SchemaWait.
 const defaultSchemaWait = 2 * time.Second
 
 // Validate reports every fault of the configuration at once.
@@ -147,15 +154,15 @@ type Partitioner struct {
 	cfg      Config
 	log      *slog.Logger
 	metrics  *metrics
-	registry *registry.Registry
-	schemas  *schemalog.Log    // follows the topic schemas, and fills registry
-	progress *progress.Log     // follows the topic progress
-	beat     *groups.Heartbeat // has a goroutine of its own, so that it can report when Run is stuck
-	stuck    *stuckAt
-	held     map[progress.Hold]bool // holds that were kept; only Run uses it
-	state    state
+	registry *registry.Registry     // the schemas that are known
+	schemas  *schemalog.Log         // follows the topic schemas, and fills registry
+	progress *progress.Log          // follows the topic progress
+	beat     *groups.Heartbeat      // has a goroutine of its own, so that it can report when Run is stuck
+	stuck    *stuckAt               // the places past which this process cannot read
+	held     map[progress.Hold]bool // holds for which this process has waited; only Run uses it
+	state    state                  // what Run tells Ready
 	pace     pace
-	batch    int // the most records to poll at once now; at most pace.records
+	batch    int // the most records of a transaction now; at most pace.records, and less after a failure
 	on       events
 }
 
@@ -166,22 +173,22 @@ type events struct {
 	resting   func()              // when a pause begins
 	skipped   func()              // after a batch was skipped
 	holding   func()              // when a hold begins
-	held      func(time.Duration) // when it ends, with how long it was
+	held      func(time.Duration) // when a hold ends, with how long it was
 	halted    func()              // when the outputs are found to be other logs
 }
 
 // pace is when to commit and when to pause.
 type pace struct {
-	records   int           // a transaction gathers no more once it has read or written so many records
-	bytes     int           // or written so many bytes of values
+	records   int           // a transaction gathers no more once it has read or written this many records
+	bytes     int           // or written this many bytes of values
 	gather    time.Duration // the longest time in which a transaction gathers records
 	behind    time.Duration // the same, if more records wait than were gathered
 	quiet     time.Duration // a transaction ends after this long without records
-	poisonRun int           // so many dead letters in a row pause consumption
-	pause     time.Duration // for how long they do
-	backoff   time.Duration // before a new session after a failed one
-	idle      time.Duration // Ready reports records that wait for longer while this process commits none
-	open      time.Duration // Ready reports transactions of producers that are open for longer
+	poisonRun int           // this many dead letters in a row pause consumption
+	pause     time.Duration // how long such a pause is
+	backoff   time.Duration // the pause before a new session after a failed one
+	idle      time.Duration // Ready reports records that wait for longer than this while this process commits none
+	open      time.Duration // Ready reports transactions of producers that are open for longer than this
 	hold      time.Duration // the longest wait for a look at the whole log
 	standby   time.Duration // between two looks at whether another process still has the instance name
 	logs      time.Duration // between two looks at whether the topics were replaced
@@ -219,7 +226,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Partitioner,
 		poisonRun: 10_000,
 		pause:     30 * time.Second,
 		backoff:   500 * time.Millisecond,
-		idle:      6 * time.Second, // with the time until the next heartbeat, less than ten
+		idle:      6 * time.Second, // with the time until the next heartbeat, less than ten seconds
 		open:      time.Minute,
 		hold:      900 * time.Millisecond, // with what a busy machine adds, about a second
 		standby:   3 * time.Second,

@@ -20,6 +20,7 @@ type state struct {
 	committed time.Time       // when the last transaction was committed
 }
 
+// set calls f with the state locked.
 func (s *state) set(f func(*state)) {
 	s.Lock()
 	defer s.Unlock()

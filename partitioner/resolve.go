@@ -15,8 +15,8 @@ import (
 )
 
 // idleShare bounds the waits for unknown schemas to about a twentieth of the time: after a
-// wait in vain, no other begins for idleShare times as long. So bad records, each with
-// another fingerprint, cannot hold up good ones for longer.
+// wait that found no schema, no other begins for idleShare times as long. So bad records,
+// each with another fingerprint, cannot hold up good ones for longer.
 const idleShare = 20
 
 // refusedFor is how long the schema registry is not asked again for a schema id that it does
@@ -27,9 +27,9 @@ const (
 	maxRefused = 1024
 )
 
-// How many ids the schema registry is asked for in vain: misses at once, and then
-// missesAfter a second. Each costs a request, and bad records may name new ids all the
-// time. An id whose schema it has does not count.
+// How many ids the schema registry is asked for that it does not have: misses at once, and
+// then missesAfter a second. Each costs a request, and bad records may name new ids all the
+// time. An id whose schema the registry has does not count.
 const (
 	misses      = 100
 	missesAfter = 1 // a second
@@ -47,15 +47,15 @@ type refusal struct {
 // one that is published after the record it waits a little.
 type resolver struct {
 	registry *registry.Registry // the schemas that are known; it asks a schema registry for Confluent ids
-	log      *schemalog.Log
-	wait     time.Duration
+	log      *schemalog.Log     // follows the topic schemas, and fills registry
+	wait     time.Duration      // how long it waits for an unknown schema: see Config.SchemaWait
 	waiting  func()             // called when a wait begins
 	fresh    bool               // the topic schemas was read to its end since the last poll
-	nextWait time.Time          // no wait begins before
-	refused  map[uint32]refusal // by schema id of the schema registry
+	nextWait time.Time          // no wait begins before this time
+	refused  map[uint32]refusal // the ids of the schema registry that are not asked for again yet
 	found    map[uint32]bool    // ids whose schemas were published to the topic schemas
-	misses   *rate.Limiter      // of asking for ids in vain
-	unasked  func()             // called for a record for whose id the schema registry is not asked
+	misses   *rate.Limiter      // bounds how often the schema registry is asked for ids that it does not have
+	unasked  func()             // called for each record of which the schema id is not asked for, because of misses
 }
 
 func newResolver(known *registry.Registry, log *schemalog.Log) *resolver {

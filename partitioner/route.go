@@ -31,7 +31,7 @@ type decision struct {
 	outcome  outcome
 	stream   kafka.Stream      // the topic of a published record: timeline or features
 	entities []millrace.Entity // a published record goes to their timelines, or features
-	value    []byte            // of a published record, in single-object encoding
+	value    []byte            // what is written for a published record: Avro in single-object encoding
 	refusal  *schemas.Error    // why a record is a dead letter
 }
 
@@ -90,11 +90,12 @@ func (r *router) accept(ctx context.Context, in groups.Input) (decision, error) 
 	return decision{stream: kafka.Timeline, entities: append([]millrace.Entity{env.Entity}, env.About...), value: value}, nil
 }
 
+// refuse returns the error that makes a record a dead letter.
 func refuse(reason schemas.Reason, field, format string, args ...any) error {
 	return &schemas.Error{Reason: reason, Field: field, Detail: fmt.Sprintf(format, args...)}
 }
 
-// maxDetailBytes bounds the header detail of a dead letter.
+// maxDetailBytes bounds the header detail of a dead letter, since it may quote the record.
 const maxDetailBytes = 512
 
 // newDeadLetter returns the dead letter of an input: its key and value byte for byte, and

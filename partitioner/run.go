@@ -16,15 +16,16 @@ import (
 )
 
 // commitTimeout bounds a transaction from its begin to its end, also when Run
-// is being stopped. It is shorter than the time for which Kafka lets it be open.
+// is being stopped. It is shorter than kafka.TransactionTimeout, the 10 s after which Kafka
+// aborts a transaction.
 const commitTimeout = 8 * time.Second
 
 // Run creates Millrace's topics if they are missing, and partitions until ctx ends, which
 // is no error: the transaction under way is committed first. While another process has its
-// instance name, it stands by. It returns an error only while it sets up, for what another
-// try cannot mend, such as kafka.ErrPartitionCount for a topic with another number of
-// partitions. Every other failure is logged, counted and tried again, for as long as it
-// takes.
+// instance name, it stands by. It returns an error only while it sets up, and only for a
+// fault that another try cannot mend, such as kafka.ErrPartitionCount for a topic with
+// another number of partitions. Every other failure is logged, counted and tried again, for
+// as long as it takes.
 func (p *Partitioner) Run(ctx context.Context) error {
 	if err := p.open(); err != nil {
 		return fmt.Errorf("partitioner: %w", err)
@@ -65,7 +66,7 @@ func (p *Partitioner) Run(ctx context.Context) error {
 			p.halt(ctx, other)
 			continue
 		}
-		p.batch = max(p.batch/8, 1) // a transaction too large to finish must shrink
+		p.batch = max(p.batch/8, 1) // if the transaction was too large to finish in time, the next one must be smaller
 		p.state.set(func(s *state) { s.failed = err })
 		p.metrics.failures.Inc()
 		p.log.Warn("partitioner: failed; trying again", "error", err)
@@ -237,8 +238,8 @@ func (p *Partitioner) session(ctx context.Context, r *router) error {
 }
 
 // awaitMove calls found once a topic was replaced by another of the same name since the
-// session began. It returns when ctx ends. A session without records to commit would not
-// notice by itself.
+// session began. It returns when ctx ends. It is needed since a session compares
+// all topics only when it commits, and a session without records does not commit.
 func (p *Partitioner) awaitMove(ctx context.Context, s *groups.Session, found func(error)) {
 	for ctx.Err() == nil {
 		_ = wait.For(ctx, p.pace.logs)
@@ -261,7 +262,9 @@ func (p *Partitioner) rest(ctx context.Context) {
 	p.state.set(func(s *state) { s.paused = false })
 }
 
-// poll is Session.Poll, and logs the faults and keeps the places where reading is stuck.
+// poll does what Session.Poll does. It also logs the faults of reading, and brings p.stuck
+// up to date: it removes places that are read past or in partitions that this process lost,
+// and adds new ones.
 func (p *Partitioner) poll(ctx context.Context, s *groups.Session, max int) ([]groups.Input, error) {
 	in, faults, err := s.Poll(ctx, max)
 	p.stuck.keep(func(at progress.Stuck) bool { return s.Has(at.Topic, at.Partition) && !isPast(in, at) })
@@ -339,16 +342,16 @@ func (p *Partitioner) gather(ctx context.Context, s *groups.Session, until time.
 	return in, err
 }
 
-// transaction is what has been done in one.
+// transaction is what one transaction has done so far.
 type transaction struct {
 	s       *groups.Session
 	topics  kafka.Topics
 	records int               // records read
 	copies  int               // records produced, dead letters included
-	bytes   int               // of their values
+	bytes   int               // bytes of the values produced
 	lively  bool              // at least one record was no dead letter
-	run     int               // dead letters since the last such record, or since the beginning
-	byTopic map[string]*tally // by input topic
+	run     int               // dead letters since the last record that was none, or since the transaction began
+	byTopic map[string]*tally // what was done, by input topic
 }
 
 // carryOut produces what the decision asks for, and counts it.
@@ -385,8 +388,8 @@ func (t *transaction) produce(ctx context.Context, o kafka.Outgoing) {
 	t.s.Produce(ctx, o)
 }
 
-// poison returns how many dead letters in a row there are at the end of the transaction,
-// if there were before in a row when it began.
+// poison returns how many dead letters in a row there are at the end of the transaction.
+// before is how many there were in a row when it began.
 func (t *transaction) poison(before int) int {
 	if t.lively {
 		return t.run

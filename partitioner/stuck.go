@@ -17,7 +17,8 @@ import (
 // one, which could not be opened and which an operator skipped.
 const UnreadableBatch schemas.Reason = "unreadable-batch"
 
-// pieceBytes bounds the piece of a batch that one dead letter holds.
+// pieceBytes bounds the piece of a batch that one dead letter holds, in bytes. A batch may
+// be larger than what the topic dead-letters takes as one record.
 const pieceBytes = 1 << 20
 
 // stuckAt holds the places past which this process cannot read, at most one in each
@@ -31,11 +32,13 @@ type stuckAt struct {
 	metrics *metrics
 }
 
+// place is a partition of an input topic.
 type place struct {
 	topic     string
 	partition int32
 }
 
+// add adds a place, instead of another one in the same partition.
 func (s *stuckAt) add(at progress.Stuck) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -46,6 +49,7 @@ func (s *stuckAt) add(at progress.Stuck) {
 	s.metrics.stuck.Set(float64(len(s.mu.at)))
 }
 
+// has reports whether there is a place in a partition.
 func (s *stuckAt) has(topic string, partition int32) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,6 +69,7 @@ func (s *stuckAt) keep(stays func(progress.Stuck) bool) {
 	s.metrics.stuck.Set(float64(len(s.mu.at)))
 }
 
+// all returns the places, in no order.
 func (s *stuckAt) all() []progress.Stuck {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,9 +116,9 @@ func (p *Partitioner) awaitSkip(ctx context.Context, found func()) {
 	}
 }
 
-// skip makes the group continue after places. A batch that is there is first written to the
-// dead letters. If the process dies in between, the batch is written there twice and skipped
-// once.
+// skip makes the group continue after places. A batch that cannot be opened
+// (progress.Closed) is first written to the dead letters. If the process dies in between,
+// the batch is written there twice and skipped once.
 func (p *Partitioner) skip(ctx context.Context, s *groups.Session, all []skipping) error {
 	var places []progress.Stuck
 	for _, at := range all {

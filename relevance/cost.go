@@ -12,7 +12,7 @@ import (
 // only at the spec and the trees, and measures no time. So every node, however busy,
 // comes to the same number, and either all of them admit a model or none does.
 const (
-	callCost = 10 // of a function
+	callCost = 10 // of a call of a function; every other operation costs 1
 	textCost = 32 // more for each text argument of a function
 	listCost = 64 // more for each list that an operation reads, which is taken to have 64 items
 	// longCost is more for a viewer's text that a function reads from end to end for
@@ -94,8 +94,9 @@ func ownCost(n *expr.Node) int {
 }
 
 // lengthy reports whether operation n reads its operand a, a text that may be the
-// viewer's, from end to end for each record. An operation on the viewer alone is not: it
-// is computed once a request. Nor is a look-up or a comparison, which takes little time.
+// viewer's, from end to end for each record. It is false for an operation on the viewer
+// alone, which is computed once a request, and for a look-up or a comparison, which takes
+// little time.
 func lengthy(n, a *expr.Node) bool {
 	if a.Type != expr.String || n.Name != "size" && (n.Name != "contains" || a != n.Args[0]) || n.Op != expr.Call {
 		return false
@@ -103,8 +104,8 @@ func lengthy(n, a *expr.Node) bool {
 	return reads(a, expr.Viewer) && (reads(n, expr.Record) || reads(n, expr.Entity) || reads(n, expr.Object))
 }
 
-// reads reports whether an expression reads anything of what: of the record, the viewer
-// and so on.
+// reads reports whether an expression reads anything of what, which is expr.Record,
+// expr.Viewer or another root.
 func reads(n *expr.Node, what expr.Op) bool {
 	return n.Op == what || slices.ContainsFunc(n.Args, func(a *expr.Node) bool { return reads(a, what) })
 }
@@ -119,7 +120,7 @@ func shares(models []*Model) []float64 {
 		for _, f := range m.spec.Features {
 			all.add(i, f.Tree)
 		}
-		parts[i] = 1 + float64(len(m.spec.Features)) // the sum over the features
+		parts[i] = 1 + float64(len(m.spec.Features)) // for adding up the features
 		if f := m.params.Forest; f != nil {
 			parts[i] += float64(f.Steps())
 		}
@@ -175,12 +176,12 @@ func (j *joined) add(model int, n *expr.Node) (tables bool) {
 
 const (
 	operationsANanosecond = 2 // how many simple operations a core does, at least
-	// leastLimit is the least that CostLimit returns: a batch of few records has a
-	// cost that does not depend on their number.
+	// leastLimit is the least that CostLimit returns: to score a batch costs something
+	// beside its records, which counts if the batch has only a few.
 	leastLimit = 5 * time.Microsecond
 	// ReadLimit is how long a serving version may take to read a byte of a text or an
 	// item of a list: fifty times an operation, so 25 ns. The check of golden rows
-	// counts one operation for it. BenchmarkReadings of indexnode/query measures the
+	// counts one operation for each byte or item. BenchmarkReadings of indexnode/query measures the
 	// time. On two busy cores it was, for a byte: 0.4 ns to count letters of ASCII
 	// and 1.5 ns of Cyrillic, 0.02 ns to search, and 5 ns to search a text made to be
 	// slow. For an item of a list it was 0.2 to 4 ns, and 8 ns in a list of 800,000
@@ -195,9 +196,9 @@ func (m *Model) CostLimit() time.Duration {
 	return max(maxSlower*time.Duration(m.Cost())*time.Nanosecond/operationsANanosecond, leastLimit)
 }
 
-// MuchSlower returns an error if a version costs far more than the one it is to replace;
-// now and before are their costs, in operations a record. Nodes admit it all the same:
-// the error is for whoever lets it serve.
+// MuchSlower returns an error if a version costs far more than the one it is to replace.
+// now is its cost and before that of the other, in operations a record. Nodes admit such a
+// version: the error is for the person who lets it serve.
 func MuchSlower(now, before int) error {
 	if now <= minSlow || now <= maxSlower*before {
 		return nil

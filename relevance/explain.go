@@ -11,12 +11,14 @@ import (
 )
 
 // Explanation says why a record has its score. For linear and logistic models Base and
-// the contributions add up to the linear score. For trees they add up to the sum of the
-// leaves; the difference that each split makes counts as a contribution of its feature.
+// the contributions add up to the linear score, before the logistic function. For trees
+// they add up to the sum of the leaves, before the trees' link (the function that turns
+// this sum into a score); the difference that each split makes counts as a contribution of
+// its feature.
 type Explanation struct {
-	Score    float64 // as Scorer.Score gives it, the logistic function or the trees' link applied
-	Base     float64 // the bias; for trees, the sum of their values before the first split
-	Features []Explained
+	Score    float64     // as Scorer.Score gives it, after the logistic function or the trees' link
+	Base     float64     // the bias; for trees, the sum of their values before the first split
+	Features []Explained // in the order of the spec
 }
 
 // Explained is what one feature contributes to a score.
@@ -26,7 +28,8 @@ type Explained struct {
 	Contribution float64
 }
 
-// Explain explains the score of one row. It allocates, since it is for people.
+// Explain explains the score of one row. entity has one row, the entity's features, or is
+// nil. Explain allocates memory, since it is for people and not for every request.
 func (s *Scorer) Explain(rows *column.Slab, row int, entity *column.Slab) Explanation {
 	e, inputs := s.Features(rows, row, entity)
 	if s.planned.plan.Scorer != plan.Trees {
@@ -42,8 +45,8 @@ func (s *Scorer) Explain(rows *column.Slab, row int, entity *column.Slab) Explan
 }
 
 // Features is like Explain, but leaves out Base and, for trees, the contributions, which
-// take the most time. For trees, inputs are the values of the features, in their order;
-// else nil.
+// take the most time. For trees, inputs has the values of the features, in the order of the
+// spec; for other models it is nil.
 func (s *Scorer) Features(rows *column.Slab, row int, entity *column.Slab) (e Explanation, inputs []float64) {
 	p, m := s.planned.plan, s.keeping()
 	m.BindEntity(entity)
@@ -81,8 +84,9 @@ func (s *Scorer) keeping() *plan.Machine {
 
 // ScoreFeatures returns the scores of records from the values of their features. A record
 // has a value for each feature, in the order of the spec: a float64, a bool or a string;
-// a missing number is NaN. The golden rows of a pack are checked by it. Trees score them
-// in batches, as they do when they serve.
+// a missing number is NaN. It serves to check the golden rows of a pack, which are records
+// with the scores that they must have. Trees score records in batches, as they do for
+// requests.
 func (m *Model) ScoreFeatures(records ...[]any) []float64 {
 	scores := make([]float64, 0, len(records))
 	if f := m.params.Forest; f != nil {

@@ -7,10 +7,11 @@ import (
 	"github.com/millrace/millrace/relevance/trees"
 )
 
+// treesKeys are the keys of the section trees; see forest.
 var treesKeys = []string{"model", "inputs", "class", "output"}
 
 // forest reads the section trees of a spec, and the model file that it names, into
-// p.Forest.
+// p.Forest. Faults go to r.problems.
 //
 //	trees:
 //	  model: home.txt     # a LightGBM or XGBoost file beside the spec
@@ -51,6 +52,8 @@ func (r *specReader) forest(p *Parameters, section entry) {
 	}
 }
 
+// importModel reads the model file that the key model of the section names; nil after a
+// fault.
 func (r *specReader) importModel(section, e entry) *trees.Model {
 	if e.value == nil {
 		r.add(section.at, "add model: FILE", "trees without a model")

@@ -13,19 +13,19 @@ import (
 	"github.com/millrace/millrace/relevance/trees"
 )
 
-// Joint is several models that score the same records, say the control, a
-// treatment and a shadow. What their features have in common is computed once for each
-// record, and every model gives the same scores as alone, to the bit. It is immutable and
-// safe for concurrent use.
+// Joint is several models that score the same records: for example the models of two
+// variants of an experiment, and a shadow, which ranks only for comparison. What their
+// features have in common is computed once for each record, and every model gives the same
+// scores as alone, to the bit. A Joint is immutable and safe for concurrent use.
 type Joint struct {
 	models []*Model
-	plans  sync.Map         // by layouts, each a *planned
-	slow   bool             // never uses generated code
-	shares func() []float64 // see Shares
+	plans  sync.Map         // the plans made so far, each a *planned, by layouts
+	slow   bool             // the models are interpreted even if there is generated code
+	shares func() []float64 // see the method Shares
 }
 
-// Join joins models; their order is that of the scores. If one of them never uses generated
-// code, none does.
+// Join joins models; their order is that of the scores. If one of them comes from
+// [Model.Interpreted], all are interpreted.
 func Join(models ...*Model) *Joint {
 	slow := slices.ContainsFunc(models, func(m *Model) bool { return m.slow })
 	return &Joint{models: models, slow: slow, shares: sync.OnceValue(func() []float64 { return shares(models) })}
@@ -39,11 +39,12 @@ func (j *Joint) Shares() []float64 { return j.shares() }
 // Models returns the models, in the order of their scores.
 func (j *Joint) Models() []*Model { return j.models }
 
-// ReadsObjects reports whether any of the models reads features of what records
-// are about.
+// ReadsObjects reports whether any of the models reads the features of objects; see
+// [Model.ReadsObjects].
 func (j *Joint) ReadsObjects() bool { return slices.ContainsFunc(j.models, (*Model).ReadsObjects) }
 
-// Plan plans the models for one pair of layouts.
+// Plan plans the models for one pair of layouts: that of the records, and that of the
+// entity's features, nil if there are none.
 func (j *Joint) Plan(rows, entity *column.Layout) (*plan.Plan, error) {
 	sources := make([]*plan.Source, len(j.models))
 	for i, m := range j.models {
@@ -72,6 +73,7 @@ func (j *Joint) Bind(rows, entity *column.Layout, viewer *millrace.Viewer, asOf 
 	return newJointScorer(p, in), nil
 }
 
+// plan returns the plan for a pair of layouts, which it makes once and then keeps.
 func (j *Joint) plan(l layouts) *planned {
 	if p, ok := j.plans.Load(l); ok {
 		return p.(*planned)
@@ -97,7 +99,7 @@ type JointScorer struct {
 	machine *plan.Machine     // interprets the models; with generated code, it only computes what the request alone decides
 	score   compute.ModelFunc // the generated code; nil: the models are interpreted
 	args    compute.ModelArgs
-	forests []*trees.Forest // by model; nil but for models of trees with generated code
+	forests []*trees.Forest // the trees of each model, with generated code; nil for a model that is not of trees
 	batch   int             // how many rows are scored at a time; 0: all
 	scores  trees.Scores
 	plan    *plan.Plan
@@ -126,6 +128,7 @@ func newJointScorer(p *planned, in plan.Inputs) *JointScorer {
 	return s
 }
 
+// output returns where the generated code writes the results of model i.
 func (s *JointScorer) output(i int) *compute.Output {
 	if i == 0 {
 		return &s.args.Output
@@ -133,9 +136,9 @@ func (s *JointScorer) output(i int) *compute.Output {
 	return &s.args.More[i-1]
 }
 
-// Score writes the score that model m gives row sel[i] of rows to out[m][i].
-// Entity is one row of the entity's features, or nil. In the steady state it
-// does not allocate.
+// Score writes the score that model m gives row sel[i] of rows to out[m][i]. entity has
+// one row, the entity's features, or is nil. Once its memory has grown to what the rows
+// need, Score does not allocate.
 func (s *JointScorer) Score(rows *column.Slab, sel []int32, entity *column.Slab, out [][]float64) {
 	s.args.Objects = s.objects.of(s.plan, rows)
 	if s.score == nil {

@@ -30,33 +30,36 @@ type Model struct {
 	why     error            // why it does not, though there is some; nil: see WhyInterpreted
 	own     *Model           // the model from which [Model.Weighted] made this one; nil: it did not
 
-	readings int              // see Readings
-	viewers  []map[string]any // see Viewers
+	readings int              // see the method Readings
+	viewers  []map[string]any // see the method Viewers
 }
 
 // layouts are those for which a plan is made: of the records, and of the entity's features.
 type layouts struct{ rows, entity *column.Layout }
 
-// planned is a plan and the generated code of its shape, if there is any.
+// planned is a plan (how a model's features are computed for records of some layouts) and
+// the generated code for it, if there is any.
 type planned struct {
 	plan    *plan.Plan
 	score   compute.ModelFunc // nil: there is no generated code
 	similar bool              // the generated code expects its caller to compute the similarities of lists
 	err     error             // why there is no plan
 
-	// The plan in two parts: fold is what depends on the record alone, and rest all
-	// else. Both are nil if nothing depends on the record alone.
+	// The plan in two parts: fold computes the part of the score that depends on the
+	// record alone, and rest the remainder. Both are nil if nothing depends on the
+	// record alone.
 	fold, rest *planned
 }
 
-// Parse reads a spec with its parameters. file is its name in messages, and schemas are
-// those that it may name. The spec may not name other files. The error, a [*SpecError],
-// has every fault.
+// Parse reads a spec with its parameters. file is its name in messages, and schemas has
+// the schemas that it may name. The spec may not name other files. The error, a
+// [*SpecError], has every fault, up to a hundred.
 func Parse(file string, src []byte, schemas Schemas) (*Model, error) {
 	return SpecText{Name: file, Text: src}.Parse(schemas)
 }
 
-// MaxFileBytes bounds each file that a spec names, and so each file of a pack.
+// MaxFileBytes bounds each file that a spec names, and so each file of a pack (a model with
+// its files and a manifest).
 const MaxFileBytes = 48 << 20
 
 // ParseFile reads the spec name of fsys, and the files beside it that it names.
@@ -70,8 +73,8 @@ func ParseFile(fsys fs.FS, name string, schemas Schemas) (*Model, error) {
 	}}.Parse(schemas)
 }
 
-// readBounded reads a file of at most so many bytes. Of a larger one it reads only one byte
-// more, and fails.
+// readBounded reads a file of at most that many bytes. If the file is larger, it fails after
+// one byte more.
 func readBounded(fsys fs.FS, name string, most int64) ([]byte, error) {
 	f, err := fsys.Open(name)
 	if err != nil {
@@ -87,11 +90,12 @@ func readBounded(fsys fs.FS, name string, most int64) ([]byte, error) {
 
 // SpecText is a spec as it is written.
 type SpecText struct {
-	Name string // in messages
+	Name string // the name of its file, for messages
 	Text []byte
 	Open func(name string) ([]byte, error) // reads a file that the spec names; nil: it may name none
 }
 
+// reader returns a reader of the spec that has read nothing yet.
 func (t SpecText) reader(schemas Schemas) *specReader {
 	return &specReader{specFile: specFile{&problems{}, newSource(t.Name, t.Text), t.Text}, schemas: schemas, open: t.Open}
 }
@@ -122,7 +126,7 @@ func (m *Model) ReadsObjects() bool { return m.spec.Object != "" }
 // Spec returns what the model computes.
 func (m *Model) Spec() *Spec { return m.spec }
 
-// Parameters returns what training decided. The caller must not change them.
+// Parameters returns the numbers that training decided. The caller must not change them.
 func (m *Model) Parameters() *Parameters { return &m.params }
 
 // Interpreted returns the model without generated code: the reference to compare
@@ -159,6 +163,7 @@ func (m *Model) Bind(rows, entity *column.Layout, viewer *millrace.Viewer, asOf 
 	return newScorer(p, in), nil
 }
 
+// plan returns the plan for a pair of layouts, which it makes once and then keeps.
 func (m *Model) plan(l layouts) *planned {
 	if p, ok := m.plans.Load(l); ok {
 		return p.(*planned)
@@ -177,8 +182,9 @@ func (m *Model) plan(l layouts) *planned {
 	return kept.(*planned)
 }
 
-// find looks for generated code of the plan, if generated is set. Older generated code,
-// found by the plan's Former shape, computes the similarities of lists itself.
+// find looks for generated code of the plan, if generated is set. An older release
+// generated code that computes the similarities of lists itself. That code has another
+// shape, the plan's Former.
 func (p *planned) find(generated bool) {
 	if !generated {
 		return

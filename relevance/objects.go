@@ -12,18 +12,18 @@ import (
 // may come in any layout: fields are found by name, and whole numbers become doubles
 // where the scorer reads doubles.
 type Objects struct {
-	layout *column.Layout // of rows
+	layout *column.Layout // the layout of rows
 	rows   *column.Appender
 	maps   map[*column.Layout][]place // where each layout has the fields of layout
 	last   *column.Layout             // the layout that was looked up last
-	places []place                    // of last
+	places []place                    // where last has the fields of layout
 
-	numbers []float64 // memory for copy
-	texts   []string  // likewise
+	numbers []float64 // memory for the list that copy is copying
+	texts   []string  // the same, for a list of strings
 }
 
-// Features are rows of features: a *[column.Slab] or a [column.Packed]. A field is an
-// index of Layout's fields.
+// Features are rows of features: a *[column.Slab] or a [column.Packed]. The argument field
+// of its methods is an index of the fields of Layout.
 type Features interface {
 	Layout() *column.Layout
 	Null(field, row int) bool
@@ -35,8 +35,8 @@ type Features interface {
 
 // place is where a layout has a field.
 type place struct {
-	column int         // -1: it has no such field, or one of another type
-	kind   column.Kind // of the field in that layout
+	column int         // the index of the field in that layout; -1: it has no such field, or one of another type
+	kind   column.Kind // the kind of the field in that layout
 }
 
 // NewObjects returns an Objects without rows. layout is the one that
@@ -45,8 +45,8 @@ func NewObjects(layout *column.Layout) *Objects {
 	return &Objects{layout: layout, maps: map[*column.Layout][]place{}, rows: column.New(layout, 1, 0).Append()}
 }
 
-// Reset removes all rows and reuses their memory. Nobody may read a Slab of before any
-// more.
+// Reset removes all rows and reuses their memory. What Slab returned before must not be
+// read afterwards.
 func (o *Objects) Reset() {
 	s := o.rows.Slab()
 	s.Reset(o.layout)
@@ -56,7 +56,8 @@ func (o *Objects) Reset() {
 // Slab returns the rows, for [Scorer.SetObjects].
 func (o *Objects) Slab() *column.Slab { return o.rows.Slab() }
 
-// AddNone adds a row for a record of whose object nothing is known.
+// AddNone adds a row for a record about whose object nothing is known: all its fields are
+// null.
 func (o *Objects) AddNone() {
 	next := o.rows.Begin()
 	for i := range o.layout.Fields() {
@@ -67,7 +68,8 @@ func (o *Objects) AddNone() {
 	}
 }
 
-// Add adds a row for the object of the next record, from a row of features.
+// Add adds a row for the object of the next record, from a row of features. It fails if a
+// value is too long for a row.
 func (o *Objects) Add(features Features, row int) error {
 	o.find(features.Layout())
 	next := o.rows.Begin()

@@ -20,10 +20,10 @@ import (
 // them needs no build of code.
 type Parameters struct {
 	Bias    float64
-	Weights map[string]Weight // by feature
-	Tables  map[string]Table  // for lookup in expressions
-	Forest  *trees.Forest     // of the scorer trees
-	at      map[string]pos    // where each weight stands
+	Weights map[string]Weight // by the name of the feature
+	Tables  map[string]Table  // the tables for lookup in expressions, by name
+	Forest  *trees.Forest     // the trees of the scorer trees; nil: the model has another scorer
+	at      map[string]pos    // where each weight stands in the spec, by the name of the feature
 }
 
 // Weight says what a feature adds to a linear score. It is a number, by which the
@@ -36,7 +36,7 @@ type Weight struct {
 
 // Table maps strings or numbers to numbers.
 type Table struct {
-	Strings map[string]float64 // nil: the keys are numbers
+	Strings map[string]float64 // the values by string; nil: the keys are numbers
 	Numbers []float64          // the keys that are numbers, ascending
 	Values  []float64          // one for each of Numbers
 }
@@ -57,6 +57,7 @@ func (t *Table) compile(missing float64) *compute.Table {
 	return compute.NumberTable(t.Numbers, t.Values, missing)
 }
 
+// parameterKeys are the keys of the mapping of parameters.
 var parameterKeys = []string{"bias", "weights", "tables"}
 
 // readParameters reads the parameters in the spec, or in the file beside it
@@ -116,7 +117,8 @@ func (r *specReader) weight(e entry) Weight {
 	return Weight{Scalar: r.number(e.value, "the weight of "+e.key)}
 }
 
-// table reads a mapping of strings or of numbers, or a list, whose keys are 0, 1, 2 and so on.
+// table reads a table: a mapping with keys that are strings or numbers, or a list, for
+// which the keys are 0, 1, 2 and so on. what is the table in messages.
 func (r *specReader) table(n *document.Node, what string) Table {
 	var t Table
 	if n.Kind == document.List {
@@ -134,7 +136,7 @@ func (r *specReader) table(n *document.Node, what string) Table {
 	if _, numeric := number(entries[0].key); !numeric {
 		t.Strings = map[string]float64{}
 	}
-	var from []entry // of the numbers
+	var from []entry // the entries that t.Numbers come from, in the same order
 	for _, e := range entries {
 		v := r.number(e.value, what)
 		if t.Strings != nil {
@@ -173,7 +175,7 @@ func (r *specReader) order(t *Table, from []entry, what string) {
 	t.Numbers, t.Values = numbers, values
 }
 
-// number reads a key as a finite number; false if it is none.
+// number reads a key as a finite number; false if the key is no such number.
 func number(key string) (float64, bool) {
 	x, err := strconv.ParseFloat(key, 64)
 	return x, err == nil && !math.IsNaN(x) && !math.IsInf(x, 0)
@@ -323,7 +325,7 @@ func (w Weight) Number() any {
 	return all
 }
 
-// String returns a table as a spec writes it, keys ascending.
+// String returns a table as a spec writes it, with the keys ascending.
 func (t Table) String() string {
 	var parts []string
 	for _, k := range slices.Sorted(maps.Keys(t.Strings)) {

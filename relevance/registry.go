@@ -38,7 +38,8 @@ type Registry struct {
 	}
 }
 
-// maxJoints bounds how many joints are kept. When there are so many, all are dropped.
+// maxJoints bounds how many joints are kept. When there are so many, the next new one makes
+// the registry drop all of them: requests that need one make it again.
 const maxJoints = 64
 
 // Join returns the joint of a model and others, which it finds by their ids. Equal calls
@@ -116,9 +117,9 @@ func (r *Registry) Find(id ID) (*Model, error) {
 	}
 }
 
-// Admit adds a version: the model that validate returns. It refuses the name of a
-// built-in model, and an id without a version or a checksum; then it does not call
-// validate.
+// Admit adds a version: the model that validate returns. It returns the error of validate.
+// It refuses the name of a built-in model, and an id without a version or a checksum,
+// without a call of validate.
 func (r *Registry) Admit(id ID, validate func() (*Model, error)) error {
 	if err := CheckName(id.Name); err != nil {
 		return fmt.Errorf("relevance: admit %s: %w", id, err)
@@ -154,6 +155,7 @@ func (r *Registry) Names() []string {
 	return r.namesLocked()
 }
 
+// namesLocked is Names for a caller that holds the lock.
 func (r *Registry) namesLocked() []string {
 	names := map[string]bool{}
 	for id := range r.mu.models {
@@ -205,6 +207,7 @@ func digits(s string) int {
 //go:embed builtin/*.yaml
 var builtin embed.FS
 
+// shipped returns the schemas of ShippedSchemas, which it makes once.
 var shipped = sync.OnceValue(func() Schemas {
 	known, err := registry.New(nil, nil)
 	if err != nil {
@@ -231,6 +234,7 @@ func SchemasOf(known *registry.Snapshot) Schemas {
 	return all
 }
 
+// add adds all schemas of a registry.
 func (s Schemas) add(known *registry.Snapshot) {
 	for _, f := range known.Families() {
 		s[f.Name()] = Records{f.Layout(), f}
@@ -240,6 +244,7 @@ func (s Schemas) add(known *registry.Snapshot) {
 // BuiltinSpec returns the text of the spec of a built-in model.
 func BuiltinSpec(name string) ([]byte, error) { return builtin.ReadFile("builtin/" + name + ".yaml") }
 
+// builtinModels returns the built-in models by name, which it makes once.
 var builtinModels = sync.OnceValue(func() map[string]*Model {
 	models := map[string]*Model{}
 	for _, name := range []string{"home", "recency"} {
@@ -256,8 +261,8 @@ var builtinModels = sync.OnceValue(func() map[string]*Model {
 	return models
 })
 
-// CheckName refuses the name of a built-in model. No pack can take the place of one,
-// since built-in models must rank even if all others fail.
+// CheckName refuses the name of a built-in model. No pack can take the place of a built-in
+// model, since that must rank even if all others fail.
 func CheckName(name string) error {
 	if _, builtin := builtinModels()[name]; !builtin {
 		return nil

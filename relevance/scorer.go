@@ -14,14 +14,14 @@ type Scorer struct {
 	machine *plan.Machine     // interprets the model; with generated code, it only computes what the request alone decides
 	score   compute.ModelFunc // the generated code; nil: the model is interpreted
 	args    compute.ModelArgs
-	forest  *trees.Forest // of a model of trees with generated code; else nil
+	forest  *trees.Forest // the trees, if the model is of trees and has generated code; else nil
 	scores  trees.Scores
 	planned *planned
-	in      plan.Inputs
-	viewer  []any   // memory for the values of the next viewer
-	folded  *Scorer // scores what depends on more than the record; nil until [Scorer.ScoreFolded] is used
+	in      plan.Inputs // the parameters, the viewer's values and the instant that it is bound to
+	viewer  []any       // memory for the values of the next viewer
+	folded  *Scorer     // scores what depends on more than the record; nil until [Scorer.ScoreFolded] is used
 
-	ceilings *plan.Ceilings // of folded; nil: there are none
+	ceilings *plan.Ceilings // the bounds of the scores of folded; nil: there are none, or bounded is false
 	bounded  bool           // ceilings is set
 	objects  objectRows
 
@@ -43,6 +43,7 @@ func newScorer(p *planned, in plan.Inputs) *Scorer {
 	return s
 }
 
+// bind binds the scorer, and folded if it is there, to other inputs.
 func (s *Scorer) bind(in plan.Inputs) {
 	s.unbound = true
 	if s.in = in; s.score == nil {
@@ -55,8 +56,8 @@ func (s *Scorer) bind(in plan.Inputs) {
 	}
 }
 
-// Rebind prepares the scorer for another viewer and instant, and reuses its memory. After
-// an error the scorer is as it was before.
+// Rebind prepares the scorer for another viewer and instant, and reuses its memory. viewer
+// may be nil. After an error the scorer is as it was before.
 func (s *Scorer) Rebind(viewer *millrace.Viewer, asOf millrace.Time) error {
 	in := s.in
 	in.AsOf = float64(asOf)
@@ -143,8 +144,8 @@ func (s *Scorer) rest() *Scorer {
 type Ceilings = plan.Ceilings
 
 // Ceilings returns the bounds of the scores of [Scorer.ScoreFolded]; nil if there are
-// none. rows is the layout of the records. After each Rebind the limits must be set in it
-// anew.
+// none. rows is the layout of the records. After each Rebind the caller must set the limits
+// in the Ceilings anew.
 func (s *Scorer) Ceilings(rows *column.Layout) *Ceilings {
 	if !s.bounded {
 		s.ceilings, s.bounded = s.rest().machine.Ceilings(rows.Time()), true
@@ -161,8 +162,9 @@ func (s *Scorer) ObjectLayout() *column.Layout { return s.planned.plan.Objects()
 // Nil: the features are missing.
 func (s *Scorer) SetObjects(objects *column.Slab) { s.objects.given = objects }
 
-// Reads appends the indexes of the record's columns that Score reads, or, with folded,
-// ScoreFolded. The bool says whether it reads the entity's features.
+// Reads appends to columns the indexes of the record's columns that Score reads, or, if
+// folded is set, those that ScoreFolded reads. The bool says whether that method also reads
+// the entity's features.
 func (s *Scorer) Reads(columns []int, folded bool) ([]int, bool) {
 	p := s.planned
 	if folded {
@@ -178,7 +180,8 @@ func (s *Scorer) Reads(columns []int, folded bool) ([]int, bool) {
 // depends on their length.
 type Readings = plan.Readings
 
-// Readings returns what Score reads from end to end, or, with folded, ScoreFolded.
+// Readings returns what Score reads from end to end, or, if folded is set, what ScoreFolded
+// does.
 func (s *Scorer) Readings(folded bool) Readings {
 	if folded {
 		return s.planned.rest.plan.Readings()

@@ -33,16 +33,16 @@ const maxFeatures = 4096
 
 // Spec is a checked model spec: what a model computes, without parameters.
 type Spec struct {
-	File     string
-	Name     string
-	Version  string
-	About    string
-	Schemas  []string // of records; empty: it reads only the fields that every record has, see roles
+	File     string   // the name of its file, for messages
+	Name     string   // the model's name
+	Version  string   // the model's version, 1 to 100 bytes
+	About    string   // a description for people, or empty
+	Schemas  []string // the schemas of the records; empty: it reads only the fields that every record has, see roles
 	Entity   string   // the schema of the features of entities, or empty
 	Object   string   // the schema of the features of objects, which are what records are about, or empty
 	Features []Feature
 	source   plan.Source   // what plans are built from
-	types    []FeatureType // of Features
+	types    []FeatureType // the types of Features
 	tables   []literal     // the tables written in expressions
 }
 
@@ -50,9 +50,9 @@ type Spec struct {
 type Feature struct {
 	Name   string
 	Source string     // its expression
-	Line   int        // of the expression, in the file
-	Tree   *expr.Node // nil only while a spec with faults is read
-	at     pos        // of its name
+	Line   int        // the line of the expression in the file, from 1
+	Tree   *expr.Node // the checked expression; nil only while a spec with faults is read
+	at     pos        // where its name stands
 }
 
 // literal is a table that is written in an expression.
@@ -75,19 +75,21 @@ type specReader struct {
 	schemas Schemas
 	open    func(file string) ([]byte, error) // reads a file beside the spec; nil: it may name none
 	tables  map[string]expr.Type              // the named tables of the parameters, with the types of their keys
-	byName  map[string]int                    // indexes of the features
+	byName  map[string]int                    // indexes of the features, by name
 	unknown bool                              // a schema that the spec names is not known
 }
 
+// The forms of a model's name, and of the name of a feature, a table or a viewer's value.
 var (
 	nameRule    = regexp.MustCompile(`^[a-z][a-z0-9_]*(-[a-z0-9_]+)*$`)
 	featureRule = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
 )
 
+// specKeys are the keys of a spec.
 var specKeys = []string{"name", "version", "about", "schemas", "entity", "object", "viewer", "features", "scorer", "trees", "parameters"}
 
-// untilFull calls read. Once there are more than maxProblems faults, add panics with
-// tooMany, and untilFull returns zero Parameters.
+// untilFull calls read, and returns its result. If read finds more than maxProblems faults,
+// add panics with tooMany; untilFull then ends read and returns zero Parameters.
 func (r *specReader) untilFull(read func() Parameters) (params Parameters) {
 	defer func() {
 		if p := recover(); p != nil && p != any(tooMany{}) {
@@ -206,6 +208,8 @@ func (r *specReader) scorer(n *document.Node) {
 	r.spec.source.Scorer = s
 }
 
+// viewerKinds has the kind of value for each word that declares the type of a viewer's
+// value.
 var viewerKinds = map[string]plan.Kind{
 	"bool": plan.Bool, "double": plan.Number, "string": plan.String,
 	"list(double)": plan.Numbers, "list(string)": plan.Strings,
@@ -232,6 +236,8 @@ func (t SpecText) ViewerValues() (map[string]string, error) {
 // [SpecText.ViewerValues].
 func (m *Model) ViewerValues() map[string]string { return viewerValuesOf(m.spec) }
 
+// viewerValuesOf returns the viewer's values that a spec declares, with the words for their
+// types.
 func viewerValuesOf(s *Spec) map[string]string {
 	all := map[string]string{}
 	for _, v := range s.source.Viewer {
@@ -361,7 +367,7 @@ func (r *specReader) expression(n *document.Node, src string, env expr.Env) *exp
 }
 
 // suggestion returns what to do about a fault of an expression. If the expression reads
-// features whose schema the spec does not name, that is to name it.
+// features whose schema the spec does not name, the suggestion is to name that schema.
 func (r *specReader) suggestion(p expr.Problem) string {
 	for root, schema := range map[string]string{"entity": r.spec.Entity, "object": r.spec.Object} {
 		if schema == "" && strings.HasSuffix(p.Message, " in "+root) {
@@ -432,6 +438,7 @@ type FeatureType struct {
 // must not change them.
 func (m *Model) FeatureTypes() []FeatureType { return m.spec.types }
 
+// featureTypes returns the types of features, in their order.
 func featureTypes(features []Feature) (all []FeatureType) {
 	for _, f := range features {
 		kind, err := featureKind(f.Tree.Type)

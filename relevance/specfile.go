@@ -17,7 +17,7 @@ import (
 // specFile is a YAML file that is read, with the problems found so far.
 type specFile struct {
 	*problems
-	in  *source
+	in  *source // its name and its lines, for problems
 	src []byte
 }
 
@@ -77,7 +77,7 @@ func (d *specFile) mapping(n *document.Node, what string) []entry {
 	return out
 }
 
-// text reads a scalar as it is written.
+// text reads a scalar as it is written; "", with a problem noted, if n is no scalar.
 func (d *specFile) text(n *document.Node, what string) string {
 	switch n.Kind {
 	case document.String, document.Int, document.Float, document.Bool:
@@ -127,7 +127,7 @@ func (d *specFile) list(n *document.Node, what string) []*document.Node {
 	return []*document.Node{n}
 }
 
-// from returns the file's text from a place on, about enough bytes of it.
+// from returns the file's text from a place on, at most about enough bytes.
 func (d *specFile) from(at pos, enough int) []rune {
 	var text strings.Builder
 	for i, line := range d.in.lines[at.line-1:] {
@@ -147,8 +147,8 @@ func (d *specFile) from(at pos, enough int) []rune {
 }
 
 // places returns the place in the file of each character of a scalar's value, and of its
-// end. So a fault in an expression can point at the character that caused it, whatever
-// quotes, escapes and line breaks YAML has removed.
+// end. So a fault in an expression can point at the character that caused it, even if YAML
+// has removed quotes, escapes and line breaks from the value.
 func (d *specFile) places(n *document.Node, value string) []pos {
 	at := d.position(n)
 	src := d.from(at, 4*len(value)+4096)
@@ -186,10 +186,10 @@ func isSpace(r rune) bool { return r == ' ' || r == '\n' || r == '\t' || r == '\
 // Problem is one fault of a spec.
 type Problem struct {
 	File       string
-	Line, Col  int // from 1; Col in characters
-	Message    string
+	Line, Col  int    // from 1; Col in characters
+	Message    string // what is wrong
 	Suggestion string // what to do about it, or empty
-	text       string // the line in the file
+	text       string // the whole line in the file
 }
 
 // SpecError has every fault of a spec, up to maxProblems, file by file in the order of
@@ -252,14 +252,15 @@ func newSource(name string, src []byte) *source {
 	return &source{name: name, lines: strings.Split(string(src), "\n")}
 }
 
-// maxProblems bounds the faults in a [SpecError]. To find a fault costs more than to read
-// what is right.
+// maxProblems bounds the faults in a [SpecError], since a fault takes more time than text
+// without one. One more entry then says that there are more faults.
 const maxProblems = 100
 
 // tooMany is the panic by which add ends the reading of a spec that has more than
 // maxProblems faults; see specReader.untilFull.
 type tooMany struct{}
 
+// add notes a problem at a place; format and args are as for Sprintf.
 func (p *problems) add(at pos, suggestion, format string, args ...any) {
 	if len(p.list) == maxProblems {
 		p.list = append(p.list, Problem{at.in.name, at.line, at.col, "there are more faults from here on", "mend those before", ""})
@@ -295,5 +296,5 @@ type pos struct {
 	line, col int
 }
 
-// nearest returns a hint with the known name that a wrong one was probably meant to be.
+// nearest returns a hint with the known name that the writer of a wrong name probably meant.
 func nearest(name string, known []string) string { return hint.Nearest(name, known) }

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/relevance/weights"
 )
 
+// The names of parameters that are not of features; see [Model.Weighted].
 const (
 	biasName   = "bias"
 	tablesName = "tables"
@@ -20,9 +21,9 @@ const (
 // Weighted returns the model with other values of some parameters, by their names. It
 // scores bit for bit as the model of a pack with these parameters does. The name of a
 // parameter is that of its feature; feature.value, if the feature has a table of weights;
-// bias; or tables.name.key, for a key of a named table. A feature that is itself called
-// bias or tables goes first. The error is a [millrace.Error] of the field weights, and says
-// which name is no parameter.
+// bias; or tables.name.key, for a key of a named table. If a feature is called bias or
+// tables, the name means that feature. The error is a [millrace.Error] of the field weights,
+// and says which name is no parameter.
 func (m *Model) Weighted(set map[string]float64) (*Model, error) {
 	p := m.params
 	p.Weights, p.Tables = maps.Clone(p.Weights), maps.Clone(p.Tables)
@@ -160,14 +161,14 @@ func (p *Parameters) near(name string) (names []string) {
 	return names
 }
 
-// maxDerived bounds how many models with other weights are kept. For each one more, any
-// of them is dropped.
+// maxDerived bounds how many models with other weights are kept. Each further one takes the
+// place of any of them.
 const maxDerived = 64
 
 // derived names a model with other weights.
 type derived struct {
 	of  ID
-	sum string // of the weights, as [weights.Sum] gives it
+	sum string // the checksum of the weights, as [weights.Sum] gives it
 }
 
 // Weighted returns the model of an id with other weights, as [Model.Weighted] does. form

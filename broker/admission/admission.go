@@ -17,8 +17,8 @@ import (
 )
 
 // Control admits or refuses requests by their headers alone. It asks the quota of the
-// caller first, and the limiter second. The memory that a request holds is a loan from one
-// of the budgets. Its methods may be called concurrently.
+// caller first, and the limiter second. A request counts the memory that it holds as a loan
+// from one of the budgets. The methods of Control may be called concurrently.
 type Control struct {
 	limiter *limiter
 	quotas  quotas
@@ -34,8 +34,9 @@ type Control struct {
 	callers *prometheus.CounterVec // caller, outcome
 }
 
-// New returns a Control with the quotas of callers, by their names. Its three budgets have
-// so many bytes together: a quarter each for Arriving and Parsing, half for Answering.
+// New returns a Control. callers has the quotas, by the names of the callers. bytes is the
+// size of the three budgets together: a quarter each for Arriving and Parsing, half for
+// Answering.
 func New(callers map[string]Quota, bytes int64) *Control {
 	return &Control{
 		limiter: newLimiter(), quotas: newQuotas(callers), traces: rate.NewLimiter(maxTraces, maxTraces),
@@ -54,8 +55,8 @@ func New(callers map[string]Quota, bytes int64) *Control {
 // spans, which then drops the spans of others.
 const maxTraces = 100
 
-// Traced returns ctx with the caller's wish to have its trace sampled, as long as fewer
-// than maxTraces a second have that wish; beyond that, without it.
+// Traced returns ctx unchanged unless the caller asks to have its trace sampled. Of such
+// requests, maxTraces a second keep that wish; for the others ctx is returned without it.
 func (c *Control) Traced(ctx context.Context) context.Context {
 	return tracing.Within(ctx, c.traces.Allow)
 }
@@ -68,9 +69,9 @@ func (c *Control) Collectors() []prometheus.Collector {
 // Limit returns how many requests may be in flight at the same time now.
 func (c *Control) Limit() int { return c.limiter.limit() }
 
-// Enter admits a request or refuses it with a [millrace.Error]. For a request that has
-// entered before, by a door of the broker, it returns the same InFlight again. Whoever
-// gets an InFlight calls its Leave.
+// Enter admits a request or refuses it with a [millrace.Error]. If the Pass of ctx has an
+// InFlight already, because a door of the broker has entered the request, Enter returns that
+// one. Each caller of Enter calls Leave on what it gets.
 func (c *Control) Enter(ctx context.Context) (*InFlight, error) {
 	h := HeadersOf(ctx)
 	a := PassOf(ctx)
@@ -85,7 +86,7 @@ func (c *Control) Enter(ctx context.Context) (*InFlight, error) {
 	}
 	known := c.quotas.known(h.Caller)
 	of := c.quotas[known]
-	if err := of.enter(known); err != nil { // other requests of the caller entered since Admit
+	if err := of.enter(known); err != nil { // Admit let it pass, but other requests of the caller have entered since
 		c.callers.WithLabelValues(known, "refused").Inc()
 		return nil, err
 	}
@@ -113,8 +114,8 @@ func (c *Control) Admit(caller string) error {
 	return err
 }
 
-// EnterAside is Enter for work of the broker's own that nobody waits for, such as shadow
-// queries. It has no quota, and the limit of a prefetch.
+// EnterAside admits or refuses work of the broker's own that nobody waits for, such as
+// shadow queries. No quota applies to it, and the limiter treats it as a prefetch.
 func (c *Control) EnterAside() (*InFlight, error) { return c.limiter.enter(Prefetch) }
 
 // Full reports whether the limiter would refuse a request of priority p now. If so, it
@@ -132,7 +133,7 @@ func (c *Control) Full(p Priority) bool {
 // quota. Requests that are made within the process have none.
 type Pass struct {
 	InFlight *InFlight    // nil until the request has entered
-	Loan     *memory.Loan // for the answer; the door returns the loan
+	Loan     *memory.Loan // for the memory of the answer; the door returns the loan
 }
 
 type passKey struct{}

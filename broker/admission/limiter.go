@@ -13,26 +13,27 @@ import (
 // answer without queueing, and refuses the others before any work is done.
 //
 // It learns the limit from the time that answers take, compared with the usual time of
-// their kind and with what their callers allow. If of the requests that end in a window more
-// than half are slow or late, or more than a tenth are late, requests wait for each other, and
-// the limit falls.
-// Otherwise it rises, if it is below readyInFlight or was reached. It does not rise further
-// without need: a limit far above what is in flight would let in a whole flood on the day
-// that one comes. Then nothing would be answered in time any more, and the limiter would
-// learn only from late answers.
+// their kind and with what their callers allow. It decides once for each window of time. If
+// more than half of the requests that end in a window are slow or late, or more than a tenth
+// are late, requests wait for each other, and the limit falls.
+//
+// Otherwise the limit rises, if it is below readyInFlight or if as many requests as it
+// allows were in flight. It does not rise further without need: a limit far above what is in
+// flight would let in all of a sudden flood of requests. Then nothing would be answered in
+// time any more, and the limiter would learn only from late answers.
 type limiter struct {
 	mu struct {
 		sync.Mutex
-		limit    float64
-		fell     bool // the limit has fallen at some time
+		limit    float64 // how many requests may be in flight, rounded down
+		fell     bool    // the limit has fallen at some time
 		inFlight int
 		usual    map[kind]time.Duration // the usual time of an answer
 
 		// In this window:
-		began             time.Time
-		most              int // the most requests that were in flight at a time
-		ended, slow, late int // requests that ended, and those of them that were slow, and late
-		took              map[kind][]time.Duration
+		began             time.Time                // when the window began
+		most              int                      // the most requests that were in flight at a time
+		ended, slow, late int                      // requests that ended, and those of them that were slow, and late
+		took              map[kind][]time.Duration // how long each answer took that ended as EndWhole
 	}
 }
 
@@ -40,7 +41,7 @@ type limiter struct {
 // entities within a factor of four.
 type kind struct {
 	feed string
-	size int // half the number of bits of the number of entities
+	size int // half the number of bits of the number of entities, rounded down
 }
 
 const (
@@ -55,8 +56,8 @@ const (
 	// limitSamples requests at least end in it.
 	limitWindow  = 100 * time.Millisecond
 	limitSamples = 10
-	// The factors of the limit: limitStart where it rises and has never fallen,
-	// limitRise where it rises and has fallen before, limitFall where it falls.
+	// The factors by which the limit changes after a window: limitStart where it rises and has
+	// never fallen, limitRise where it rises and has fallen before, limitFall where it falls.
 	limitStart = 1.5
 	limitRise  = 1.1
 	limitFall  = 0.8
@@ -65,19 +66,19 @@ const (
 // An answer is slow by one of two rules:
 //
 //   - It takes more than slowTimes the usual time of its kind, and more than the
-//     lesser of brief and 1/briefOfAllowed of what the caller allows. Without that bound an
-//     answer that usually takes half a millisecond would be slow on processors that are half
-//     busy, where it takes two, and nobody suffers.
+//     lesser of brief and 1/briefOfAllowed of what the caller allows. Without that second
+//     condition, an answer that usually takes half a millisecond would count as slow when it
+//     takes two on processors that are half busy, which harms no caller.
 //   - It takes more than half of slowTimes the usual time, and more than half of what the
 //     caller allows.
 //
-// The usual time is the least median that a window of the limiter had. It follows a lasting
-// change upwards: in usualWithin it covers about two thirds of the way to the new medians.
+// The usual time falls at once to the median of a window that is lower. It rises slowly
+// towards medians that are higher: in usualWithin it covers about two thirds of the way.
 const (
 	slowTimes      = 4
 	brief          = 10 * time.Millisecond
 	briefOfAllowed = 20
-	usualSamples   = 5 // of fewer answers of a kind in a window no median is taken
+	usualSamples   = 5 // a median is taken only of this many answers of a kind in a window, or more
 	usualWithin    = 10 * time.Minute
 )
 
@@ -94,7 +95,8 @@ func (l *limiter) limit() int {
 	return int(l.mu.limit)
 }
 
-// enter counts a request as in flight, or refuses it with [Overloaded].
+// enter counts a request as in flight, or refuses it with [Overloaded]. The InFlight that it
+// returns has no quota; [Control.Enter] sets that.
 func (l *limiter) enter(p Priority) (*InFlight, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -134,20 +136,20 @@ const (
 	EndSilent  Ending = iota // tells nothing: refused before nodes were asked, or given up by the caller
 	EndWhole                 // all partitions answered
 	EndPartial               // some did not, for another reason than load, such as lost nodes
-	EndLate                  // its time ended before nodes that can be reached had answered
+	EndLate                  // the caller's time ended before nodes that can be reached had answered
 	EndShed                  // nodes refused it as overloaded
 )
 
 // InFlight is a request that was admitted, until [InFlight.Leave]. Its Ending is to be set
-// before that; the limiter learns nothing from a request without one. An InFlight belongs to
-// one goroutine.
+// before Leave; otherwise it is EndSilent, and the limiter learns nothing from the request. An
+// InFlight belongs to one goroutine.
 type InFlight struct {
 	limiter *limiter
 	began   time.Time
-	kind    kind
+	kind    kind          // zero until Asks is called
 	allowed time.Duration // how long the caller waits, from began on
 	Ending  Ending
-	of      *share // what its caller may have; nil: the caller has no quota
+	of      *share // the quota of its caller; nil: the caller has none
 	left    bool   // Leave was called
 }
 
@@ -164,8 +166,8 @@ func (f *InFlight) slow(took, usual time.Duration) bool {
 		took > slowTimes*usual/2 && took > f.allowed/2
 }
 
-// Leave ends the request, and changes the limit if a window ends with it. A second call
-// does nothing: both the door and the broker behind it call Leave.
+// Leave ends the request, and changes the limit if a window ends with this request. A second
+// call does nothing: both the door and the broker behind it call Leave.
 func (f *InFlight) Leave() {
 	if f.left {
 		return
@@ -187,7 +189,7 @@ func (f *InFlight) Leave() {
 		if known && f.slow(took, usual) {
 			m.slow++
 		}
-	case f.Ending == EndShed, f.Ending == EndLate && took >= usual: // a request that was allowed less than the usual time would always be late, and tells nothing
+	case f.Ending == EndShed, f.Ending == EndLate && took >= usual: // a request that was late before the usual time had passed was allowed too little time, and tells nothing
 		m.ended++
 		m.late++
 	}
@@ -198,7 +200,8 @@ func (f *InFlight) Leave() {
 	}
 }
 
-// learnLocked updates the usual times by the answers of a window that lasted so long.
+// learnLocked updates the usual times by the answers of a window, which is how long the
+// window lasted, and forgets these answers.
 func (l *limiter) learnLocked(window time.Duration) {
 	for k, took := range l.mu.took {
 		if len(took) >= usualSamples {

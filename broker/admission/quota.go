@@ -13,8 +13,9 @@ import (
 )
 
 // Quota is how many requests a caller may send to one broker each second, and how many it
-// may have in flight there at the same time. A zero PerSecond, which needs AtOnce, is no
-// limit each second. A zero Burst is PerSecond, rounded up. A zero AtOnce is no limit.
+// may have in flight there at the same time. If PerSecond is zero, there is no limit per
+// second, and AtOnce must be set. If Burst is zero, it is PerSecond, rounded up. If AtOnce is
+// zero, there is no limit at the same time.
 type Quota struct {
 	PerSecond float64 `yaml:"per_second" doc:"requests a second of the caller to each broker; quotas is by the names of callers (the identity, or the header millrace-caller), and default is all others together; a caller without one has no limit"`
 	Burst     int     `yaml:"burst" range:"0.." default:"a second's worth" doc:"requests at once, after a pause"`
@@ -35,7 +36,7 @@ func (q Quota) Validate(caller string) error {
 	switch {
 	case caller == "":
 		return wrong("", "a quota of a caller without a name", "name the caller, or say default")
-	case q.PerSecond == 0 && q.AtOnce > 0 && q.Burst >= 0: // a limit at the same time, and none each second
+	case q.PerSecond == 0 && q.AtOnce > 0 && q.Burst >= 0: // valid: it limits requests at the same time, and not those per second
 	case !(q.PerSecond > 0) || math.IsInf(q.PerSecond, 1):
 		return wrong(".per_second", fmt.Sprintf("%v requests a second are not above 0", q.PerSecond), "give a number above 0, or leave the caller out")
 	case q.AtOnce < 0:
@@ -54,7 +55,7 @@ type quotas map[string]*share
 type share struct {
 	rate   *rate.Limiter
 	atOnce int64        // how many requests may be in flight; 0: no limit
-	taken  atomic.Int64 // how many are
+	taken  atomic.Int64 // how many are in flight
 }
 
 func newQuotas(all map[string]Quota) quotas {
@@ -80,7 +81,8 @@ func (q quotas) known(caller string) string {
 }
 
 // take counts a request of a caller at the time now, by a name that q.known returned. The
-// error is a refusal that says when the next request would be admitted.
+// error is a refusal that says when to try again: when the rate admits the next request, or
+// after a second if too many requests are in flight.
 func (q quotas) take(known string, now time.Time) error {
 	s := q[known]
 	if s.busy() {

@@ -23,15 +23,15 @@ func newCodec() codec { return codec{encoding.GetCodecV2("proto")} }
 // parcel is a request that has arrived and is not parsed yet.
 type parcel struct {
 	req  proto.Message // what Unmarshal parses the request into
-	loan *memory.Loan  // for its memory
+	loan *memory.Loan  // for the memory of the request
 	err  error         // the refusal, if the request cannot be parsed; else nil
 }
 
 // delivery is an answer that is to be sent to the caller.
 type delivery struct {
 	answer proto.Message
-	loan   *memory.Loan // for its memory
-	sent   func()       // returns the loan; if the connection ends before, that returns it. nil: the connection does not keep the loan
+	loan   *memory.Loan // for the memory of the answer
+	sent   func()       // returns the loan, unless the connection has ended and so returned it; nil: the connection does not keep the loan
 }
 
 // send returns the delivery of an answer to the peer of ctx. The loan is returned when

@@ -80,8 +80,8 @@ type route struct {
 const (
 	headersWithin = 5 * time.Second
 	idleWithin    = 2 * time.Minute
-	maxStreams    = 100 // at the same time, of one connection by HTTP/2
-	envelopeBytes = 64  // what gRPC and gRPC-Web, as Connect serves them, add to a message
+	maxStreams    = 100 // requests at the same time on one connection of HTTP/2
+	envelopeBytes = 64  // room in a body for what gRPC and gRPC-Web, as Connect serves them, add to a message
 )
 
 // HTTPServer returns a server of [Doors.Handler] for callers that the broker's policy
@@ -96,8 +96,8 @@ func (d *Doors) HTTPServer() *http.Server {
 
 // guarded returns next behind admission control. It checks the headers of a request and
 // the quota of its caller, reads the body within the budget and in time, and has the
-// limiter admit the request. All that is before anything is parsed. The body of a request
-// that next gets is a [received].
+// limiter admit the request. All that happens before anything is parsed. The body of the
+// request that next gets is a [received].
 func (d *Doors) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, err := admission.WithHeaders(d.admission.Traced(tracing.IncomingHTTP(r.Context(), r.Header)), r.Header.Get)
@@ -135,8 +135,8 @@ func (d *Doors) guarded(next http.Handler) http.Handler {
 	})
 }
 
-// timely is the writer of an answer that the caller has to read within some time of the
-// first byte.
+// timely is the writer of an answer. The caller has to read the whole answer within the time
+// within after its first byte is written.
 type timely struct {
 	http.ResponseWriter
 	within time.Duration
@@ -160,7 +160,7 @@ func (t *timely) Flush() { _ = http.NewResponseController(t.ResponseWriter).Flus
 
 // received is a body that has been read whole.
 type received struct {
-	*bytes.Reader // of whole
+	*bytes.Reader // reads whole
 	whole         []byte
 }
 
@@ -190,8 +190,10 @@ func (d *Doors) receive(w http.ResponseWriter, r *http.Request, loan *memory.Loa
 	return &received{bytes.NewReader(body), body}, loan.Hold(3 * int64(len(body))) // the body, and room for what it is parsed into
 }
 
-// readBody reads a body into a buffer that grows with it, and refuses one of more than
-// about intake.MaxBytes. The loan holds three times the buffer.
+// readBody reads a body into a buffer that grows with it, and refuses a body that is much
+// longer than intake.MaxBytes. Before the buffer doubles, the loan is made three times its
+// old size: the old buffer and the new one, which exist at the same time. A body that fits
+// into the first buffer needs no loan here.
 func readBody(r *http.Request, loan *memory.Loan) ([]byte, error) {
 	if r.ContentLength > intake.MaxBytes+envelopeBytes {
 		return nil, intake.TooLong()
@@ -258,8 +260,8 @@ func serveJSON[Req any, PReq interface {
 }
 
 // readRequest parses the JSON of a request that [Doors.guarded] has handed on into req.
-// Beside content types of JSON and plain text it takes none at all, and that of a form,
-// which curl -d sends.
+// It takes the content types of JSON, of plain text, and of a form, which curl -d sends. It
+// also takes a request without a content type.
 func readRequest(r *http.Request, req proto.Message, budget *memory.Budget) error {
 	switch kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind {
 	case "", "application/json", "application/x-www-form-urlencoded", "text/json", "text/plain":
@@ -270,7 +272,7 @@ func readRequest(r *http.Request, req proto.Message, budget *memory.Budget) erro
 }
 
 // feedForJSON is d.feed for answers that are written as JSON. It makes the loan of the
-// answer larger, by what the JSON takes and the messages that it is made from.
+// answer larger, by the memory that the JSON takes and the messages that it is made from.
 func (d *Doors) feedForJSON(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
 	resp, err := d.feed(ctx, req)
 	if err != nil {

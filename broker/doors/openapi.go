@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/rpcerr"
 )
 
-// object is a piece of a JSON document.
+// object is an object in a JSON document: the values, by key.
 type object = map[string]any
 
 // protoFile is feed.proto with its comments, which generated Go leaves out, as
@@ -27,8 +27,8 @@ type object = map[string]any
 var protoFile []byte
 
 // openAPI returns the description of POST /v1/feed and /v1/why in OpenAPI 3.1. It is made
-// from feed.proto and its comments, so it cannot fall behind. What a .proto file cannot say
-// is in rules.
+// from feed.proto and its comments, so it always agrees with them. What a .proto file cannot
+// say is in the variable rules.
 var openAPI = sync.OnceValue(func() object {
 	file := described()
 	d := openDocument{requests: object{}, answers: object{}}
@@ -168,7 +168,7 @@ func (d *openDocument) value(f protoreflect.FieldDescriptor, into object) object
 		return object{"type": "integer", "format": "int64"}
 	case protoreflect.DoubleKind:
 		name := string(f.Name())
-		if answered && !strings.HasSuffix(name, "_millis") && !strings.HasSuffix(name, "_seconds") {
+		if answered && !strings.HasSuffix(name, "_millis") && !strings.HasSuffix(name, "_seconds") { // durations are always finite; other numbers, such as scores, may not be
 			return object{"anyOf": []any{object{"type": "number", "format": "double"}, object{"type": "string", "enum": []any{"NaN", "Infinity", "-Infinity"}}}}
 		}
 		return object{"type": "number", "format": "double"}

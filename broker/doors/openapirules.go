@@ -13,7 +13,7 @@ import (
 
 // rule is what OpenAPI says of a field beyond its type and comment.
 type rule struct {
-	required bool   // the field is always there; fields of an answer that have no presence in proto are so without a rule
+	required bool   // the field is always there; without a rule, that is so for fields of an answer that have no presence in proto
 	values   []any  // all values that the field can have; nil: not listed
 	bounds   object // further keywords of JSON Schema, by name
 }

@@ -1,7 +1,8 @@
 // Package doors has the servers by which callers reach a broker: gRPC, and HTTP with
 // Connect and JSON, which OpenAPI describes. A door is one of these servers. It admits a
 // request by its headers, reads it within the bounds of a budget of memory, and writes the
-// answer in the form that was asked for.
+// answer in the form that was asked for. A loan is what a request or an answer holds of such a
+// budget.
 package doors
 
 import (
@@ -36,7 +37,7 @@ import (
 	"github.com/millrace/millrace/internal/tracing"
 )
 
-// Config is what doors need. All functions must be set.
+// Config is what doors need. All functions, Admission and Log must be set.
 type Config struct {
 	Admission *admission.Control
 	Permit    *permit.Policy // nil: whoever reaches the broker may call everything
@@ -68,7 +69,7 @@ type Doors struct {
 	shed      func()
 
 	checks     *checks
-	reflection *memory.Budget // for answers of gRPC's reflection that callers have not read
+	reflection *memory.Budget // for the memory of answers of gRPC's reflection that callers have not read
 	leaving    atomic.Bool    // Leave was called
 }
 
@@ -91,8 +92,8 @@ func New(c Config) *Doors {
 
 // outward returns method with its internal errors hidden from callers: an error that is
 // neither a refusal nor a cancellation may tell addresses or paths of the broker or of a
-// node. The caller gets a random word in its place, and the log has the error beside the
-// same word.
+// node. The caller gets a random word in place of the error, and the log has the error beside
+// the same word.
 func outward[Req, Resp any](method func(context.Context, Req) (*Resp, error), log *slog.Logger) func(context.Context, Req) (*Resp, error) {
 	return func(ctx context.Context, req Req) (*Resp, error) {
 		resp, err := method(ctx, req)
@@ -107,10 +108,10 @@ func outward[Req, Resp any](method func(context.Context, Req) (*Resp, error), lo
 
 // The bounds of a gRPC connection; maxHeaderBytes is for HTTP, too.
 const (
-	maxCalls       = 1000 // at the same time: a service has one connection to a broker
+	maxCalls       = 1000 // calls in flight on one connection; a service sends all of its calls on one
 	maxHeaderBytes = 16 << 10
-	handshake      = 10 * time.Second
-	idleConn       = 15 * time.Minute
+	handshake      = 10 * time.Second // within which a new connection has to finish its handshakes
+	idleConn       = 15 * time.Minute // after which a connection without calls is closed
 )
 
 // ServerOptions returns the options of the broker's gRPC server. The server is to listen by
@@ -228,7 +229,7 @@ func (d *Doors) Leave() {
 // Stop ends a gRPC server once the requests in flight are answered. It waits for these no
 // longer than finish.
 func (d *Doors) Stop(s *grpc.Server, finish time.Duration) {
-	d.checks.end() // they would go on until finish
+	d.checks.end() // calls of Watch would go on until finish
 	defer time.AfterFunc(finish, s.Stop).Stop()
 	s.GracefulStop()
 }

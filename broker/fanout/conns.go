@@ -24,8 +24,8 @@ import (
 	"github.com/millrace/millrace/internal/tracing"
 )
 
-// maxMessageBytes bounds a message either way: 20,000 entities of 512 bytes
-// must fit, and a page of large records.
+// maxMessageBytes bounds a request to a node, and its response. A request may name 20,000
+// entities of 512 bytes each, and a response may hold a page of large records.
 const maxMessageBytes = 32 << 20
 
 // DialGRPC returns a function that dials index nodes by gRPC with the given options.
@@ -133,7 +133,7 @@ func (c *conns) get(n topology.Node) (Node, error) {
 }
 
 // lingers is how long the connection to a node that has left the map stays open. It is
-// longer than any call in flight takes.
+// longer than the default timeout of requests, 10 s, so that calls in flight can end.
 const lingers = 30 * time.Second
 
 // keep starts a timer for each open connection whose node is not at that address in the

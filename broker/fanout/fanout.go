@@ -64,13 +64,13 @@ const maxReplicas = 3
 type Fanout struct {
 	maps    Maps
 	conns   *conns
-	workers *workers
-	budget  *budget
-	recent  *latencies
-	health  *health
-	zone    zone
-	absent  absent
-	sizes   *sizes
+	workers *workers       // make calls to several nodes at a time
+	budget  *budget        // of hedges
+	recent  *latencies     // how long calls took of late
+	health  *health        // which nodes were slow, failing or silent of late
+	zone    zone           // the broker's, and the share of requests that prefer it
+	absent  absent         // which nodes lacked which models of late
+	sizes   *sizes         // how large items were of late
 	memory  *memory.Budget // see Config.Memory
 	metrics *metrics
 
@@ -87,7 +87,7 @@ type Config struct {
 	// Dial connects to a node. What it returns is closed, if it is an io.Closer, a while
 	// after the node has left the map.
 	Dial   func(topology.Node) (Node, error)
-	Memory *memory.Budget // Ask borrows from it for a question that has no Loan
+	Memory *memory.Budget // Ask borrows from it for a question whose Loan is nil
 	Log    *slog.Logger
 }
 
@@ -130,9 +130,9 @@ type Asking struct {
 	Map *topology.Map
 
 	began  time.Time
-	End    time.Time // the caller's deadline
-	Until  time.Time // the nodes' deadline, a little before End
-	nodes  doubtful
+	End    time.Time          // the caller's deadline
+	Until  time.Time          // the nodes' deadline, a little before End
+	nodes  doubtful           // the nodes to ask last
 	zone   string             // the zone whose nodes are preferred; "": none
 	cancel context.CancelFunc // ends all calls of the question
 	room   int64              // bytes that one node's part of the answer is not likely to exceed
@@ -146,7 +146,7 @@ type Asking struct {
 		unread     error              // the first refusal of the filter; see mayBeRead
 		unreadBy   []millrace.NodeID  // nodes that refused the filter
 		accepted   bool               // some node has answered
-		unreadEnd  *time.Timer        // makes unread the refusal of the request
+		unreadEnd  *time.Timer        // after readWait makes unread the refusal of the request
 		calls      []*feedv1.NodeCall // for explain
 		fired, won int32              // hedges sent, and hedges that answered first
 		saved      time.Duration      // by hedges that won, estimated
@@ -158,7 +158,7 @@ type Asking struct {
 // Outcome.Missing and are no error. The error refuses the whole request: a node refused
 // it, or the broker has no memory for the answer. The Asking is never nil.
 func (f *Fanout) Ask(ctx context.Context, q *questions.Question, end time.Time) (Outcome, *Asking, error) {
-	if q.Loan == nil { // no caller of the broker holds memory for this answer
+	if q.Loan == nil { // the caller has not reserved memory for this answer
 		q.Loan = f.memory.Borrow()
 		defer q.Loan.Return()
 	}
@@ -207,9 +207,9 @@ func (a *Asking) refuse(err error) {
 	a.cancel()
 }
 
-// giveWay is refuse for a node that has condemned the model version of a group, or lacks
-// its weights. It notes the version in RefusedBy, so that the broker can ask again by
-// another.
+// giveWay refuses the whole request with err, as refuse does, because a node has condemned
+// the model version of group g, or the version lacks some of the weights that g sets. It
+// notes the version in RefusedBy, so that the broker can ask again by another version.
 func (a *Asking) giveWay(g *questions.Group, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -347,8 +347,8 @@ func (a *Asking) askShard(ctx context.Context, r shardRequest, tried []millrace.
 			hedged = a.elsewhere(r.parts, next)
 			return hedged
 		}
-		// An unresponsive node will not answer this call either: asking another is no
-		// extra work, as it is none after a failure. So it costs nothing of the budget.
+		// An unresponsive node will not answer this call either. So asking another node
+		// is no extra work, just as after a failure, and takes nothing from the budget.
 		hedged = a.elsewhere(r.parts, next) && (a.fan.health.unresponsive(r.node.ID) || a.fan.budget.spend())
 		if !asked && !heard.Load() {
 			a.fan.health.overdue(r.node.ID)
@@ -402,9 +402,10 @@ func (f *Fanout) pinger(id millrace.NodeID) func(context.Context) error {
 }
 
 // Ending returns what an outcome tells admission control about how busy the nodes are.
-// A timeout counts as late only if an alive, responsive replica of the partition could
-// have answered, or if no such node is left in the cluster. A request that its caller
-// gave up before the nodes' deadline says nothing (EndSilent).
+// A timeout counts as late (EndLate) only if an alive, responsive replica of the partition
+// could have answered. If no node of the cluster is alive and responsive, any missing
+// partition counts as late. A request that its caller gave up before the nodes' deadline
+// says nothing (EndSilent).
 func (a *Asking) Ending(ctx context.Context, o Outcome) admission.Ending {
 	switch {
 	case len(o.Missing) == 0:
@@ -569,8 +570,9 @@ func (a *Asking) queryGroup(ctx context.Context, r shardRequest, g *questions.Gr
 }
 
 // queryPart asks one node for its part of a group. cover has reserved twice r.room bytes
-// for the part. A node whose part takes more withholds it and says how many bytes it
-// takes; then more is reserved and the node is asked again, [maxAsks] times in all.
+// for the part: its encoded bytes and the decoded message are in memory at once. A node
+// whose part takes more withholds it and says how many bytes it takes; then more is
+// reserved and the node is asked again, [maxAsks] times in all.
 func (a *Asking) queryPart(ctx context.Context, r shardRequest, g *questions.Group) (*nodev1.QueryResponse, error) {
 	room := r.room
 	var size int64
@@ -610,8 +612,9 @@ type brokersFault struct{ error }
 func (b brokersFault) Unwrap() error { return b.error }
 
 // judge tells node health and the hedge delay how a call went. A call says nothing about
-// its node if it was given up before a hedge was due, if the node refused the request or
-// lacks the model, or if the fault is the broker's own.
+// its node if the question Inquires, if the call was given up before a hedge was due, if
+// the node refused the request or the model version, lacks the model or is of an older
+// version of Millrace, or if the fault is the broker's own.
 func (a *Asking) judge(r shardRequest, took time.Duration, err error) {
 	if a.q.Inquires() {
 		return
@@ -662,7 +665,8 @@ func (a *Asking) count(ctx context.Context, r shardRequest, err error) string {
 	return label
 }
 
-// note completes a line of explain about a call, and keeps it.
+// note completes a line of explain about a call, and keeps it. The outcome of a failed call
+// becomes the text of err.
 func (a *Asking) note(r shardRequest, g *questions.Group, c *feedv1.NodeCall, err error) {
 	if c.Outcome == "failed" {
 		c.Outcome = err.Error()

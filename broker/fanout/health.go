@@ -30,7 +30,8 @@ type health struct {
 	}
 }
 
-// nodeHealth is what is known of a node.
+// nodeHealth is what is known of a node. A silent node (see silentCalls) counts as poor,
+// except for one request after each pause, which tries it.
 type nodeHealth struct {
 	score  float64       // 0 to 1: the share of requests that do not count it as poor
 	silent int           // calls failed or overdue since the last answer in time
@@ -56,8 +57,8 @@ const (
 	healthUp     = 0.1              // what another's score gains
 	healthFloor  = 0.05             // the lowest score
 	slowStart    = 0.2              // the first score of a node that joins after the broker started
-	silentCalls  = 3                // after so many failed or overdue calls in a row a node is silent: only tries ask it first
-	firstPause   = time.Second      // before the first try
+	silentCalls  = 3                // so many failed or overdue calls in a row make a node silent
+	firstPause   = time.Second      // before one request tries a silent node again
 	longestPause = 16 * time.Second // the pause doubles with each try, up to this
 )
 

@@ -185,8 +185,9 @@ type recent struct {
 	}
 }
 
-// The delay before a hedge is hedgeAbove times a quantile of recent durations, so that the
-// budget lasts for when it is needed.
+// The delay before a hedge is hedgeAbove times the hedgeQuantile of recent durations, but at
+// least minHedgeDelay and at most maxHedgeDelay. With a shorter delay, calls that are hardly
+// late would use up the budget.
 const (
 	hedgeQuantile = 0.95
 	hedgeAbove    = 1.5
@@ -194,7 +195,7 @@ const (
 	maxHedgeDelay = time.Second
 	hedgeDelay    = 50 * time.Millisecond // while there are fewer than recentEvery durations
 	inquiryDelay  = 3 * time.Second       // of a question that Inquires: its calls take much longer than others
-	recentEvery   = 16                    // calls between two workings-out
+	recentEvery   = 16                    // calls after which the delay is worked out anew
 )
 
 func (r *recent) add(d time.Duration) {

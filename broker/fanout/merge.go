@@ -19,7 +19,7 @@ type Ranked struct {
 }
 
 func (a Ranked) compare(b Ranked) int {
-	if c := millrace.CompareScores(a.Item.GetScore(), b.Item.GetScore()); c != 0 { // scores mostly differ, and no rank is made then
+	if c := millrace.CompareScores(a.Item.GetScore(), b.Item.GetScore()); c != 0 { // scores mostly differ, and then no rank need be made
 		return c
 	}
 	return RankOf(a.Item).Compare(RankOf(b.Item))
@@ -31,9 +31,9 @@ type Entry struct {
 	Ranked
 	Also []Ranked // worse-ranked candidates about the same object, at most maxAlso
 
-	// Only in an answer that interleaves two rankings. Ranking is the number of the ranking
-	// that the item is from. Team is the same number if clicks on the item count for that
-	// ranking, else interleave.Nobody.
+	// Both are set only in an answer that interleaves two rankings. Ranking is the number of
+	// the ranking that the item is from. Team is the same number if clicks on the item count
+	// for that ranking, else interleave.Nobody.
 	Ranking, Team int
 }
 

@@ -90,8 +90,8 @@ func partitionsOf(resp *nodev1.QueryResponse, want topology.Set) (covered topolo
 // missing for one group counts as missing for all: no part covers it.
 type Outcome struct {
 	Parts   []Part
-	Missing map[millrace.Partition]string
-	second  bool // it comes from the nodes asked second, by a hedge or after a failure
+	Missing map[millrace.Partition]string // why each is missing: one of the Miss constants
+	second  bool                          // it comes from the nodes asked second, by a hedge or after a failure
 }
 
 // add adds the result for other partitions or of another group. It may keep and change
@@ -178,8 +178,9 @@ func missingOf(node string) string {
 }
 
 // oneVersion keeps, of each group, the parts that answered by the model version that
-// covers most partitions; the partitions of the others become missing. Versions differ
-// only for models that are built into the binary, while a cluster is being upgraded.
+// covers most partitions, or of those that cover equally many, the highest version. The
+// partitions of the other parts become missing. Versions differ only for models that are
+// built into the binary, while a cluster is being upgraded.
 func (o *Outcome) oneVersion() {
 	if !slices.ContainsFunc(o.Parts, func(pt Part) bool {
 		first := &o.Parts[0]

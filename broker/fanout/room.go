@@ -17,7 +17,7 @@ const (
 	usualItem     = 1 << 10 // expected of an item, while no answer of the feed was seen
 	usualAccount  = 8 << 10 // expected besides, if items are explained or carry features
 	maxSizes      = 10_000  // how many sizes are remembered
-	maxAsks       = 3       // how often a node is asked whose part is larger than expected
+	maxAsks       = 3       // how many times in all a node is asked if its part is larger than expected
 )
 
 // sizes remembers how large the items were that nodes sent of late, by feed and by what
@@ -29,6 +29,7 @@ type sizes struct {
 	}
 }
 
+// sizeOf is the kind of answers whose items have about the same size.
 type sizeOf struct {
 	feed      string
 	explained bool // or with features

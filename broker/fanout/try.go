@@ -31,7 +31,7 @@ func RefusalOf(err error) *millrace.Error {
 	return nil
 }
 
-// maxTried is how many nodes a broker asks about a definition.
+// maxTried is how many nodes Try asks at most.
 const maxTried = 3
 
 // Try asks up to maxTried index nodes about q, as TryOn does. It returns nil as soon as one

@@ -8,8 +8,8 @@ import (
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 )
 
-// Unseen finds out which of some content types no index node knows from a record. As long
-// as the nodes know no type at all, because there are no records yet, none counts as
+// Unseen finds out which of some content types no index node has seen in a record. As long
+// as the nodes know no type at all, because there are no records yet, no type counts as
 // unseen.
 type Unseen struct {
 	types []string // those that no node heard so far knows

@@ -21,14 +21,15 @@ type absent struct {
 	}
 }
 
+// absence is a model that a node lacks.
 type absence struct {
 	node millrace.NodeID
 	sum  string // the model's checksum
 }
 
 const (
-	absentFor  = time.Second
-	maxAbsents = 10_000 // entries; then all are forgotten
+	absentFor  = time.Second // a node may get the model at any time
+	maxAbsents = 10_000      // entries; then all are forgotten
 )
 
 func (a *absent) note(node millrace.NodeID, sum string) {

@@ -30,25 +30,25 @@ type Definitions interface {
 	All() map[string][]artefacts.Version   // by name, the oldest first
 	Body(ctx context.Context, v artefacts.Version) ([]byte, error)
 	Changed() <-chan struct{} // closed at the next change
-	// Use keeps on disk the versions that are served, by name. LastUsed returns what
-	// the process before this one kept so, with its body.
+	// Use keeps on disk the versions that are served, by name. LastUsed returns the
+	// versions that the process before this one kept in that way, with their bodies.
 	Use(versions map[string]artefacts.Version)
 	LastUsed() map[artefacts.Version][]byte
 }
 
 // The bounds of what a broker takes over.
 const (
-	maxDefinitions  = 1000
-	definitionTime  = 5 * time.Second // how long one may take to be read and tried
-	definitionRetry = 5 * time.Second // how long after a fault all are taken again
+	maxDefinitions  = 1000            // those of other names are left out, and an error is logged
+	definitionTime  = 5 * time.Second // how long one may take to be read and tried, and how long a pass waits in vain for bodies
+	definitionRetry = 5 * time.Second // how long after a fault the definitions that are not taken over are read and tried again
 	maxOlder        = 3               // how many older versions are tried if the serving one is bad and none is taken over
 )
 
 // Set is feed definitions by name.
 type Set map[string]Feed
 
-// Book is the feeds that are served: those that came with the broker, and
-// over them those of the cluster. Requests read a set that never changes;
+// Book is the feeds that are served: those that came with the broker, and those
+// of the cluster, which replace them by name. Requests read a set that never changes;
 // definitions are read, parsed and tried by one goroutine, which then swaps the
 // set.
 type Book struct {
@@ -59,11 +59,11 @@ type Book struct {
 	log   *slog.Logger
 
 	served  atomic.Pointer[Set]
-	earlier editions
-	ended   sync.WaitGroup
-	stop    context.CancelFunc
+	earlier editions           // definitions that later pages may need
+	ended   sync.WaitGroup     // the goroutine that follows changes
+	stop    context.CancelFunc // ends that goroutine
 
-	// Start touches these, and then only the goroutine that it starts.
+	// Start uses these, and after it only the goroutine that it starts.
 	taken  map[string]taken  // the definitions that serve, by feed
 	faults map[string]string // by feed, why its serving version is not taken over
 }
@@ -94,7 +94,8 @@ func NewBook(fixed []Feed, defs Definitions, try tries, log *slog.Logger) *Book 
 	return b
 }
 
-// Current returns the feeds as they are now. The caller must not change them.
+// Current returns the feeds that are served now, and those whose definition is refused
+// ([Feed.IsRefused]). The caller must not change them.
 func (b *Book) Current() Set { return *b.served.Load() }
 
 // Defined reports whether a feed serves, or a definition of it is in the cluster.
@@ -139,7 +140,7 @@ func (b *Book) Close() {
 func (b *Book) follow(ctx context.Context, changed <-chan struct{}) {
 	for {
 		var again <-chan time.Time
-		if len(b.faults) > 0 { // a schema or a model that a definition needs may arrive yet
+		if len(b.faults) > 0 { // a schema or a model that a definition needs may still arrive
 			again = time.After(definitionRetry)
 		}
 		select {
@@ -202,8 +203,8 @@ func (b *Book) take(ctx context.Context) {
 	b.defs.Use(used)
 }
 
-// closed returns the feeds that have a definition in the cluster but none that the broker
-// serves, if that definition forbids something. They are marked as refused: they answer
+// closed returns a feed for each definition in the cluster that forbids something, if the
+// broker serves no definition of that name. The feeds are marked as refused: they answer
 // nobody, but what they forbid holds, also for built-in feeds. A definition that cannot be
 // read may forbid anything, so its feed is taken for private.
 func (r *round) closed(serving map[string]artefacts.Version, unread []string, next map[string]taken) (all []Feed) {
@@ -228,12 +229,13 @@ func (r *round) closed(serving map[string]artefacts.Version, unread []string, ne
 // round is what one pass over the definitions has found out. With it a pass waits once for
 // etcd or nodes that are away, and not once for each definition.
 type round struct {
-	lost time.Duration // how long it has waited for bodies that could not be read
+	lost time.Duration // how long the pass has waited for bodies that could not be read
 	deaf bool          // no index node could be asked, so the rest of the pass asks none
 
 	parsed map[string]Feed // by name, the newest definition that could be read, whether it is served or not
 }
 
+// errUnread is the fault of a definition that a pass did not try to read.
 var errUnread = errors.New("feed: it is read later; others could not be read for too long")
 
 // change returns what to serve now that v serves in the cluster. If v cannot be taken over,
@@ -257,8 +259,8 @@ func (b *Book) change(ctx context.Context, v artefacts.Version, r *round) (taken
 	return taken{}, err
 }
 
-// read reads a version of a definition and checks it. After a pass has waited for
-// definitionTime in vain, it returns errUnread at once.
+// read reads a version of a definition, and has index nodes try it. After a pass has
+// waited for definitionTime in vain, it returns errUnread at once.
 func (b *Book) read(ctx context.Context, v artefacts.Version, r *round) (taken, error) {
 	if r.lost >= definitionTime {
 		return taken{}, errUnread
@@ -289,7 +291,8 @@ func (b *Book) read(ctx context.Context, v artefacts.Version, r *round) (taken, 
 	return taken{f, v}, nil
 }
 
-// parseVersion reads the body of a version.
+// parseVersion parses and checks the body of a version. It refuses a body that names another
+// feed than v, and a version that is no number.
 func parseVersion(v artefacts.Version, body []byte) (Feed, error) {
 	f, err := Parse(body)
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/millrace/millrace/internal/cluster/artefacts"
 )
 
-// Checks is what a definition is held against before it is stored: what a
-// request that names the feed would meet.
+// Checks is what a definition is checked against before it is stored: the models and
+// index nodes that a request for the feed would be answered by.
 type Checks struct {
 	Models []string                        // the models that serve
 	Nodes  map[millrace.NodeID]fanout.Node // the index nodes that are alive
@@ -38,6 +38,7 @@ type Defined struct {
 // Define checks a definition in YAML in full, stores it as the next version
 // of its feed and lets it serve. who is the person or program that defines it, for the
 // history. Brokers answer by it within a second. A definition with a fault changes nothing.
+// If only the last step fails, the version is stored, d names it, and it does not serve.
 func Define(ctx context.Context, store *artefacts.Kind, checks Checks, file []byte, who string) (d Defined, err error) {
 	if d.Feed, err = Parse(file); err != nil {
 		return d, err
@@ -67,7 +68,7 @@ func closes(f Feed, defined map[string]artefacts.Version) (names []string) {
 	return names
 }
 
-// Check reports every reason why requests could not be answered by a
+// Check returns an error with every reason why requests could not be answered by a
 // definition: models that do not serve, and a filter that index nodes refuse
 // by their schemas. unheard are the nodes that could not be asked about the filter.
 func Check(ctx context.Context, f Feed, checks Checks) (unheard []millrace.NodeID, err error) {
@@ -91,7 +92,7 @@ func Check(ctx context.Context, f Feed, checks Checks) (unheard []millrace.NodeI
 }
 
 // Unseen returns those of some types that no record in the cluster has, and a text that
-// names types that records have. An unseen type is no fault, since records of it may yet
+// names types that records have. An unseen type is no fault, since records of it may still
 // come. If a node cannot be asked, Unseen returns nothing, since that node may have some.
 func (c *Checks) Unseen(ctx context.Context, types []millrace.ContentType) (unseen []string, known string) {
 	if c.Absent {
@@ -125,7 +126,7 @@ func (c *Checks) Unseen(ctx context.Context, types []millrace.ContentType) (unse
 	return unseen, known
 }
 
-// filterFits asks every node about a filter. It returns an error if any node refuses the
+// filterFits asks every node about a filter, 32 of them at a time. It returns an error if any node refuses the
 // filter, or if none could be asked.
 func (c *Checks) filterFits(ctx context.Context, filter string) (unheard []millrace.NodeID, err error) {
 	ids := slices.Sorted(maps.Keys(c.Nodes))

@@ -16,8 +16,8 @@ import (
 	"github.com/millrace/millrace/internal/cluster/artefacts"
 )
 
-// editions are definitions that have served, or that a later page needed: all pages go by
-// the definition of the first.
+// editions are definitions that have served, or that a later page needed. All pages of a
+// request are made by the definition of its first page.
 type editions struct {
 	mu struct {
 		sync.Mutex
@@ -27,7 +27,7 @@ type editions struct {
 }
 
 const (
-	maxEditions = 256
+	maxEditions = 256             // definitions that are kept; the file of each has at most maxFeedBytes
 	editionWait = 2 * time.Second // how long a page waits for a definition to be read
 )
 
@@ -42,6 +42,7 @@ func (e *editions) keep(f Feed) {
 	}
 }
 
+// find returns a definition that is kept, and false if it is not.
 func (e *editions) find(v artefacts.Version) (Feed, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -52,9 +53,9 @@ func (e *editions) find(v artefacts.Version) (Feed, bool) {
 }
 
 // Edition returns the definition that made the first page of a feed. now is the feed as it
-// serves now. What now forbids holds at once, also for later pages. If now is private, a
-// page of another definition is refused, since it could show what now drops. A page is also
-// refused if its definition is gone.
+// serves at present. What now forbids holds at once, also for later pages. If now is private,
+// a page of another definition is refused, since it could show records that now drops. A page
+// is also refused if its definition is gone.
 func (b *Book) Edition(now Feed, c *pagetoken.Cursor) (Feed, error) {
 	v := artefacts.Version{Name: now.Name, Version: c.Feed, Sum: c.FeedSum}
 	if now.edition.Version == c.Feed && c.Keys.Definition(now.edition.Sum, now.Private) == c.FeedSum {
@@ -85,8 +86,8 @@ func (b *Book) Edition(now Feed, c *pagetoken.Cursor) (Feed, error) {
 }
 
 // ofAnother reports whether a definition, by its version and checksum, is known to be
-// another feed's. A page token does not name its feed. That of a private feed cannot be
-// found, since its checksum is hashed with a key.
+// another feed's. (A page token does not name its feed.) It never finds the definition of a
+// private feed, since page tokens carry its checksum hashed with a key.
 func (b *Book) ofAnother(v artefacts.Version) bool {
 	for name, f := range b.fixed {
 		if name != v.Name && f.edition.Version == v.Version && f.edition.Sum == v.Sum {

@@ -16,25 +16,26 @@ import (
 	"github.com/millrace/millrace/internal/document"
 )
 
-// Feed is a feed definition: what a request that names it gets unless it says
+// Feed is a feed definition: what a request for the feed gets, unless the request says
 // otherwise. In YAML its fields are in lower case, words joined by '_'.
 type Feed struct {
 	Name   string                 `yaml:"name"`
-	Types  []millrace.ContentType `yaml:"types,omitempty"`  // that may be asked for; empty: all
+	Types  []millrace.ContentType `yaml:"types,omitempty"`  // the content types that may be asked for; empty: all
 	Filter string                 `yaml:"filter,omitempty"` // joined with the request's by "and"
 	Window time.Duration          `yaml:"window,omitempty"` // how far back from as_of, such as 168h; 0: no limit
 	Model  string                 `yaml:"model"`
 	// Shadow are models that do not rank answers. They score each item beside Model
 	// if a request asks to explain.
 	Shadow []string `yaml:"shadow,omitempty"`
-	// ShadowShare of the answers, from 0 to 1, are ranked again by each of
-	// Shadow, beside the request, to count how far they would differ.
+	// ShadowShare is the share of answers, from 0 to 1, that each model of Shadow
+	// ranks again after the answer, to count how far its ranking would differ.
 	ShadowShare float64 `yaml:"shadow_share,omitempty"`
-	// DistinctObjects shows the best record of each object, and up to three
-	// others as "also".
+	// DistinctObjects shows only the best record of each object, and up to three
+	// others below it as "also". An object is what a record is about, such as the
+	// post that a like is of.
 	DistinctObjects bool `yaml:"distinct_objects,omitempty"`
 	CapPerEntity    int  `yaml:"cap_per_entity,omitempty"` // 0: no cap
-	Limit           int  `yaml:"limit,omitempty"`          // of a request that names none; 0: 20
+	Limit           int  `yaml:"limit,omitempty"`          // items on a page if the request gives no limit; 0: DefaultLimit
 	// Spacing moves items of a page apart.
 	Spacing Spacing `yaml:"spacing,omitempty"`
 	// Forbid is what callers may not ask of the feed.
@@ -43,11 +44,11 @@ type Feed struct {
 	// drops: explain, why, an instant or window beyond the feed's, and the built-in feeds.
 	Private bool `yaml:"private,omitempty"`
 
-	refused bool // its definition is not taken over; what it forbids holds all the same
+	refused bool // the definition is not taken over; what it forbids holds all the same
 	// Version is the number of the definition in the cluster; 0 if it is not from there.
 	Version int64 `yaml:"-"`
 
-	builtIn bool // as it came with Millrace
+	builtIn bool // the feed is as it came with Millrace
 	// interleaved is the model that takes turns with Model to choose the items of a page,
 	// if a variant sets that; "" if none does.
 	interleaved string
@@ -61,10 +62,12 @@ type Spacing struct {
 	Type   int `yaml:"type,omitempty"`
 }
 
-// DefaultLimit is how many items a page holds when nobody says otherwise.
+// DefaultLimit is how many items a page holds at most, unless the feed or the request gives
+// a limit.
 const DefaultLimit = 20
 
-// BuiltIn returns the feeds that every broker serves: recent and home.
+// BuiltIn returns the feeds that come with Millrace: recent and home. Every broker serves
+// them, unless a definition replaces or forbids them.
 func BuiltIn() []Feed {
 	return []Feed{
 		{Name: "recent", Model: "recency", Limit: DefaultLimit, builtIn: true},
@@ -157,8 +160,8 @@ func (f Feed) Validate() error {
 	return errors.Join(errs...)
 }
 
-// IsRefused reports whether the definition of the feed in the cluster has a fault
-// and none before it was good, so that it serves nobody.
+// IsRefused reports whether the cluster's definition of the feed has a fault and no
+// earlier one is good, so that the feed answers nobody.
 func (f *Feed) IsRefused() bool { return f.refused }
 
 // IsBuiltIn reports whether the feed is as it came with Millrace.

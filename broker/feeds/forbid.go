@@ -16,23 +16,23 @@ type Forbid struct {
 	Why     bool `yaml:"why,omitempty" doc:"true: no caller may ask what became of a record"`
 	Model   bool `yaml:"model,omitempty" doc:"true: no caller may name another model than the feed's"`
 	Window  bool `yaml:"window,omitempty" doc:"true: no caller may name an instant of its own (as_of), or ask for what lies before the feed's window"`
-	Recent  bool `yaml:"recent,omitempty" doc:"true: recent and home as they are built in, which show everything, are not served"` // of a feed: while it is defined
+	Recent  bool `yaml:"recent,omitempty" doc:"true: recent and home as they are built in, which show everything, are not served"` // a feed forbids it while it is defined
 }
 
-// Or forbids what either of two does.
+// Or returns what f or g forbids, or both.
 func (f Forbid) Or(g Forbid) Forbid {
 	return Forbid{f.Filter || g.Filter, f.Explain || g.Explain, f.Why || g.Why, f.Model || g.Model, f.Window || g.Window, f.Recent || g.Recent}
 }
 
-// Forbids is what a feed's definition forbids.
+// Forbids returns what a feed's definition forbids: what it lists, and what Private implies.
 func (f *Feed) Forbids() Forbid {
 	return f.Forbid.Or(Forbid{Explain: f.Private, Why: f.Private, Window: f.Private, Recent: f.Private})
 }
 
 // Permitted refuses a request that gives what no forbids: an instant, a filter, explain or
-// another model than the feed's. An instant goes with Window, since at another instant
-// than now the feed's filter and window would show what has expired, or what is not to be
-// seen yet. The window itself is not refused but narrowed, by the broker.
+// another model than the feed's. no.Window forbids an instant (as_of), since at another
+// instant than the present the feed's filter and window would show what has expired, or what
+// is not to be seen yet. A window of the request's own is not refused: the broker narrows it.
 func Permitted(no Forbid, feed *Feed, req *feedv1.GetFeedRequest) error {
 	switch {
 	case no.Window && req.GetAsOf() != nil:
@@ -47,12 +47,13 @@ func Permitted(no Forbid, feed *Feed, req *feedv1.GetFeedRequest) error {
 	return nil
 }
 
-// BuiltInRefused is the refusal of a built-in feed that [Forbid.Recent] forbids, since it
-// would show what other feeds drop.
+// BuiltInRefused returns the refusal of a built-in feed that [Forbid.Recent] forbids,
+// since it would show what other feeds drop.
 func BuiltInRefused(name string) *millrace.Error {
 	return &millrace.Error{Reason: millrace.ReasonForbidden, Field: "feed", Detail: fmt.Sprintf("the built-in feed %s is not served here", name), WayOut: "name a feed that was defined, or define one of this name"}
 }
 
+// forbidden returns the refusal of a request that gives a field which the feed forbids.
 func forbidden(field, feed string) error {
 	return &millrace.Error{Reason: millrace.ReasonForbidden, Field: field, Detail: fmt.Sprintf("feed %s may not be asked with it", feed), WayOut: "leave it out"}
 }

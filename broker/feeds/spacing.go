@@ -5,9 +5,8 @@ import "github.com/millrace/millrace/broker/fanout"
 // maxSpacing bounds each field of a feed's [Spacing].
 const maxSpacing = 10
 
-// Apart reorders entries in place: each place gets the best of those left
-// that keep their distance from the ones before, or the best of all left when
-// none does.
+// Apart reorders entries in place. Each place gets the best entry left that keeps its
+// distance from the entries before it. If none does, the place gets the best one left.
 func (s Spacing) Apart(entries []fanout.Entry) {
 	if s == (Spacing{}) {
 		return
@@ -26,7 +25,7 @@ func (s Spacing) Apart(entries []fanout.Entry) {
 	}
 }
 
-// fits reports whether e may follow the entries before.
+// fits reports whether e keeps its distance from the entries of before, which it follows.
 func (s Spacing) fits(before []fanout.Entry, e *fanout.Entry) bool {
 	for back := 1; back <= min(len(before), max(s.Entity, s.Type)); back++ {
 		b := &before[len(before)-back]

@@ -53,7 +53,8 @@ func (f *Feed) Changes(s experiment.Sets) bool {
 	return !reflect.DeepEqual(was, is)
 }
 
-// interleaves makes two models take turns to choose the items of a feed's pages.
+// interleaves makes two models (models[0] and models[1]) take turns to choose the items of
+// a feed's pages.
 func (f *Feed) interleaves(models []string) {
 	f.Model, f.interleaved = models[0], models[1]
 	f.Shadow = slices.DeleteFunc(slices.Clone(f.Shadow), func(m string) bool { return m == f.Model })

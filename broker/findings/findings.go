@@ -38,8 +38,8 @@ const (
 	Shown        = "shown"
 )
 
-// Stages lists the stages of a record that was found, the farthest first. Findings are
-// sorted in this order.
+// Stages lists the stages of a record that was found. Those nearest to being shown come
+// first. Findings are sorted in this order.
 var Stages = []string{
 	Shown, Served, Deduplicated, Capped, BelowCut, Filtered, Outside, NotAsked, Expired, Deleted,
 }

@@ -12,8 +12,9 @@ import (
 )
 
 // ReadMessage parses a protobuf request into req, once [Message] has found it within
-// the limits. It sets the loan to the most memory that the message and parsing it take.
-// The error is a refusal.
+// the limits. It sets the loan to the most bytes that the message and parsing it take. The
+// caller returns the loan, also after an error. The error is a refusal: also if the memory
+// that the loan is of has too little left.
 func ReadMessage(message []byte, req proto.Message, loan *memory.Loan) error {
 	var path []protoreflect.Name
 	for _, name := range entitiesOf(req) {
@@ -54,7 +55,7 @@ const (
 // unmarshalRequest reads the entities and the viewer by hand and leaves all other
 // fields to proto.Unmarshal: see [unmarshalProto].
 func unmarshalRequest(message []byte, req *feedv1.GetFeedRequest) error {
-	n, viewers, others := 0, 0, 0 // how many entities and viewers, and the bytes of all that is no entity
+	n, viewers, others := 0, 0, 0 // how many entities and viewers, and the bytes of all other fields, the viewers included
 	for at := 0; at < len(message); {
 		tag, _, end, err := nextField(message, at)
 		switch {
@@ -73,11 +74,11 @@ func unmarshalRequest(message []byte, req *feedv1.GetFeedRequest) error {
 	all := string(message)
 	entities, rest, viewer := make([]string, 0, n), make([]byte, 0, others), (*feedv1.Viewer)(nil)
 	for at := 0; at < len(message); {
-		tag, value, end, _ := nextField(message, at)
+		tag, value, end, _ := nextField(message, at) // the loop above would have returned its error
 		switch {
 		case tag == entitiesTag:
 			entities = append(entities, all[value:end])
-		case tag == viewerTag && viewers == 1: // several would be joined
+		case tag == viewerTag && viewers == 1: // protobuf merges several viewers into one, which ReadViewer cannot
 			viewer = &feedv1.Viewer{}
 			if nodewire.ReadViewer(message[value:end], viewer) {
 				break

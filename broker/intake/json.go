@@ -42,9 +42,9 @@ func JSON(text []byte, path ...string) (Text, error) {
 // scanner goes through a text once.
 type scanner struct {
 	text   []byte
-	at     int
-	path   []string
-	values int // how many have begun
+	at     int      // the offset in text of what is read next
+	path   []string // the names that lead to the list of entities
+	values int      // how many values have begun, without the entities
 
 	rest     []byte // Text.Rest so far
 	kept     int    // text[:kept] is in rest, without the lists of entities
@@ -52,6 +52,7 @@ type scanner struct {
 	entities []string
 }
 
+// syntax returns the refusal of a text with a fault at the present byte.
 func (s *scanner) syntax(what string) error {
 	return invalid("", "send one JSON object", "%s at byte %d", what, s.at)
 }
@@ -71,7 +72,8 @@ func (s *scanner) space() byte {
 // off is the parameter on of [scanner.value] for a value that the path does not lead to.
 const off = -1
 
-// value skips a value at a depth. on is how many names of the path lead to it, or [off].
+// value skips a value at a depth of nesting. on is how many names of the path lead to it,
+// or [off]. If the whole path leads to it and it is a list, value reads it as the entities.
 func (s *scanner) value(depth, on int) error {
 	if s.values++; s.values > MaxValues {
 		return tooManyValues()
@@ -101,6 +103,7 @@ func (s *scanner) value(depth, on int) error {
 	return nil
 }
 
+// object skips an object at a depth of nesting. on is as in value.
 func (s *scanner) object(depth, on int) error {
 	s.at++
 	if s.space() == '}' {
@@ -137,6 +140,7 @@ func (s *scanner) object(depth, on int) error {
 	}
 }
 
+// array skips an array at a depth of nesting that is not the list of entities.
 func (s *scanner) array(depth int) error {
 	s.at++
 	if s.space() == ']' {
@@ -210,7 +214,7 @@ func (s *scanner) list() error {
 	if s.rest == nil {
 		s.rest = make([]byte, 0, min(len(s.text)-(s.at-begin), MaxRestBytes))
 	}
-	s.rest = append(s.rest, s.text[s.kept:min(begin, s.kept+MaxRestBytes+1)]...)
+	s.rest = append(s.rest, s.text[s.kept:min(begin, s.kept+MaxRestBytes+1)]...) // JSON refuses a longer rest, so no more is copied
 	s.kept = s.at
 	s.cut += s.at - begin
 	s.at++

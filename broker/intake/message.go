@@ -23,8 +23,8 @@ func Message(b []byte, of protoreflect.MessageDescriptor, entities ...protorefle
 	return 2*int64(len(b)) + entityBytes*int64(c.entities) + valueBytes*int64(c.values), nil
 }
 
-// counter counts the values and entities of a message. entityBytes is how many of its
-// bytes are fields of entities.
+// counter counts the values and entities of a message. entityBytes is how many bytes of the
+// message its fields of entities take, tags included.
 type counter struct{ values, entities, entityBytes int }
 
 // message counts a message of type of, at a depth of nesting. path leads from it to the

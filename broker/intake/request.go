@@ -18,9 +18,9 @@ import (
 	"github.com/millrace/millrace/internal/memory"
 )
 
-// ReadJSON parses a JSON request into m strictly. It holds the memory that parsing takes
-// from budget until it returns. The error is a refusal, which names the field at fault
-// where there is one.
+// ReadJSON parses a JSON request into m strictly. It holds the memory that parsing takes,
+// without that of the entities, from budget until it returns. The error is a refusal, which
+// names the field at fault if there is one.
 //
 // [JSON] first checks the limits and reads the entities, which are most of a large
 // request.
@@ -43,6 +43,8 @@ func ReadJSON(b []byte, m proto.Message, budget *memory.Budget) error {
 		return nil
 	}
 	b = text.Rest
+	// protojson refuses half of a surrogate pair with one of these two texts, and
+	// encoding/json accepts it.
 	if says := err.Error(); (strings.Contains(says, "unexpected EOF") || strings.Contains(says, "invalid escape code")) && json.Valid(b) {
 		return limits.Invalid("", `write both halves, such as \ud83d\ude00, or the character itself`, `an escape such as \ud800 is half of a character`)
 	}

@@ -26,6 +26,7 @@ type wireText struct {
 	known  func(dst, wire []byte) ([]byte, error) // writes a type with a JSON form of its own; nil: use fields
 }
 
+// textField is a field of a message type that a wireText writes.
 type textField struct {
 	number protowire.Number
 	name   string // in quotes, with a colon behind it
@@ -37,6 +38,8 @@ type textField struct {
 // itemText writes messages of type feedv1.Item.
 var itemText = newWireText(new(feedv1.Item).ProtoReflect().Descriptor())
 
+// newWireText returns the wireText of a message type, and of the types of its fields. It
+// panics if a field is of a kind that wireText does not know.
 func newWireText(of protoreflect.MessageDescriptor) *wireText {
 	switch of.FullName() {
 	case "google.protobuf.Timestamp":

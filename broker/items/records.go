@@ -45,7 +45,7 @@ type Records struct {
 		sync.RWMutex
 		known map[millrace.Fingerprint]*schemas.Schema
 		bytes int             // the memory of known
-		met   map[string]bool // the fields that the schemas of records in known have
+		met   map[string]bool // the names of the fields of all schemas in known, except schemas of features
 	}
 	told atomic.Pointer[fieldBook] // never nil
 }
@@ -185,8 +185,8 @@ func (r *Records) learn(was *fieldBook, resp *nodev1.GetSchemaResponse) {
 // only some records lack is no fault. It asks a node for the fields of all schemas only
 // if it knows of no such field, and at most once in fieldsLast after a node has answered,
 // so that wrong names cost no more than look-ups. Without entries it asks no node, and
-// refuses only by an answer that is no older than that.
-// f may be nil before nodes are asked; it then refuses nothing of a private feed.
+// refuses only by an answer that is no older than that. f may be nil if there are no
+// entries, as before nodes are asked; CheckFields then refuses nothing of a private feed.
 func (r *Records) CheckFields(ctx context.Context, f *fanout.Asking, fields *Fields, entries []fanout.Entry) error {
 	wrong := r.unknown(fields.Names)
 	if wrong < 0 || f == nil && fields.Private {

@@ -15,8 +15,8 @@ import (
 	"github.com/millrace/millrace/broker/fanout"
 )
 
-// The field numbers of feed.proto that are written here. An Also has the numbers of an
-// Item, except for its score.
+// The field numbers of feed.proto that are written here. An Also is a further record about
+// the object of an item. It has the field numbers of an Item, except for its score.
 const (
 	responseItems protowire.Number = 1
 	itemID        protowire.Number = 1
@@ -78,7 +78,7 @@ func appendPlace(dst []byte, r *millrace.Rank) []byte {
 
 func appendScore(dst []byte, field protowire.Number, x float64) []byte {
 	bits := math.Float64bits(x)
-	if bits == 0 { // minus zero is written
+	if bits == 0 { // protobuf leaves out 0; minus zero has other bits, and is written
 		return dst
 	}
 	return protowire.AppendFixed64(protowire.AppendTag(dst, field, protowire.Fixed64Type), bits)

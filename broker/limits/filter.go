@@ -7,7 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// MaxFilterBytes bounds a request's filter, and the filter of a feed's definition.
+// MaxFilterBytes bounds the length of a filter, in bytes: that of a request, or of a feed's
+// definition.
 const MaxFilterBytes = 8000
 
 // CheckFilter refuses a filter that is too long, is not UTF-8, or has a NUL character. It

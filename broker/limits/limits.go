@@ -25,7 +25,8 @@ const (
 	MaxFields    = 100 // fields of records that the answer shows
 )
 
-// The forms of a receipt that a request can ask for. An empty form is ReceiptCompact.
+// The forms of a receipt, which tells what an answer was made from, that a request can ask
+// for. An empty form is ReceiptCompact.
 const (
 	ReceiptCompact = "compact"
 	ReceiptFull    = "full"
@@ -34,7 +35,8 @@ const (
 // NamePattern matches the names that feeds and models may have.
 var NamePattern = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,62}$`)
 
-// Invalid is [millrace.Invalid] with a detail that is formatted as by [fmt.Sprintf].
+// Invalid is [millrace.Invalid] with a detail that is formatted as by [fmt.Sprintf]. field is
+// the part of the request that is at fault, and wayOut what the caller can do instead.
 func Invalid(field, wayOut, format string, args ...any) error {
 	return millrace.Invalid(field, fmt.Sprintf(format, args...), wayOut)
 }
@@ -53,8 +55,8 @@ func CheckText(s string, limit int) error {
 	return nil
 }
 
-// Under returns err with its field below another one: "x" becomes "field.x". An error that
-// names no field is returned as it is.
+// Under returns err with its field put below another one: field "x" of err becomes "FIELD.x".
+// An error that names no field is returned as it is.
 func Under(field string, err error) error {
 	var e *millrace.Error
 	if !errors.As(err, &e) || e.Field == "" {

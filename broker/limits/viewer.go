@@ -12,7 +12,9 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 )
 
-// The limits of a viewer.
+// The limits of a viewer, the person that a feed is made for. Attributes are strings,
+// numbers, booleans and lists that filters and models read by name. Features are numbers by
+// name.
 const (
 	MaxViewerIDBytes  = 512
 	MaxAttributes     = 1_000
@@ -29,7 +31,8 @@ func CheckViewerID(id string) error {
 	return nil
 }
 
-// CheckViewer refuses a viewer that filters and models could not read.
+// CheckViewer refuses a viewer that filters and models could not read, or that is larger than
+// the limits.
 func CheckViewer(v *feedv1.Viewer) error {
 	if err := CheckViewerID(v.GetId()); err != nil {
 		return err
@@ -81,6 +84,7 @@ func firstFault[V any](all map[string]V, check func(string, V) error) (first err
 	return first
 }
 
+// tooMany refuses a map that has n entries, which are more than limit.
 func tooMany(field string, n, limit int) error {
 	return &millrace.Error{Reason: millrace.ReasonTooLarge, Field: field, Detail: fmt.Sprintf("%d of them, more than %d", n, limit), WayOut: "send only what filters and models read"}
 }
@@ -106,6 +110,8 @@ func checkName(name string) error {
 // not of a wrong kind.
 var errTooLong = errors.New("too long")
 
+// checkAttribute accepts a scalar (see checkScalar), or a list of only strings or only
+// numbers.
 func checkAttribute(v *structpb.Value) error {
 	list, ok := v.GetKind().(*structpb.Value_ListValue)
 	if !ok {
@@ -133,6 +139,7 @@ func checkAttribute(v *structpb.Value) error {
 	return nil
 }
 
+// checkScalar accepts a boolean, a finite number, or a string of at most MaxAttributeBytes.
 func checkScalar(v *structpb.Value) error {
 	switch k := v.GetKind().(type) {
 	case *structpb.Value_BoolValue:

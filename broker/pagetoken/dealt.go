@@ -14,7 +14,7 @@ import (
 // ranking (package interleave).
 type Draft struct {
 	Beside artefacts.Version // the second model; the first is [Cursor.Model]
-	Next   interleave.Cursor // where the next page goes on
+	Next   interleave.Cursor // how far the draft is, where the next page goes on
 }
 
 // Ranked is the version of a model that ranked some groups of entities. An experiment may
@@ -23,18 +23,20 @@ type Draft struct {
 type Ranked struct {
 	Names   string // the model that the group's variants set; empty: they set none, and [Cursor.Model] ranked
 	Version artefacts.Version
-	Plain   bool // it ranked by its own weights, though variants set others
+	Plain   bool // it ranked by its own weights, although variants of the experiment set others
 }
 
-// The flags of a variant in a page token.
+// The flags of a variant in a page token. They are bits of one byte.
 const (
-	flagForced    = 1
-	flagUnapplied = 2
+	flagForced    = 1 // the viewer has the variant because the experiment's definition names the viewer
+	flagUnapplied = 2 // the experiment is in [Cursor.Unapplied]
 )
 
 // appendVariants appends what later pages need to know of the variants that the viewer
 // got (dealt), of the layers that hold the viewer out, and of the experiments that do not
-// count. Layers and experiments are named.
+// count (see [Cursor.Unapplied]). A layer is a group of experiments, of which a viewer
+// gets a variant of one at most; a viewer whom the layer holds out gets none. heldOut and
+// unapplied are names.
 func appendVariants(b []byte, dealt []experiment.Assigned, heldOut, unapplied []string) []byte {
 	b = binary.AppendUvarint(b, uint64(len(heldOut)))
 	for _, layer := range heldOut {
@@ -42,7 +44,7 @@ func appendVariants(b []byte, dealt []experiment.Assigned, heldOut, unapplied []
 	}
 	b = binary.AppendUvarint(b, uint64(len(dealt)))
 	for _, x := range dealt {
-		sum, _ := hex.DecodeString(x.Checksum) // it is hexadecimal, and cannot fail
+		sum, _ := hex.DecodeString(x.Checksum) // cannot fail: a checksum is hexadecimal
 		for _, s := range []string{x.Experiment, x.Variant, x.Unit, string(sum)} {
 			b = appendPrefixed(b, s)
 		}
@@ -59,6 +61,7 @@ func appendVariants(b []byte, dealt []experiment.Assigned, heldOut, unapplied []
 	return b
 }
 
+// readVariants reads what appendVariants wrote. Each variant lacks what it sets.
 func readVariants(r *reader) (dealt []experiment.Assigned, heldOut, unapplied []string) {
 	for n := r.uvarint(); n > 0 && !r.bad; n-- {
 		heldOut = append(heldOut, string(r.bytes(r.uvarint())))
@@ -82,12 +85,12 @@ func readVariants(r *reader) (dealt []experiment.Assigned, heldOut, unapplied []
 	return dealt, heldOut, unapplied
 }
 
-// shareUnapplied marks, in a page token, the share of an experiment that no page counts for
-// (see [Cursor.Unapplied]). A share is at most 10,000, so the bit is free.
+// shareUnapplied is a bit that a page token adds to the share of an experiment in
+// [Cursor.Unapplied]. A share is a number of 10,000 slots, so the bit is free.
 const shareUnapplied = 1 << 16
 
-// appendDivision appends what later pages need to divide the entities as the first page
-// did.
+// appendDivision appends what later pages need to divide the entities of a request among
+// the variants of experiments as the first page did.
 func appendDivision(b []byte, divided []experiment.Dealt, models []Ranked, unapplied []string) []byte {
 	b = binary.AppendUvarint(b, uint64(len(divided)))
 	for _, x := range divided {
@@ -112,6 +115,7 @@ func appendDivision(b []byte, divided []experiment.Dealt, models []Ranked, unapp
 	return b
 }
 
+// readDivision reads what appendDivision wrote.
 func readDivision(r *reader) (divided []experiment.Dealt, models []Ranked, unapplied []string) {
 	for n := r.uvarint(); n > 0 && !r.bad; n-- {
 		x := experiment.Dealt{Experiment: string(r.bytes(r.uvarint())), Share: int(r.uvarint())}
@@ -144,6 +148,7 @@ func appendDraft(b []byte, d *Draft) []byte {
 	return binary.AppendUvarint(binary.LittleEndian.AppendUint64(b, d.Next.Seed), d.Next.Turns)
 }
 
+// readDraft reads what appendDraft wrote.
 func readDraft(r *reader) *Draft {
 	d := &Draft{}
 	for _, s := range []*string{&d.Beside.Name, &d.Beside.Version, &d.Beside.Sum} {

@@ -8,9 +8,9 @@ import (
 
 // Hashes are spread evenly over 64 bits, so the gaps between n of them in ascending order
 // are about 2^64/n. Each gap is written in Rice code. The part above its low bits is a
-// small number, seldom more than 2: it is written first, as that many ones and a zero. The
-// low bits, about 64-log2(n) of them, follow as they are. A thousand hashes take about 56
-// bits each.
+// small number, 0.6 to 1.5 on average: it is written first, as that many ones and a zero.
+// The low bits, about 64-log2(n) of them, follow as they are. A thousand hashes take about
+// 56 bits each.
 
 // appendHashes appends the count of some ascending hashes to b, and then the hashes.
 func appendHashes(b []byte, hashes []uint64) []byte {
@@ -69,6 +69,7 @@ type bitWriter struct {
 	free int // unused bits of the last byte
 }
 
+// write appends the low n bits of v.
 func (w *bitWriter) write(v uint64, n int) {
 	for n > 0 {
 		if w.free == 0 {
@@ -90,8 +91,10 @@ type bitReader struct {
 	bad bool // a read asked for more bits than are left; that read and all later ones return 0
 }
 
+// left returns how many bits are not read yet.
 func (r *bitReader) left() int { return 8*len(r.b) - r.at }
 
+// read returns the next n bits, n up to 64.
 func (r *bitReader) read(n int) (v uint64) {
 	if r.bad = r.bad || n > r.left(); r.bad {
 		return 0

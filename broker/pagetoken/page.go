@@ -37,7 +37,7 @@ const (
 	tokenVersion  = 8 // variants, and a division of the entities; such a feed has no draft
 	tokenDraft    = 7 // variants and a draft
 	tokenVariants = 6 // variants
-	tokenBefore   = 5 // none of these
+	tokenBefore   = 5 // no variants, no draft and no division
 
 	macBytes = 16
 
@@ -50,29 +50,29 @@ const (
 
 // Cursor is where a feed continues.
 type Cursor struct {
-	Keys   *Keys         // those that signed the token; [Ring.Open] sets it, [Cursor.Encode] does not read it
+	Keys   *Keys         // the keys that signed the token; [Ring.Open] sets this field, [Cursor.Encode] does not read it
 	Issued millrace.Time // when the first page was asked for
-	AsOf   millrace.Time // of the first page
+	AsOf   millrace.Time // the time as of which all pages rank, which the first page fixed
 
 	// All pages of a feed keep what was chosen for the first, whatever changes
 	// meanwhile. The fields from here to Models hold that.
 	Request   Identity              // see [Keys.Identify]
-	Model     string                // that ranks
-	Version   string                // of Model; empty of a built-in one, which every node has
+	Model     string                // the name of the model that ranks
+	Version   string                // the version of Model; empty if the model is built in, as every node has it then
 	Sum       string                // the model's checksum, as sumOf in package broker writes it
-	Feed      string                // the version of the feed's definition; empty of one that is built into the broker
+	Feed      string                // the version of the feed's definition; empty if the definition is built into the broker
 	FeedSum   string                // the definition's checksum, as [Keys.Definition] writes it
-	Variants  []experiment.Assigned // those that the viewer got; a token does not hold what they set
-	HeldOut   []string              // layers that hold the viewer out
-	Unapplied []string              // experiments whose variants the first page could not apply: no page counts for them
-	Draft     *Draft                // nil: the pages are not drafted
-	Divided   []experiment.Dealt    // the experiments that divide the entities
-	Models    []Ranked              // the versions that rank groups of entities
+	Variants  []experiment.Assigned // the variants of experiments that the viewer got; a token does not hold what they set
+	HeldOut   []string              // names of the layers of experiments that give the viewer no variant
+	Unapplied []string              // names of experiments whose variants the first page could not apply: their results count no page of this feed
+	Draft     *Draft                // nil: no second model takes turns
+	Divided   []experiment.Dealt    // the experiments that give each entity of the request a variant
+	Models    []Ranked              // the versions that rank the groups into which Divided divides the entities
 
 	Served []uint64 // millrace.ServedHash of every item so far, ascending
 }
 
-// Identity is a MAC of what a request must ask alike on every page.
+// Identity is a MAC of those parts of a request that must be the same on every page.
 type Identity [16]byte
 
 // Encode returns the token of the page at the cursor, signed with k.
@@ -107,6 +107,7 @@ func (c *Cursor) Encode(k *Keys) string {
 	return base64.RawURLEncoding.EncodeToString(append(b, mac(k.token, b)...))
 }
 
+// mac returns the first macBytes bytes of the HMAC-SHA-256 of b.
 func mac(key, b []byte) []byte {
 	h := hmac.New(sha256.New, key)
 	h.Write(b)
@@ -122,6 +123,7 @@ func splitToken(token string) (signed, sum []byte, err error) {
 	return b[:len(b)-macBytes], b[len(b)-macBytes:], nil
 }
 
+// signed reports whether sum is the MAC of b with a key.
 func signed(b, sum, key []byte) bool { return hmac.Equal(sum, mac(key, b)) }
 
 // decodeBody reads the version and the body of a token. It does not set Keys.
@@ -183,14 +185,14 @@ func (r *reader) bytes(n uint64) []byte {
 }
 
 // Refuse returns the error for a later page that cannot be given; the detail is formatted
-// as by Sprintf. Its way out is to ask for the first page again.
+// as by Sprintf. The error advises the caller (WayOut) to ask for the first page again.
 func Refuse(format string, args ...any) error {
 	return &millrace.Error{Reason: millrace.ReasonPageToken, Field: "page_token", Detail: fmt.Sprintf(format, args...), WayOut: "ask for the first page again, without a token"}
 }
 
-// Identify returns the MAC of what a request must ask alike on every page. The viewer's
-// attributes and features, and the entities, may come in any order. The caller gives the
-// types sorted, and each entity once, encoded one after the other as
+// Identify returns the MAC of those parts of a request that must be the same on every page.
+// The viewer's attributes and features, and the entities, may come in any order. The caller
+// gives the types sorted, and each entity once, encoded one after the other as
 // [partition.CutEntity] reads them.
 func (k *Keys) Identify(req *feedv1.GetFeedRequest, types []string, entities []byte) (id Identity) {
 	b := make([]byte, 0, 512)
@@ -237,8 +239,9 @@ func (k *Keys) Definition(sum string, private bool) string {
 }
 
 // setSum identifies a set of distinct items in any order: it is the sum of the items'
-// SipHash-2-4, modulo 2^128. Somebody who knows neither the key nor any sum cannot make two
-// sets with the same sum. So a sum is only used as input of a MAC, and never shown.
+// SipHash-2-4 of 128 bits, modulo 2^128. A caller who knows neither the key nor any sum
+// cannot make two sets with the same sum. So a sum is only used as input of a MAC, and
+// never shown.
 type setSum struct {
 	key    [2]uint64
 	lo, hi uint64 // the low and the high half of the sum
@@ -257,8 +260,8 @@ func (s *setSum) append(b []byte) []byte {
 	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(b, s.lo), s.hi)
 }
 
-// appendAttribute appends a value of the viewer, which limits.CheckViewer has checked.
-// False and null append nothing.
+// appendAttribute appends the value of an attribute of the viewer. limits.CheckViewer in
+// package broker/limits has checked it. False and null append nothing.
 func appendAttribute(b []byte, v *structpb.Value) []byte {
 	switch k := v.GetKind().(type) {
 	case *structpb.Value_BoolValue:

@@ -14,8 +14,8 @@ import (
 // [secrets.Watch].
 const Secret = "pages"
 
-// Keys are the keys that page tokens need, all derived from one secret, which the brokers
-// of a cluster share.
+// Keys are the keys that page tokens need. All of them derive from one secret, which the
+// brokers of a cluster share.
 type Keys struct {
 	token   []byte             // signs tokens
 	request []byte             // signs an [Identity]
@@ -31,12 +31,13 @@ func newKeys(secret []byte) *Keys {
 	return k
 }
 
-// Ring holds the keys of each generation of the secret. All pages of a feed use the keys of
-// its first page.
+// Ring holds the keys of each generation of the secret. A new generation takes the place of
+// the secret before it at a time that all brokers know. All pages of a feed use the keys
+// of its first page.
 type Ring struct {
 	generations func() []secrets.Generation // the newest first, at least one
 	mu          sync.Mutex
-	made        map[string]*Keys // by secret; guarded by mu
+	made        map[string]*Keys // the keys made so far, by secret; guarded by mu
 }
 
 // NewRing returns a ring. generations returns the secret's generations as they are now: the
@@ -45,6 +46,7 @@ func NewRing(generations func() []secrets.Generation) *Ring {
 	return &Ring{generations: generations, made: map[string]*Keys{}}
 }
 
+// keys returns the keys of a generation, which it derives once and then keeps.
 func (r *Ring) keys(g secrets.Generation) *Keys {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -69,9 +71,9 @@ func (r *Ring) Signing(now time.Time) *Keys {
 }
 
 // Open checks and reads a token with the keys that it was signed with. Keys are good
-// until [Life] after the next generation took their place, or only until then if that
-// generation stands alone ([secrets.Generation]). The error says why a token is refused,
-// as the rest of a sentence about it.
+// until [Life] after the next generation took their place. If that generation stands alone
+// ([secrets.Generation]), they are good only until it took their place. The error says why
+// a token is refused, as the rest of a sentence about the token.
 func (r *Ring) Open(token string, now time.Time) (*Cursor, error) {
 	b, sum, err := splitToken(token)
 	if err != nil {

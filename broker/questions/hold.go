@@ -10,8 +10,9 @@ import (
 const (
 	// MaxAnswerBytes bounds the items of an answer, as protobuf writes them.
 	MaxAnswerBytes = 16 << 20
-	// maxHeldBytes bounds the loan of one request. Two times the largest part
-	// that nodes send fit.
+	// maxHeldBytes bounds the loan of one request: the memory that is reserved for its
+	// answer. Package fanout reserves twice the bytes that a node may send as its part,
+	// which are at most 32 MiB.
 	maxHeldBytes = 96 << 20
 
 	LeastRoom     = 32 << 10 // reserved for the part of a node, even without items

@@ -16,6 +16,7 @@ import (
 const Idle = 25 * time.Hour
 
 // every is the least time between two looks at the counts. Only a call of Collect looks.
+// Each look collects the metric once more, so most scrapes do without it.
 const every = 10 * time.Minute
 
 // Vec is a metric with labels, such as a [prometheus.CounterVec].
@@ -25,14 +26,14 @@ type Vec interface {
 }
 
 // Fading is a metric whose series are deleted once nothing has been counted in them for
-// [Idle]. It looks when it is collected, so that counting costs nothing more. Do not keep
-// what [prometheus.CounterVec.WithLabelValues] returns: what is counted in it after its
-// series was deleted is lost.
+// [Idle]. It looks for such series when it is collected, so counting costs nothing more. Do
+// not keep what [prometheus.CounterVec.WithLabelValues] returns: what is counted in it after
+// its series was deleted is lost.
 type Fading struct {
 	Vec
 	mu     sync.Mutex
 	looked time.Time       // the last look
-	seen   map[string]seen // by the values of a series' labels
+	seen   map[string]seen // by the values of a series' labels, each followed by 0xff
 }
 
 // seen is how much was counted in a series, and since when that has not changed.

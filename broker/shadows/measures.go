@@ -22,8 +22,9 @@ import (
 )
 
 // measures adds up how shadows differ from the models that serve, since the broker started.
-// A shadow that has ranked nothing for [series.Idle] is forgotten. It is a
-// [prometheus.Collector]. Exposures hold the same figures for each answer.
+// A shadow that has ranked nothing for [series.Idle] is forgotten. measures is a
+// [prometheus.Collector]. An exposure ([exposure.Record]), the record of what one answer
+// showed, holds the same figures for that answer.
 type measures struct {
 	mu    sync.Mutex
 	tally shadow.Tally // guarded by mu
@@ -47,7 +48,7 @@ func (s *Shadows) measure(a Sample, o fanout.Outcome, shown *exposure.Record) {
 		compared = append(compared, i)
 		s.answers.WithLabelValues(append(labelsOf(q, m), shadowCompared)...).Inc()
 	}
-	defer s.fail(a, shown, failed) // last: in shown.Shadows those that were compared come first
+	defer s.fail(a, shown, failed) // runs last, so that shown.Shadows has the compared shadows first
 	if len(compared) == 0 {
 		return
 	}
@@ -73,8 +74,8 @@ func (s *Shadows) fail(a Sample, shown *exposure.Record, failed []*nodev1.Model)
 	}
 }
 
-// measureOne compares the ranking of the i-th shadow of Query.Beside with served, that of
-// the answer's model, and adds the comparison to shown. After an error shown is
+// measureOne compares the ranking of the i-th shadow of Query.Beside with served, the
+// ranking of the answer's model, and adds the comparison to shown. After an error shown is
 // unchanged.
 func (s *Shadows) measureOne(q *questions.Question, shown *exposure.Record, served stats.Ranking[string], o fanout.Outcome, i int) error {
 	parts, version, err := fanout.Beside(o.Parts, i)
@@ -115,8 +116,9 @@ func addLacking(sum []exposure.Lacked, more map[string]int64) []exposure.Lacked 
 }
 
 // scoreShown adds to each item that was shown the scores that the compared shadows give
-// it, in their order. An item that is not in again, the second ranking by the answer's
-// own model, gets none.
+// it. compared has the shadows' indexes in Query.Beside, and the scores come in its order.
+// An item gets none if it is not in again, the second ranking by the answer's own model, or
+// if the score of a compared shadow is missing.
 func scoreShown(shown *exposure.Record, again []fanout.Entry, compared []int) {
 	type key struct{ entity, typ, id string }
 	scored := map[key]*nodev1.Item{}
@@ -137,6 +139,8 @@ func scoreShown(shown *exposure.Record, again []fanout.Entry, compared []int) {
 	}
 }
 
+// shadowDesc describes a gauge of shadows; more has the labels beside feed, model, shadow
+// and version.
 func shadowDesc(name, help string, more ...string) *prometheus.Desc {
 	return prometheus.NewDesc("millrace_broker_shadow_"+name, help+" Of sampled answers since the broker started.", append([]string{"feed", "model", "shadow", "version"}, more...), nil)
 }
@@ -170,6 +174,7 @@ func (m *measures) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
+// collectShadow sends the gauges of one shadow of one feed.
 func collectShadow(out chan<- prometheus.Metric, r *shadow.Report) {
 	gauge := func(d *prometheus.Desc, x float64, more ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, x, append([]string{r.Feed, r.Model, r.Shadow, r.Version}, more...)...)

@@ -25,14 +25,14 @@ import (
 )
 
 const (
-	// shadowing is how many answers are ranked again at a time: work that waits for a
-	// slow node must not hold more memory than these need.
+	// shadowing is how many answers are ranked again at a time. It bounds the memory
+	// that they hold while they wait for a slow node.
 	shadowing = 4
-	// shadowDepth is how many first items of two rankings are compared, besides all
-	// of them.
+	// shadowDepth is how many first items of two rankings are compared. Whole rankings
+	// are compared as well.
 	shadowDepth = 10
-	// shadowPersistence is the p of rank-biased overlap: the first ten places
-	// have 86 % of the weight.
+	// shadowPersistence is the parameter p of rank-biased overlap, a measure of how
+	// alike two rankings are: at 0.9 the first ten places have 86 % of the weight.
 	shadowPersistence = 0.9
 )
 
@@ -40,7 +40,7 @@ const (
 const (
 	shadowCompared = "compared"
 	shadowPartial  = "partial" // the second ranking lacks partitions
-	shadowFailed   = "failed"
+	shadowFailed   = "failed"  // no second ranking came, or the shadow did not rank
 	shadowDropped  = "dropped" // the broker had too much to do
 )
 
@@ -49,8 +49,8 @@ type Shadows struct {
 	slots     chan struct{} // holds a token for each answer that is ranked again
 	running   sync.WaitGroup
 	admission *admission.Control
-	timeout   time.Duration
-	open      context.Context // all ranking ends with it
+	timeout   time.Duration   // bounds the second ranking of one answer
+	open      context.Context // when it ends, all ranking ends
 	log       *slog.Logger
 
 	answers *prometheus.CounterVec   // feed, model, shadow, version, outcome
@@ -64,15 +64,15 @@ type Shadows struct {
 // Sample is an answer that shadows rank again.
 type Sample struct {
 	Question *questions.Question // the answer's, with the shadows in Query.Beside
-	Share    float64             // of the feed's answers that are sampled, up to 1
-	// Ask asks Question until end. The nodes rank the same candidates by the answer's
-	// model and by the shadows.
+	Share    float64             // the part of the feed's answers that are sampled, above 0 and up to 1
+	// Ask sends Question to the nodes, which have until end to answer. They rank the same
+	// candidates by the answer's model and by the shadows.
 	Ask  func(ctx context.Context, end time.Time) (fanout.Outcome, error)
-	Told interface{ Add(r *exposure.Record) } // gets the record of what the answer showed; nil: nobody does
+	Told interface{ Add(r *exposure.Record) } // gets the record of what the answer showed; nil: the record is not kept
 }
 
 // New returns shadows that rank until open ends, and each answer within a timeout. control
-// limits how much they rank beside the requests.
+// is the broker's admission control: it limits how much they rank beside the requests.
 func New(open context.Context, control *admission.Control, timeout time.Duration, log *slog.Logger) *Shadows {
 	labels := []string{"feed", "model", "shadow", "version"}
 	histogram := func(name, help string, buckets []float64, more ...string) *prometheus.HistogramVec {
@@ -109,8 +109,9 @@ func (s *Shadows) Collectors() []prometheus.Collector {
 
 // Rank has an answer ranked again in the background, and returns at once. shown is the
 // record of what the answer showed. Rank adds to it how the shadows ranked, and then
-// hands it to a.Told; if it has nothing to add, only when anyway is set. It returns
-// false, and leaves shown to the caller, if too many answers are being ranked already.
+// hands it to a.Told; if there is nothing to add, it does so only when anyway is set. Rank
+// returns false, and leaves shown to the caller, if too many answers are being ranked
+// already.
 func (s *Shadows) Rank(a Sample, shown *exposure.Record, anyway bool) bool {
 	select {
 	case s.slots <- struct{}{}:
@@ -136,8 +137,8 @@ func (s *Shadows) Rank(a Sample, shown *exposure.Record, anyway bool) bool {
 	return true
 }
 
-// detach copies the texts of a record: they lie in the messages that nodes sent, whose
-// memory is used again after the answer.
+// detach copies the texts of a record. They lie in the messages that nodes sent, and the
+// memory of these messages is used again after the answer.
 func detach(r *exposure.Record) {
 	for i := range r.Items {
 		it := &r.Items[i]
@@ -150,10 +151,10 @@ func detach(r *exposure.Record) {
 	}
 }
 
-// rankAgain asks the question once more, of its own model and of the shadows together, so
-// that all rank the same candidates at the same offsets. It counts how far the shadows
-// differ, adds that to shown, and returns the outcome. Each outcome but compared is for
-// the caller to count.
+// rankAgain asks the nodes the question once more. They rank by its own model and by the
+// shadows together, so that all rank the same candidates at the same offsets of the log.
+// rankAgain counts how far the shadows differ, adds that to shown, and returns the outcome.
+// The caller counts each outcome but compared.
 func (s *Shadows) rankAgain(a Sample, shown *exposure.Record) string {
 	q, began := a.Question, time.Now()
 	inFlight, err := s.admission.EnterAside()
@@ -186,20 +187,20 @@ func (s *Shadows) compare(served, other stats.Ranking[string], labels []string) 
 	if x.Overlap, err = stats.Overlap(served, other, max(1, len(served.Items), len(other.Items))); err != nil {
 		return x, err
 	}
-	// Items of equal score stand in the order of time and id, which says nothing of a
-	// model.
+	// Items of equal score stand in the order of time and id. That order says nothing of
+	// a model, so they count as tied.
 	rbo, err := stats.RankBiasedOverlap(served, other, shadowPersistence, stats.TiesEqual)
 	if err != nil {
 		return x, err
 	}
-	x.RBO = min(max(rbo.Ext, 0), 1) // rounding may go beyond
+	x.RBO = min(max(rbo.Ext, 0), 1) // rounding may give a little less than 0 or more than 1
 	if x.Tau, err = stats.KendallTau(served, other); err != nil {
 		return x, err
 	}
 	s.overlap.WithLabelValues(append(slices.Clip(labels), "10")...).Observe(x.Overlap10)
 	s.overlap.WithLabelValues(append(slices.Clip(labels), "limit")...).Observe(x.Overlap)
 	s.rbo.WithLabelValues(labels...).Observe(rbo.Ext)
-	if !math.IsNaN(x.Tau) { // it is NaN when the rankings share no pair that can be compared
+	if !math.IsNaN(x.Tau) { // Tau is NaN if the rankings share no pair of items that can be compared
 		s.tau.WithLabelValues(labels...).Observe(x.Tau)
 	}
 	return x, nil
@@ -212,6 +213,7 @@ func (s *Shadows) count(q *questions.Question, outcome string) {
 	}
 }
 
+// labelsOf returns the labels feed, model, shadow and version, in this order.
 func labelsOf(q *questions.Question, m *nodev1.Model) []string {
 	return []string{q.FeedName, ranker(q), m.GetName(), m.GetVersion()}
 }

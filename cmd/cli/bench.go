@@ -137,7 +137,7 @@ whole interval is above 1 and the slack.`,
 	return c
 }
 
-// benchBacking returns the hidden command that is the log and etcd of a benchmark, in a
+// benchBacking returns the hidden command that serves the log and etcd of a benchmark, in a
 // process of their own.
 func benchBacking() *cobra.Command {
 	var dir string
@@ -151,7 +151,7 @@ func benchBacking() *cobra.Command {
 	return c
 }
 
-// benchHandwritten returns the hidden command that is an index written by hand, which
+// benchHandwritten returns the hidden command that serves an index written by hand, which
 // bench --shape team compares Millrace with.
 func benchHandwritten() *cobra.Command {
 	var h team.Handwritten

@@ -30,7 +30,7 @@ type Balance struct {
 type NodeBalance struct {
 	ID       millrace.NodeID
 	Replicas int
-	Share    float64 // of the replicas, by weight; 0 for a node that may host nothing
+	Share    float64 // how many replicas it would have by its weight alone; 0 for a node that may host nothing
 	Bytes    int64
 	Load     float64
 }
@@ -76,8 +76,8 @@ func (l *layout) balance(a *Assignment) Balance {
 	return b
 }
 
-// measure works out the figures of a balance from its nodes and from shared: how many
-// partitions nodes i < j share is shared[i][j].
+// measure works out the figures of a balance from its nodes and from shared. For i < j,
+// shared[i][j] is how many partitions the nodes i and j both host.
 func (l *layout) measure(b *Balance, shared [][]int) {
 	most, least := 0.0, math.Inf(1)
 	pairs, sum := 0, 0

@@ -19,7 +19,7 @@ func (l *layout) begin() {
 		}
 	}
 	for i := range l.most {
-		if l.room[i] < 0 || l.nodes[i].Away {
+		if l.room[i] < 0 || l.nodes[i].Away { // such a node gets nothing more
 			l.most[i] = l.count[i]
 		}
 	}
@@ -119,7 +119,7 @@ func newFlow(l *layout, pinned bool) *flow {
 // count adds the arcs of a partition's replicas if sign is 1, and removes them if it is -1.
 func (f *flow) count(part int, sign int16) {
 	for _, n := range f.at[part] {
-		out := 1
+		out := 1 // the index in arcs: the cost of the arc, plus 1
 		if f.home[n][part] {
 			if f.pinned {
 				continue

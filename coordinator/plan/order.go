@@ -140,10 +140,10 @@ func (now *layout) crowded(part int, leave []int) int {
 // next returns the first pair that the rules allow: leave[i], which loses the partition,
 // and come[k], which gets it. i is none if the new replica comes beside those that are
 // there. While fewer replicas live than are wanted, none leaves a draining node. If there
-// is no pair, it returns the rule that refused. The rules of the zones never do: the
-// placements that they allow are the bases of a matroid, so the replicas of one can be
-// exchanged one by one for those of another. Only a lack of room, or a node that is away,
-// leaves no pair.
+// is no pair, it returns the rule that refused. The rules of the zones alone never refuse
+// all pairs: the placements that they allow are the bases of a matroid, so the replicas of
+// one placement can be exchanged one by one for those of another. Only a lack of room, or a
+// node that is away, leaves no pair.
 func (now *layout) next(part int, leave, come []int, living int) (i, k int, refused Rule) {
 	try := func(from int) (k int, ok bool) {
 		for k, to := range come {

@@ -1,6 +1,10 @@
 // Package plan decides which nodes should host which partitions, and by which
 // moves a cluster gets there. It is a pure function: equal problems have equal
 // plans, and it neither reads nor writes anything.
+//
+// A usable node is one that may host partitions: it is known, is not gone or draining, and
+// does not only back up. The planner works on a layout, which has the replicas on usable
+// nodes as they are so far.
 package plan
 
 import (
@@ -89,7 +93,7 @@ type Problem struct {
 type Move struct {
 	Partition millrace.Partition
 	From, To  millrace.NodeID // From "": the replica is only added; To "": it is only removed
-	Bytes     int64           // how many To reads and writes
+	Bytes     int64           // how many bytes To reads and writes
 	Why       Why
 }
 
@@ -119,16 +123,17 @@ type Plan struct {
 
 // The bounds of a problem.
 const (
-	maxWanted = 15 // a partition may have 16 replicas, and has one more than wanted while one moves
-	maxNodes  = 1000
+	maxWanted = 15   // a partition may have 16 replicas, and has one more than wanted while one moves
+	maxNodes  = 1000 // must be less than costUneven
 	minWeight = 0.01
 	maxWeight = 100
 )
 
 // Make plans. Of all goals that keep the hard rules and have the best balance
 // of counts it takes one with the fewest moves, and of those one in which bytes,
-// load and pairs of nodes are even. It fails with a [millrace.Error] for a
-// problem that makes no sense, and for a forced placement that a rule refuses.
+// load and pairs of nodes are even. It fails with a [millrace.Error] for a problem that
+// makes no sense, for a forced placement that a rule refuses, and if no node may host
+// anything and a partition is on no node.
 func Make(p Problem) (Plan, error) {
 	if err := p.validate(); err != nil {
 		return Plan{}, err

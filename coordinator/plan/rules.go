@@ -32,10 +32,11 @@ type Verdict struct {
 	Node      millrace.NodeID
 	From      millrace.NodeID // the node whose replica is replaced; "": the new one is beside those that are there
 	OK        bool
-	Rule      Rule   // the one that refuses; "" if OK
+	Rule      Rule   // the rule that refuses; "" if OK
 	Detail    string // the figures by which the rule refuses, or what else there is to know if OK
 }
 
+// String returns the detail. If a rule refuses, its word comes first.
 func (v Verdict) String() string {
 	if v.OK {
 		return v.Detail
@@ -59,8 +60,8 @@ func (p Problem) ExplainMove(f Placement) (Verdict, error) {
 	return newLayout(&p).explain(f), nil
 }
 
-// layout is a problem that the planner works on, and where the replicas are so far. Nodes
-// and zones are indices into nodes and zones.
+// layout is a problem that the planner works on, and where the replicas are so far. Here
+// and in its methods a node is an index into the field nodes, and a zone one into zones.
 type layout struct {
 	problem *Problem
 	nodes   []Node
@@ -91,7 +92,7 @@ type layout struct {
 // zone is a zone, and how many replicas of one partition it may have.
 type zone struct {
 	name        string
-	nodes       int // how many usable ones it has
+	nodes       int // how many usable nodes it has
 	least, most int // replicas of a partition, see quotas
 }
 
@@ -107,7 +108,7 @@ func newLayout(p *Problem) *layout {
 		if x.Weight == 0 {
 			x.Weight = 1
 		}
-		l.most[i], l.room[i] = partition.Count, 1<<62
+		l.most[i], l.room[i] = partition.Count, 1<<62 // no limit
 		if x.Disk > 0 {
 			l.room[i] = x.Room()
 		}

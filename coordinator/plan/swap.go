@@ -9,7 +9,7 @@ import (
 
 // Bounds on the work of swap.
 const (
-	swapPasses = 8       // over all replicas that move
+	swapPasses = 8       // passes over all replicas that move
 	swapTries  = 400_000 // exchanges that are tried, in all passes together
 	swapOthers = 64      // other moving replicas that one is tried against
 )
@@ -57,7 +57,7 @@ func (l *layout) moving() (all []exchange) {
 // if no exchange gains. It takes what it tries from tries.
 func (l *layout) best(moving []exchange, i int, tries *int) exchange {
 	s := moving[i]
-	best, gain := exchange{other: none}, -1e-9
+	best, gain := exchange{other: none}, -1e-9 // an exchange must gain more than rounding errors
 	try := func(other, m int) {
 		*tries--
 		x := exchange{s.part, s.n, other, m}

@@ -1,6 +1,7 @@
 // Package admin serves AdminService, by which operators look into an index node and act on
-// it. Without Apply in its request an act changes nothing, and answers with what it would do.
-// With Apply it is in the audit log before it is done.
+// it. An act is a call that changes something. If Apply is not set in its request, the act
+// changes nothing, and answers with what it would do. If Apply is set, the act is written to
+// the audit log before it is done.
 package admin
 
 import (
@@ -37,8 +38,8 @@ type Config struct {
 	Brokers kafka.Brokers
 	Topics  kafka.Topics // all names are set
 	Audit   *audit.Log   // nil: acts are in the log of the process alone
-	// While returns its context with an end when the node begins to stop, so that calls
-	// that read much do not hold up the stop. nil: they go on.
+	// While returns a context that also ends when the node begins to stop, so that calls that
+	// read much do not hold up the stop. nil: they go on.
 	While func(context.Context) (context.Context, context.CancelFunc)
 	Log   *slog.Logger
 }
@@ -56,16 +57,16 @@ type Server struct {
 // maxReads is how many calls may read much of the disk or the log at the same time.
 const maxReads = 2
 
-// maxTime bounds a call that reads much.
+// maxTime bounds a call that reads much, with the time that it waits for its turn.
 const maxTime = 10 * time.Minute
 
-// silence is how long a call waits for Kafka to send something. Kafka sends nothing behind an
-// open transaction; those of partitioners end sooner than this.
+// silence is how long a call waits for Kafka to send something. Kafka does not send what
+// comes after an open transaction; the transactions of partitioners end sooner than this.
 const silence = 20 * time.Second
 
-// hearing returns ctx with an end when Kafka has sent nothing for s.kafkaWait. heard is to be
-// called each time that Kafka has sent something, and done in the end. [heardOf] returns the
-// error of such an end.
+// hearing returns a context that ends when Kafka has sent nothing for s.kafkaWait. The caller
+// calls heard each time that Kafka has sent something, and done in the end. [heardOf] returns
+// the error that says that Kafka was silent.
 func (s *Server) hearing(ctx context.Context) (_ context.Context, heard, done func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	silent := time.AfterFunc(s.kafkaWait, func() {
@@ -129,7 +130,7 @@ func (s *Server) do(e audit.Entry, do func() error) error {
 func (s *Server) doAll(acts []audit.Entry, do func() error) error {
 	for i, e := range acts {
 		if err := s.cfg.Audit.Write(e); err != nil {
-			s.failed(acts[:i], "not done", err) // the log has those before it as done
+			s.failed(acts[:i], "not done", err) // the audit log has the acts before e as done
 			return err
 		}
 	}

@@ -54,10 +54,10 @@ func (s *Server) dropCache(ctx context.Context, req *nodev1.DropCacheRequest) (*
 		for _, t := range keys {
 			s.cfg.Cache.Remove(t)
 		}
-		if req.Partition != nil { // also drops keys that moved while they were listed, and keys whose names the cache does not keep
+		if req.Partition != nil { // Forget also drops the keys that cachedKeys left out: those that moved within the cache meanwhile, and those whose names the cache does not keep
 			return s.cfg.Forget(millrace.Partition(*req.Partition))
 		}
-		if req.Entity != "" { // for the same reasons
+		if req.Entity != "" { // drops the keys of the entity that cachedKeys left out
 			types, _ := s.cfg.Store.Types()
 			for _, t := range append(types, cache.Features, cache.Objects) {
 				s.cfg.Cache.Remove(millrace.Timeline{Entity: millrace.Entity(req.Entity), Type: t})
@@ -68,7 +68,8 @@ func (s *Server) dropCache(ctx context.Context, req *nodev1.DropCacheRequest) (*
 }
 
 // cachedKeys counts what the cache has of the entities that are wanted, and if needed also
-// returns the keys. It leaves out keys whose names the cache does not keep.
+// returns the keys. It leaves out keys whose names the cache does not keep, and may leave out
+// keys that are added or moved while it runs.
 func (s *Server) cachedKeys(wanted func([]byte) bool, needed bool) (*nodev1.DropCacheResponse, []millrace.Timeline) {
 	var keys []millrace.Timeline
 	resp := &nodev1.DropCacheResponse{}

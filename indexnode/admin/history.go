@@ -66,7 +66,7 @@ func (s *Server) span(ctx context.Context, tp kafka.TopicPartition, since millra
 		return span, err
 	}
 	end, err := c.EndOffsets(ctx, tp)
-	return streams.Span{From: kafka.Position{Next: begin[tp], Epoch: -1}, To: max(begin[tp], end[tp])}, err
+	return streams.Span{From: kafka.Position{Next: begin[tp], Epoch: -1}, To: max(begin[tp], end[tp])}, err // -1: the leader epoch is not known
 }
 
 // tellEntries sends those of records that are asked for. Records that ingest refuses are sent

@@ -13,12 +13,12 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// inputs are the topics that partitioners read, by name.
+// inputs are the topics of Kafka that partitioners read, by name.
 type inputs map[string]inputTopic
 
 type inputTopic struct {
-	kind   progress.TopicKind
-	future time.Duration // how far in the future the times of its records may be
+	kind   progress.TopicKind // whether it has content or features
+	future time.Duration      // how far in the future the times of its records may be
 }
 
 // inputs returns the topics that partitioners have said in the topic progress that they read.
@@ -40,8 +40,9 @@ func (s *Server) inputs(ctx context.Context) (inputs, error) {
 	return all, nil
 }
 
-// of returns the topic of a kind to write to: the one named, or if that is "" the only one.
-// The error says that there is none, or several.
+// of returns the topic of a kind to write to: the topic that named names, or if named is ""
+// the only topic of the kind. future is how far in the future the times of its records may
+// be. The error says that there is no such topic, or that there are several.
 func (all inputs) of(kind progress.TopicKind, named string) (topic string, future time.Duration, err error) {
 	var fit []string
 	for _, t := range slices.Sorted(maps.Keys(all)) {

@@ -21,8 +21,8 @@ const (
 	maxLetters = 1000
 	// maxLetterBytes bounds the bytes of all of them together.
 	maxLetterBytes = 64 << 20
-	// nearBy is the largest distance between the offsets of two letters that are read in one
-	// pass over the log, with all between them.
+	// nearBy is the largest distance between the offsets of two neighbouring letters that are
+	// read in one pass over the topic. Such a pass also reads all letters between them.
 	nearBy = 1000
 )
 
@@ -102,9 +102,10 @@ func (s *Server) letters(ctx context.Context, offsets []int64) (all []kafka.Dead
 }
 
 // judge puts into l where the letter d would be written, or returns why it would be refused
-// again. named is the topic that the operator names; "" for the one that the letter came
-// from. A letter that names its schema by the id of a schema registry cannot be checked here:
-// l.Unjudged says so.
+// again. to are the topics that partitioners read. named is the topic that the operator names.
+// If it is "", the letter goes to the topic that it came from, or if no partitioner reads
+// that one, to the only topic of its kind. A letter that names its schema by the id of a
+// schema registry cannot be checked here: l.Unjudged says so.
 func (s *Server) judge(d kafka.DeadLetter, l *nodev1.ReplayedLetter, to inputs, named string) error {
 	if d.Batch != "" {
 		return millrace.Invalid("OFFSET", "it is a piece of a batch that could not be opened", "millrace deadletters show OFFSET --raw writes the piece, for who knows what it was")

@@ -108,7 +108,7 @@ type owned struct {
 	id     millrace.RecordID
 }
 
-// lookIn is lookInto, and sends what was found once it fills a message.
+// lookIn does what lookInto does, and sends what was found so far once it fills a message.
 func (f *finding) lookIn(e millrace.Entity, types []millrace.ContentType, id millrace.RecordID) error {
 	if err := f.lookInto(e, types, id); err != nil || len(f.found) < sentRecords {
 		return err
@@ -166,7 +166,8 @@ func (f *finding) look(p millrace.Partition, t millrace.Timeline, id millrace.Re
 	return nil
 }
 
-// cachedRecord returns the record as the cache has it in a timeline; nil if it has not.
+// cachedRecord returns the record as the cache has it in a timeline; nil if the cache does
+// not have it.
 func (s *Server) cachedRecord(t millrace.Timeline, id millrace.RecordID) (*millrace.Record, error) {
 	var has found
 	has.cached = &nodev1.CachedTimeline{}
@@ -192,7 +193,7 @@ func (f *finding) lookEverywhere(ctx context.Context) error {
 }
 
 // scan looks for records in all timelines of a partition, if it is here. It finds their places
-// without the replica's lock, and then looks again into each place under it.
+// without the replica's lock, and then looks into each place again while it holds that lock.
 func (f *finding) scan(ctx context.Context, p millrace.Partition, wanted func(e millrace.Entity, id millrace.RecordID) bool) error {
 	r, err := f.s.readable(p)
 	if err != nil {

@@ -101,7 +101,8 @@ func (s *Server) replicaAt(p millrace.Partition) *nodev1.ReplicaAt {
 }
 
 // lookInto reads a timeline from the store, the cache or both, as req says. It holds the
-// replica's lock for reading, so that they agree.
+// replica's lock for reading, so that store and cache agree. at is the state of the replica
+// then.
 func (s *Server) lookInto(p millrace.Partition, t millrace.Timeline, req *nodev1.ReadTimelineRequest) (f found, at *nodev1.ReplicaAt, err error) {
 	r, err := s.readable(p)
 	if err != nil {
@@ -133,8 +134,9 @@ func (s *Server) lookInto(p millrace.Partition, t millrace.Timeline, req *nodev1
 	return f, at, err
 }
 
-// stored returns the records of a timeline in the store that are within from and to, newest
-// first. If there are more than limit, it returns more than limit, so that the caller knows.
+// stored returns the records of a timeline in the store with times from from on and before
+// to, newest first. If there are more than limit, it returns at least one more than limit, so
+// that the caller knows. The error says that they have more than maxReadBytes.
 func (s *Server) stored(p millrace.Partition, t millrace.Timeline, from, to millrace.Time, limit int) (in []millrace.Record, err error) {
 	read := 0
 	grant := func(n int) error {

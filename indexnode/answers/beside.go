@@ -13,12 +13,12 @@ import (
 )
 
 // otherRanking is the ranking of a question's records by a further model, beside the one that
-// makes the answer. An error of it is told in the answer, and does not fail the question.
+// makes the answer. If it fails, the answer says so, and the question does not fail.
 type otherRanking struct {
-	asked *nodev1.Model    // as the request names it
+	asked *nodev1.Model    // the model, as the request names it
 	model *relevance.Model // nil: it is not here, and err says why
 	items []query.Item     // valid as long as the items of the question's query
-	alone bool             // it ranked alone, so Measured has its own time and not a share of that of several
+	alone bool             // its model scored alone, so Measured has the model's own time and not a share of the time of several
 	cost  costWatch        // used while it ranks alone
 	query.Measured
 	err error // why there are no items
@@ -28,8 +28,9 @@ func (o *otherRanking) id() relevance.ID {
 	return relevance.ID{Name: o.asked.GetName(), Version: o.asked.GetVersion(), Sum: o.asked.GetSum()}
 }
 
-// besideOf returns the models that are to rank beside the question's own. It refuses those
-// that are condemned on this node.
+// besideOf returns the models that are to rank beside the question's own. For a model that is
+// not here, or that this node does not use any more since it failed (see condemner), err is
+// set.
 func (s *Server) besideOf(req *nodev1.QueryRequest) []otherRanking {
 	if len(req.Beside) == 0 {
 		return nil
@@ -68,7 +69,7 @@ func (s *Server) rankBeside(ctx context.Context, r *question, q *query.Query, ro
 	}
 	if !alone {
 		err := s.rankTogether(ctx, q, here)
-		s.panics.Tell(err) // which model it was shows below, where each scores alone
+		s.panics.Tell(err) // which model panicked shows below, where each scores alone
 		if alone = err != nil && ctx.Err() == nil; err != nil && !alone {
 			for _, o := range here {
 				o.err = err
@@ -87,7 +88,8 @@ func (s *Server) rankBeside(ctx context.Context, r *question, q *query.Query, ro
 	}
 }
 
-// aloneOf: in one of so many questions the other models score alone.
+// aloneOf says how often the other models score each alone although nothing is wrong: in one of
+// aloneOf questions.
 const aloneOf = 16
 
 // blameBeside logs a panic of a ranking that was made alone. It condemns the version of its

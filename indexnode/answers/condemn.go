@@ -28,9 +28,9 @@ const (
 )
 
 // condemnAfter is how many questions in a row without a finite score, or how many slow
-// portions of questions (see costWatch), it takes to condemn a version. A single one may have
-// another reason: a viewer of whom nothing is known, or a machine that was busy with
-// something else. A single panic is enough.
+// portions of questions (see costWatch), it takes to condemn a version. A single question or
+// portion may have another reason: a viewer of whom nothing is known, or a machine that was
+// busy with something else. But a single panic is enough.
 const condemnAfter = 10
 
 // condemner knows the versions of models that failed on this node or, as the cluster says,
@@ -40,7 +40,7 @@ const condemnAfter = 10
 // DESIGN.md.
 type condemner struct {
 	node     *Server
-	counters *prometheus.CounterVec // by model, version, cause
+	counters *prometheus.CounterVec // counts condemned versions by model, version and cause
 	wake     chan struct{}          // has a value when there is something to tell the cluster
 
 	here atomic.Pointer[map[relevance.ID]condemned] // the map is replaced, and never changed
@@ -64,10 +64,10 @@ type evidence struct {
 	nan      atomic.Int32  // questions in a row without a finite score, by the version's own weights
 	weighted atomic.Int32  // questions without a finite score by the weights of a variant
 	since    atomic.Int64  // when the first question of the row was, Unix ns
-	last     atomic.Int64  // when the last one was, Unix ns
+	last     atomic.Int64  // when the last question without a finite score was, Unix ns
 	slow     atomic.Int32  // portions in a row that took too long
 	slowIn   atomic.Int32  // questions with such portions
-	limit    time.Duration // how long scoring a record may take, beside reading texts and lists
+	limit    time.Duration // how long scoring a record may take, without the time for reading texts and lists
 }
 
 func newCondemner(n *Server) *condemner {
@@ -87,7 +87,8 @@ func (c *condemner) why(id relevance.ID) string {
 	return ""
 }
 
-// refusal returns the error after which brokers that give way ask by another version.
+// refusal returns the error for a condemned version. After it, brokers that give way ask by
+// another version.
 func refusal(id relevance.ID, why string) error {
 	return &millrace.Error{
 		Reason: millrace.ReasonCondemned, Field: "model", Detail: fmt.Sprintf("model %s is condemned: %s", id, why),
@@ -104,8 +105,9 @@ func (c *condemner) change(by func(all map[relevance.ID]condemned)) {
 	c.here.Store(&all)
 }
 
-// condemn condemns a version; a second time does nothing. The rest are the reason. A built-in
-// model, whose id has no version, cannot be condemned: nothing could rank instead.
+// condemn condemns a version, unless it is condemned already. cause is for the metric; format
+// and args make the reason in words. A built-in model, whose id has no version, cannot be
+// condemned: nothing could rank instead.
 func (c *condemner) condemn(id relevance.ID, cause, format string, args ...any) {
 	if id.Version == "" {
 		return
@@ -164,7 +166,7 @@ func (c *condemner) judge(ctx context.Context, req *nodev1.QueryRequest, r *ques
 	}
 	id, m := idOf(req), r.spec.Model.Own()
 	r.cost.end(q.Measured())
-	if err != nil { // it may have ended before all records were scored
+	if err != nil { // the question may have ended before all records were scored
 		return
 	}
 	ofPages := !atAnother(req)
@@ -187,9 +189,9 @@ func (c *condemner) judge(ctx context.Context, req *nodev1.QueryRequest, r *ques
 	}
 }
 
-// silent is how long no question may have had a finite score by a version before it is
-// condemned by the questions of callers alone. In each tenth of that time there must be a
-// question.
+// silent is how long a version must have given no finite score to any question before it is
+// condemned by the questions of callers alone. The time counts only if no tenth of it was
+// without a question.
 const silent = 10 * time.Second
 
 // atAnother reports whether a question is as of a time that no page of a viewer can have. The
@@ -204,10 +206,12 @@ const pageLife = 25 * time.Hour
 
 // judgeScores condemns a version that gave no candidate a finite score, in condemnAfter
 // questions in a row. NaN and the infinities can be ranked, but say nothing of a record, and
-// golden rows refuse them, too. All these questions may come from one caller, who chooses
-// viewer, window and entities. So the version is tried on records that no caller chooses. If
-// it gives finite scores there, or cannot be tried, it is condemned only once no question has
-// had a finite score for the time silent. by is what the version did in this question.
+// golden rows refuse them, too. If the version that would rank instead gives none either, the
+// version is not condemned (see othersScore). All these questions may come from one caller,
+// who chooses viewer, window and entities. So the version is tried on records that no caller
+// chooses. If it gives finite scores there, or cannot be tried, it is condemned only once no
+// question has had a finite score for the time silent. by is what the version did in this
+// question.
 func (c *condemner) judgeScores(ctx context.Context, req *nodev1.QueryRequest, id relevance.ID, m *relevance.Model, by query.Measured) {
 	if id.Version == "" || by.Scored == 0 {
 		return
@@ -219,7 +223,7 @@ func (c *condemner) judgeScores(ctx context.Context, req *nodev1.QueryRequest, i
 	}
 	now := time.Now().UnixNano()
 	if last := time.Duration(now - e.last.Swap(now)); e.nan.Load() == 0 || last > c.silence/10 {
-		e.since.Store(now) // a time in which nobody asked does not count
+		e.since.Store(now) // a longer time in which nobody asked does not count
 	}
 	n := e.nan.Add(1)
 	if n%condemnAfter != 0 || !c.othersScore(ctx, req, id) {
@@ -235,7 +239,8 @@ func (c *condemner) judgeScores(ctx context.Context, req *nodev1.QueryRequest, i
 // judgeWeighted looks at a question that was ranked by the weights of a variant and had no
 // finite score. The weights of a variant are no fault of the version. So the node asks the
 // question again by the version's own weights, and judges that. It does so for one of
-// condemnAfter such questions, and for each while the evidence speaks against the version.
+// condemnAfter such questions. It does so for each of them while the version's own weights
+// have failed in some questions in a row, but in fewer than condemnAfter.
 func (c *condemner) judgeWeighted(ctx context.Context, req *nodev1.QueryRequest, id relevance.ID, m *relevance.Model, by query.Measured) {
 	if id.Version == "" || by.Scored == 0 || by.Finite {
 		return
@@ -246,8 +251,8 @@ func (c *condemner) judgeWeighted(ctx context.Context, req *nodev1.QueryRequest,
 	}
 }
 
-// probeOf returns the question of req for the best item alone, by the version by and its own
-// weights.
+// probeOf returns the question of req for the best item alone, ranked by the version by with
+// its own weights.
 func probeOf(req *nodev1.QueryRequest, by relevance.ID) *nodev1.QueryRequest {
 	return &nodev1.QueryRequest{
 		Entities: req.Entities, Types: req.Types, FromMs: req.FromMs, ToMs: req.ToMs, AsOfMs: req.AsOfMs, Viewer: req.Viewer,
@@ -262,7 +267,7 @@ func reset(n *atomic.Int32) {
 	}
 }
 
-// evidence returns the evidence against a model. It begins with none.
+// evidence returns the evidence against a model, which is empty at first.
 func (c *condemner) evidence(m *relevance.Model) *evidence {
 	if e, ok := c.seen.Load(m); ok {
 		return e.(*evidence)
@@ -304,7 +309,7 @@ func (c *condemner) forget(id relevance.ID) {
 	}
 }
 
-// tellAgain is the pause before a report to the cluster that failed is made again.
+// tellAgain is the pause after a report to the cluster failed, before it is made again.
 const tellAgain = 2 * time.Second
 
 // run tells the cluster what is condemned here, and takes over what the cluster says, until
@@ -345,7 +350,8 @@ func (c *condemner) takeOver(says map[artefacts.Version]artefacts.Condemnation) 
 	})
 }
 
-// report writes to the cluster what it does not know yet.
+// report tells the cluster of the versions that were condemned here and that it does not know
+// as condemned yet.
 func (c *condemner) report(ctx context.Context, models *artefacts.Kind, all *artefacts.Condemned) error {
 	var errs []error
 	for id, x := range *c.here.Load() {

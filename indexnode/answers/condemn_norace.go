@@ -2,5 +2,6 @@
 
 package answers
 
-// slower is how many times as long as usual code takes: 1 without the race detector.
+// slower is how many times as long code takes as in a build without the race detector, at
+// most. This is such a build.
 const slower = 1

@@ -2,5 +2,6 @@
 
 package answers
 
-// slower is how many times as long as usual code takes under the race detector, at most.
+// slower is how many times as long code takes as in a build without the race detector, at
+// most.
 const slower = 20

@@ -9,35 +9,36 @@ import (
 )
 
 const (
-	// harmless is the time that a portion takes at least before it is judged. For few rows,
-	// to begin takes longer than to score them.
+	// harmless is how long scoring a portion must have taken before the portion is judged. In
+	// a portion of few rows, the start of scoring takes longer than the rows.
 	harmless = 200 * time.Microsecond
-	// tooLong is how much time of a processor a version may take in one question, in portions
-	// that took too long, before it is condemned by that question alone.
+	// tooLong is how much CPU time a version may take in one question, in portions that took
+	// too long, before it is condemned by that question alone.
 	tooLong = 250 * time.Millisecond
-	// costAsked is in how many questions a version must have been too slow to be condemned
-	// after condemnAfter portions.
+	// costAsked is the number of questions in which a version must have been too slow to be
+	// condemned after condemnAfter portions: one question alone may have another reason.
 	costAsked = 3
 )
 
 // costWatch judges how long a version takes in a question. It does so for each portion of the
 // rows while the version ranks, not only at the end: if a machine answers many questions by a
 // version that is far too slow, none of them ends soon. Once the version is condemned, the
-// question ends if it gives way. It is a [query.Watcher].
+// question ends if its broker gives way (asks by another version then). costWatch is a
+// [query.Watcher].
 type costWatch struct {
 	of       *condemner
 	id       relevance.ID
 	model    *relevance.Model
 	evidence *evidence
-	refuses  bool // the question gives way: it ends once the version is condemned
+	refuses  bool // the question ends once the version is condemned, since its broker gives way
 
-	processor bool // took is time of a processor, and not time that passed
-	// The portion at hand: the rows that were scored since the last one was judged.
-	rows int           // how many
+	processor bool // took is CPU time, and not time by the clock
+	// The current portion: the rows that were scored since the last portion was judged.
+	rows int           // how many rows
 	read int           // how many bytes of texts and items of lists were read for them
 	took time.Duration // how long that took
 
-	against time.Duration // time of a processor in portions that took too long
+	against time.Duration // CPU time in portions that took too long
 	slow    bool          // some portion took too long
 	counted bool          // the question is counted as one with such portions
 }
@@ -52,9 +53,9 @@ func (w *costWatch) begin(c *condemner, id relevance.ID, m *relevance.Model, ref
 	return w
 }
 
-// Processor reports whether the time of a processor is to be measured in place of the time
-// that passes. It is if the version is suspected, since it was slow by the clock: time also
-// passes while the process is stopped, or others have the processor.
+// Processor reports whether CPU time is to be measured in place of time by the clock. That is
+// so once the version is suspected because it was slow by the clock: the clock also runs while
+// the process is stopped, or others have the processor.
 func (w *costWatch) Processor() bool {
 	if !w.processor && w.evidence.suspected() {
 		w.processor, w.rows, w.read, w.took = true, 0, 0, 0
@@ -62,8 +63,8 @@ func (w *costWatch) Processor() bool {
 	return w.processor
 }
 
-// Scored adds rows to the portion, and judges it once it took harmless or longer. The error
-// ends the question: its version is condemned.
+// Scored adds rows to the current portion, and judges the portion once it took harmless or
+// longer. The error says that the version is condemned, and ends the question.
 func (w *costWatch) Scored(rows, read int, took time.Duration) error {
 	w.rows, w.read, w.took = w.rows+rows, w.read+read, w.took+took
 	if w.took >= harmless {
@@ -78,8 +79,8 @@ func (w *costWatch) Scored(rows, read int, took time.Duration) error {
 	return nil
 }
 
-// judge judges the portion. The length of texts and lists is no fault of the version: the more
-// of them it reads, the longer it may take.
+// judge judges the current portion. The length of texts and lists is no fault of the version:
+// the more of them it reads, the longer it may take.
 func (w *costWatch) judge() {
 	e, rows := w.evidence, time.Duration(w.rows)
 	limit := rows*e.limit + time.Duration(w.read)*slower*relevance.ReadLimit
@@ -88,7 +89,7 @@ func (w *costWatch) judge() {
 		return
 	}
 	if w.slow = true; !w.processor {
-		e.slow.CompareAndSwap(0, 1) // the version is suspected; the machine may be the cause, so the next portion is measured by processor
+		e.slow.CompareAndSwap(0, 1) // the version is suspected; the machine may be the cause, so the next portion is measured in CPU time
 		return
 	}
 	if w.against += w.took; !w.counted {
@@ -112,7 +113,7 @@ func (w *costWatch) end(by query.Measured) {
 	}
 }
 
-// suspected reports whether a portion took too long, and none has been in time since.
+// suspected reports whether a portion took too long, and no portion has been in time since.
 func (e *evidence) suspected() bool { return e.slow.Load() > 0 }
 
 // acquitCost forgets that a version took too long.

@@ -19,12 +19,12 @@ import (
 
 // examination finds out what became of one record in the timelines, of all types, of the
 // entities that a question asks for. If the record was a candidate in a timeline, the query
-// tells; otherwise the store does.
+// says what became of it; otherwise the store says why it was none.
 type examination struct {
 	node     *Server
 	r        *question
 	id       millrace.RecordID
-	accounts []query.Account   // what the query tells, for each timeline in which the record was a candidate
+	accounts []query.Account   // what the query says, for each timeline in which the record was a candidate
 	found    []*nodev1.Finding // the result
 	moved    bool              // the record has changed in the store since the query read it
 }
@@ -33,14 +33,15 @@ type examination struct {
 // store.
 const maxExamined = 100_000
 
-// maxExaminations is how many times a question is answered at most, in the hope that the
-// record to examine does not change meanwhile. If it did in the last, the caller gets errMoved.
+// maxExaminations is how many times a question is answered at most, until the record to
+// examine does not change meanwhile. If it changes in the last try too, the caller gets
+// errMoved.
 const maxExaminations = 5
 
 var errMoved error = &millrace.Error{Reason: millrace.ReasonUnavailable, Detail: "the record changes while it is examined", WayOut: "try again after a pause"}
 
-// explain adds to an answer what the request wants to know beside the items. It is called
-// after q.Answer.
+// explain adds to an answer what the request asks for beside the items. It is called after
+// q.Answer.
 func (s *Server) explain(ctx context.Context, r *question, q *query.Query, req *nodev1.QueryRequest, resp *nodev1.QueryResponse) (err error) {
 	if req.Examine != "" {
 		x, err := s.examine(ctx, r, q, millrace.RecordID(req.Examine))
@@ -71,7 +72,7 @@ func (s *Server) explain(ctx context.Context, r *question, q *query.Query, req *
 // explain adds how many timelines were read from the store and how long that took, and for
 // each item whether it came from the cache of records (fat) or from the store.
 func (q *question) explain(resp *nodev1.QueryResponse) {
-	before := map[millrace.Timeline]millrace.Time{}
+	before := map[millrace.Timeline]millrace.Time{} // records of the timeline with earlier times came from the store
 	for m := range q.Misses() {
 		before[m.Key] = m.Before
 		resp.Times.Misses++
@@ -126,14 +127,14 @@ func (x *examination) look(p millrace.Partition, t millrace.Timeline) error {
 	if ok {
 		why = x.droppedBefore(&kept, t)
 	}
-	x.moved = x.moved || (at >= 0) != (ok && why == "")
+	x.moved = x.moved || (at >= 0) != (ok && why == "") // query and store disagree on whether the record is a candidate
 	if !ok || x.moved {
 		return nil
 	}
 	f := &nodev1.Finding{
 		Entity: string(t.Entity), Type: string(t.Type), TimeMs: int64(kept.Time), Version: kept.Version, Object: string(kept.Object), Dropped: why,
 	}
-	if f.Object == "" { // a record without an object is its own
+	if f.Object == "" { // a record without an object is its own object
 		f.Object = string(x.id)
 	}
 	if at >= 0 {

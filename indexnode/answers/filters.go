@@ -52,7 +52,8 @@ func (f *filterCache) join(from sources, known *registry.Snapshot) (*filter.Filt
 	}, known)
 }
 
-// get returns the filter of from, and calls make the first time that it is asked for.
+// get returns the filter of from. It calls make to compile the filter when it is first asked
+// for.
 func (f *filterCache) get(from sources, make func() (*filter.Filter, error), known *registry.Snapshot) (*filter.Filter, error) {
 	one := f.of(from, known)
 	one.once.Do(func() {

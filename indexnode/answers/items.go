@@ -14,8 +14,9 @@ import (
 )
 
 // items returns the items of an answer as messages. These are encoded after the memory of the
-// timelines is released. So texts and bodies, which are in that memory, are copied to that of
-// room, which items makes. models are the shadow models; nil if there are none.
+// timelines is released. So texts and bodies, which are in that memory, are copied to memory
+// that items makes for room. models are the model that ranks, first, and the shadow models;
+// nil if there are no shadow models.
 func (s *Server) items(from []query.Item, room *itemRoom, models *relevance.Joint) []*nodev1.Item {
 	room.texts.Grow(room.textBytes)
 	room.items, room.bodies = make([]nodev1.Item, room.count), make([]byte, 0, room.bodyBytes)
@@ -24,7 +25,7 @@ func (s *Server) items(from []query.Item, room *itemRoom, models *relevance.Join
 		switch why := from[i].Why; {
 		case why != nil:
 			all[i].Explain = s.why(why)
-		case models != nil: // measured, and not explained
+		case models != nil: // there is no explanation of the score, but there are shadow scores
 			all[i].Explain = &feedv1.ItemExplain{}
 		default:
 			continue
@@ -65,8 +66,11 @@ func tellFeatures(resp *nodev1.QueryResponse, m *relevance.Model, from []query.I
 // itemRoom is memory for the items of an answer, made in a few large pieces. First measure
 // adds up how much is needed, then of fills it.
 type itemRoom struct {
+	// What measure has added up: the number of items, and the bytes of their ids and objects,
+	// of their bodies, and of the names of their entities and types.
 	count, textBytes, bodyBytes, nameBytes int
 
+	// The memory that is left. Names are not copied.
 	items  []nodev1.Item
 	texts  strings.Builder
 	bodies []byte

@@ -8,9 +8,9 @@ import (
 
 // counters are the metrics of questions.
 type counters struct {
-	queries  *prometheus.CounterVec   // by outcome
-	answered prometheus.Counter       // that of queries for queryAnswered
-	stages   [3]prometheus.Observer   // those of seconds, in the order of stageNames
+	queries  *prometheus.CounterVec   // counts queries by outcome
+	answered prometheus.Counter       // the counter in queries for queryAnswered
+	stages   [3]prometheus.Observer   // the histograms in seconds, in the order of stageNames
 	seconds  *prometheus.HistogramVec // the time of answered queries, by stage
 }
 
@@ -23,7 +23,7 @@ const (
 	queryRefused  = "refused" // the request is wrong
 	queryFailed   = "failed"
 	queryStopped  = "stopped" // the caller gave up, or its deadline passed, while it was worked on
-	queryExpired  = "expired" // the same before it was begun
+	queryExpired  = "expired" // the caller gave up, or its deadline passed, before it was begun
 )
 
 func newCounters() counters {

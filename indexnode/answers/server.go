@@ -1,7 +1,13 @@
-// Package answers answers the questions that brokers ask an index node. It checks a request,
-// resolves the timelines that it asks for (package lookup), scans and ranks their records
-// (package query), and makes the answer. Meanwhile it judges the models that rank: a version
-// that panics, gives no finite scores or takes far too long is condemned.
+// Package answers answers the questions that brokers ask an index node. A question is one
+// QueryRequest. The package checks it, resolves the timelines that it asks for (package
+// lookup), scans and ranks their records (package query), and makes the answer. Beside the
+// model that ranks, other models may rank the same records for comparison, and shadow models
+// may score the items.
+//
+// Meanwhile the package judges the models: a version that panics, gives no finite scores or
+// takes far too long is condemned. The node tells the cluster so, and brokers ask by another
+// version from then on. A broker that can ask by another version at once gives way: only to
+// such brokers the node refuses a condemned version as the model that ranks.
 package answers
 
 import (
@@ -71,8 +77,8 @@ func New(c Config) *Server {
 	return n
 }
 
-// HeldBy sets the function that returns why this node lacks a schema that others may have; nil
-// if it lacks none.
+// HeldBy sets the function that returns why this node lacks a schema that others may have. The
+// function returns nil if the node lacks none.
 func (s *Server) HeldBy(why func() error) { s.schemasHeld.Store(&why) }
 
 // Newest returns the newest question that was answered; nil if none was.
@@ -95,18 +101,18 @@ func (s *Server) FollowCondemned(ctx context.Context, models *artefacts.Kind, al
 // Dropped forgets what spoke against a version that the cluster no longer has.
 func (s *Server) Dropped(id relevance.ID) { s.condemned.dropped(id) }
 
-// absences bound how often the log says that a model is asked for and not here.
+// absences bound how often the log says that questions ask for a model that is not here.
 type absences struct {
 	mu   sync.Mutex
 	told map[string]time.Time // when it was said last, by the text
 }
 
 const (
-	absentEvery = time.Minute // how often the log says it of one model
-	maxAbsent   = 100         // how many texts are kept; then all are forgotten
+	absentEvery = time.Minute // the log says it of one model once in this time
+	maxAbsent   = 100         // how many texts are kept; when there are so many, all are forgotten
 )
 
-// tells reports whether the log is to say what now.
+// tells reports whether the log is to write the text what at the time now.
 func (a *absences) tells(what string, now time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -183,14 +189,14 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, maxQueryTime)
 }
 
-// question is a question that is being answered. The pool questions keeps its memory for
-// further ones.
+// question is a request of a broker that is being answered. The pool questions keeps its
+// memory for further ones.
 type question struct {
 	*lookup.Resolution
 	spec   *query.Spec
 	types  []millrace.ContentType // none: every type the node knows
 	beside []otherRanking         // other models that rank what is found
-	cost   costWatch              // of the model that ranks
+	cost   costWatch              // watches how long the model that ranks takes
 }
 
 var questions = sync.Pool{New: func() any { return new(question) }}
@@ -202,7 +208,7 @@ func (q *question) release() {
 	questions.Put(q)
 }
 
-// asked returns what the question needs of timelines.
+// asked returns what the question needs to know of timelines.
 func (q *question) asked() lookup.Asked {
 	s := q.spec
 	return lookup.Asked{
@@ -239,7 +245,7 @@ func (s *Server) answer(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.
 		return nil, err
 	}
 	for _, t := range req.Types {
-		if t == "" || len(t) > millrace.MaxTypeBytes || strings.Contains(t, string(cache.Objects)) {
+		if t == "" || len(t) > millrace.MaxTypeBytes || strings.Contains(t, string(cache.Objects)) { // no type has the NUL byte, which is the cache's mark for objects
 			return nil, millrace.Invalid("types", fmt.Sprintf("%.70q is no content type", t), "name a content type, or none for all")
 		}
 		r.types = append(r.types, millrace.ContentType(t))
@@ -258,8 +264,8 @@ func (s *Server) answer(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.
 	return resp, err
 }
 
-// rank is scan, and judges the versions of models that score in it. The times began and
-// resolved are those before and after the timelines were resolved.
+// rank does what scan does, and judges the versions of models that score in it. The times
+// began and resolved are those before and after the timelines were resolved.
 func (s *Server) rank(ctx context.Context, r *question, q *query.Query, req *nodev1.QueryRequest, began, resolved time.Time) (resp *nodev1.QueryResponse, err error) {
 	defer s.condemned.blame(req, q, &err)
 	if ctx.Value(ownQuestion{}) == nil {
@@ -328,9 +334,10 @@ func (s *Server) scan(ctx context.Context, r *question, q *query.Query, req *nod
 	return resp, nil
 }
 
-// fits checks an answer of about so many bytes. If they are more than the request allows, fits
-// empties the answer and sets WithheldBytes. If they are more than any answer may have, or
-// than there is memory for, it returns an error.
+// fits checks the size of an answer, which is about bytes. If the request allows fewer, fits
+// removes the items, findings, ranks and clauses from the answer and sets WithheldBytes. If
+// bytes is more than any answer may have, or more than there is memory for, it returns an
+// error.
 func (q *question) fits(req *nodev1.QueryRequest, resp *nodev1.QueryResponse, bytes int64) error {
 	switch {
 	case bytes > maxAnswerBytes:

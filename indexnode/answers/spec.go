@@ -42,7 +42,7 @@ func (s *Server) spec(req *nodev1.QueryRequest) (query.Spec, error) {
 		return spec, err
 	}
 	shadow := req.Shadow
-	if req.Measure {
+	if req.Measure { // then the models that rank beside the question's own also score its items
 		shadow = req.Beside
 	}
 	if (req.Explain || req.Measure) && len(shadow) > 0 {
@@ -60,8 +60,8 @@ func (s *Server) spec(req *nodev1.QueryRequest) (query.Spec, error) {
 }
 
 // unlessHeld returns refused, the refusal of a filter, unless this node lacks a schema that
-// others may have. With that schema the filter may be good. So the error is then one after
-// which brokers ask another replica.
+// others may have. With that schema the filter may be good. So in that case it returns an
+// error after which brokers ask another replica.
 func (s *Server) unlessHeld(refused error) error {
 	if held := s.schemasHeld.Load(); held != nil {
 		if why := (*held)(); why != nil {
@@ -121,7 +121,7 @@ func served(req *nodev1.QueryRequest, key *millrace.ServedKey) (map[uint64]struc
 // The bounds of a request.
 const (
 	maxLimit  = 1000   // items
-	maxShadow = 8      // models in shadow, and models beside
+	maxShadow = 8      // models in shadow, and as many in beside
 	maxAbove  = 20_000 // items whose rank is asked for
 
 	// Brokers have the same bounds for their callers.

@@ -15,7 +15,7 @@ import (
 var tracer = otel.Tracer("github.com/millrace/millrace/indexnode")
 
 // describe adds the stages of an answer to its span: when each ended, and how many records
-// were left.
+// were left after it, or for the last stage how many were capped.
 func (s *Server) describe(span trace.Span, resp *nodev1.QueryResponse, resolved, scanned, ranked time.Time) {
 	stages := resp.GetStages()
 	span.SetAttributes(

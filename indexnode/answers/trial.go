@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// A version is tried on the records of about trialEntities entities of the node, of
-	// which trialEach at most are of one partition. Looking for them takes trialTime at most.
+	// A version is tried on the records of about trialEntities entities of the node. At most
+	// trialEach of these are of one partition. Looking for them takes trialTime at most.
 	trialEntities, trialEach = 64, 8
 	trialTime                = 2 * time.Second
 )
@@ -30,8 +30,9 @@ const (
 type ownQuestion struct{}
 
 // try reports whether a version gives any of some records a finite score. The records are of
-// random entities that the node has, and the viewers are those of the version's golden rows.
-// tried is false if no such question could be answered, or none had items.
+// random entities that the node has, and the viewers are those of the version's golden rows,
+// the examples of scores that came with it. tried is false if no such question could be
+// answered, or none had items.
 func (c *condemner) try(ctx context.Context, id relevance.ID, m *relevance.Model) (has, tried bool) {
 	viewers := []*feedv1.Viewer{{}}
 	if m.ReadsViewer() {
@@ -75,8 +76,8 @@ func viewersOf(m *relevance.Model) (all []*feedv1.Viewer) {
 	return all
 }
 
-// someEntities returns entities of random partitions that have timelines here, encoded as in a
-// request.
+// someEntities returns some entities that have timelines here, of random partitions, encoded
+// as in a request.
 func (s *Server) someEntities(ctx context.Context) (encoded []byte) {
 	ctx, cancel := context.WithTimeout(ctx, trialTime)
 	defer cancel()
@@ -104,7 +105,7 @@ func (s *Server) someEntities(ctx context.Context) (encoded []byte) {
 	return encoded
 }
 
-// coverageSample is of how many candidates the features are looked at.
+// coverageSample is the number of candidates whose features are looked at.
 const coverageSample = 200
 
 // TellUncovered logs a warning if a model reads features that no candidate of the newest
@@ -120,7 +121,7 @@ func (s *Server) TellUncovered(ctx context.Context, model relevance.ID) {
 }
 
 // uncovered asks the newest question again, for the best candidates by a model. It returns the
-// features that none of them has, and how many candidates there were.
+// features that none of these candidates has, and how many candidates it looked at.
 func (s *Server) uncovered(ctx context.Context, model relevance.ID) (features []string, candidates int, err error) {
 	last := s.asked.Load()
 	if last == nil {

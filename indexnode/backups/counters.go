@@ -14,7 +14,7 @@ type counters struct {
 		now        *round    // the round under way; nil: none
 		owed       time.Time // when the last round that succeeded began, or else the first that did not; zero: there is nothing to back up
 		succeeded  time.Time // when the last round that succeeded began; zero: none did
-		rounds     int64     // that have ended
+		rounds     int64     // rounds that have ended, failed or not
 		failures   int64     // rounds that failed
 		uploaded   int64     // bytes of files that were uploaded
 		reused     int64     // bytes of files that the bucket had

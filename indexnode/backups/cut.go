@@ -175,10 +175,11 @@ func (m *memory) PutSchema(x registry.StoredSchema) error {
 	return nil
 }
 
+// Schemas returns none: the registry begins empty.
 func (m *memory) Schemas() ([]registry.StoredSchema, error) { return nil, nil }
 
 // schemas reads the schemas topic to its end. It returns the schemas that are admitted, and
-// those that an operator has given up. All records before the cut are of these.
+// those that an operator has given up. Every record before the cut has one of these.
 func (c *cutter) schemas(ctx context.Context) ([]registry.StoredSchema, []millrace.Fingerprint, error) {
 	var kept memory
 	registry, err := registry.New(&kept, nil)

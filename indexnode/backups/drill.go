@@ -37,10 +37,10 @@ type DrillConfig struct {
 // ErrNothingToDrill says that none of the partitions has a backup.
 var ErrNothingToDrill = errors.New("backups: no partition has a backup to drill")
 
-// Drill restores the newest backup of a random partition into a store of its
-// own, reads every row of it, compares digest and offsets, and records the
-// result in the bucket. What is wrong with the backup becomes the Fault of the
-// backup.Drill; an error says why the drill itself could not be done.
+// Drill restores the newest backup of a random partition into a store of its own, reads
+// every row of it, compares its digest and offsets with those of the manifest, and
+// records the result in the bucket. What is wrong with the backup becomes the Fault of
+// the backup.Drill; an error says why the drill itself could not be done.
 func Drill(ctx context.Context, cfg DrillConfig) (*backup.Drill, error) {
 	ids, err := cfg.Bucket.AllIDs(ctx)
 	if err != nil {
@@ -175,7 +175,7 @@ func (k *Keeper) drill(ctx context.Context, b *backup.Bucket, of topology.Set) e
 type drills struct {
 	mu struct {
 		sync.Mutex
-		last       *backup.Drill // of this node; nil: none yet
+		last       *backup.Drill // the last drill of this node; nil: none yet
 		ok, failed int64         // drills of this node
 		failing    bool          // a drill of the cluster failed, and none of the partition succeeded since
 	}

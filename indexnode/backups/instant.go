@@ -70,7 +70,7 @@ func (r *restorer) begin(plan []way) error {
 }
 
 // has reports whether an earlier try has restored a partition as w says: to the end of w,
-// or, on the way to a time, to any point from its backup on.
+// or, on the way to a time, to any point from its backup to the second offset (w.any).
 func (r *restorer) has(w *way) bool {
 	p := w.from.Partition
 	at := r.store.Applied(p)
@@ -84,7 +84,8 @@ func (r *restorer) has(w *way) bool {
 	return at.Content >= from.Content && at.Features >= from.Features && at.Content <= w.any.Content && at.Features <= w.any.Features
 }
 
-// toTime returns how each partition is restored to a time, see above.
+// toTime returns how each partition is restored to a time. The comment at the top of this
+// file describes it.
 func (r *restorer) toTime(ctx context.Context) ([]way, error) {
 	if r.cfg.Brokers.None() {
 		return nil, &millrace.Error{

@@ -2,6 +2,12 @@
 // store's files and the log on one side and the bucket (internal/backup) on the other. A
 // node backs up at intervals, and restores a replica that has lost its data or its place
 // in the log. The command line does both for a whole cluster.
+//
+// A backup is of one partition: a manifest in the bucket, which names files of the store by
+// their hashes, and has the offsets that were applied and a digest of what was. A cut is
+// one moment of the whole log. For each partition it has a backup and a tail, the records
+// of the log from the backup to that moment. A drill restores a backup to see that it
+// works. A witness is a replica that is made anew to see which of several is right.
 package backups
 
 import (
@@ -283,9 +289,9 @@ type round struct {
 
 // result is what a round did.
 type result struct {
-	partitions, unchanged int
-	files, uploaded       int
-	bytes, uploadedBytes  int64
+	partitions, unchanged int   // partitions with a backup of now; those whose newest backup was of this state already
+	files, uploaded       int   // files of the other partitions; those that the bucket lacked
+	bytes, uploadedBytes  int64 // of these files
 }
 
 func (r *round) run(ctx context.Context, set topology.Set) (err error) {
@@ -373,8 +379,8 @@ func (r *round) lookOver(ctx context.Context, b *backup.Bucket, m *backup.Manife
 	return nil
 }
 
-// uploadOne uploads a partition, except the files that its newest backup has; nil: there is
-// none.
+// uploadOne uploads a partition, except the files that newest, its newest backup, has.
+// newest is nil if every file is to be looked for.
 func (r *round) uploadOne(ctx context.Context, b *backup.Bucket, m *backup.Manifest, dir string, newest *backup.Manifest) error {
 	for tries := 0; ; tries++ {
 		known := newest.Known()

@@ -32,7 +32,7 @@ func (r *restorer) beginLog(ctx context.Context, plan []way) error {
 		return err
 	}
 	// From here on the store is not in the state of the backups. Without the mark a later
-	// try does not take it for that, and begins anew.
+	// try does not take the store for one in that state, and begins anew.
 	if err := os.Remove(r.mark()); err != nil {
 		return fmt.Errorf("backups: %w", err)
 	}

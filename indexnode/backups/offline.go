@@ -143,13 +143,14 @@ func (r *restorer) carry(ctx context.Context, plan []way) (int, error) {
 type way struct {
 	from *backup.Manifest
 	tail backup.Ref     // zero: none
-	to   backup.Offsets // where the partition is then
-	any  backup.Offsets // only of a restore to a time: where its reading of the log ends
+	to   backup.Offsets // the offsets of the partition once it is restored
+	any  backup.Offsets // only for a restore to a time: the offsets up to which the log is read
 	// older finds the newest backup before from that would do, or nil. It is nil itself if
 	// no other backup would do, as for a cut.
 	older func(ctx context.Context, from *backup.Manifest) (*backup.Manifest, error)
 }
 
+// plan returns how each partition of the configuration is restored. It writes nothing.
 func (r *restorer) plan(ctx context.Context) ([]way, error) {
 	switch {
 	case r.cfg.To.Cut != "":
@@ -238,6 +239,8 @@ func lack(lacking topology.Set) error {
 	}
 }
 
+// toCut returns how each partition is restored to a cut: from the backup and the tail that
+// the cut names.
 func (r *restorer) toCut(ctx context.Context) ([]way, error) {
 	cut, err := r.cfg.Bucket.Cut(ctx, r.cfg.To.Cut)
 	if err != nil {

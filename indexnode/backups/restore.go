@@ -150,7 +150,8 @@ const (
 	// store's flushes, and some are downloaded while others are flushed.
 	restores = 32
 	// memoryBytes bounds the downloads that stay in memory, over all restores of the
-	// process. Files that the store merges into another need not be on disk before.
+	// process. Only files that the store merges into others may stay there (those that are
+	// not Bottom); the store takes the others as they are on disk.
 	memoryBytes = 64 << 20
 )
 

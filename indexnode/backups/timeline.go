@@ -111,8 +111,8 @@ type Rows struct {
 
 // Changes says how one state of a partition differs from an older one, for one content
 // type. New, Gone and Changed count records. A timeline is New or Gone if only one state
-// has records of it. It is Changed if both have, and some are new, gone or of another
-// version.
+// has records of it. It is Changed if both have, and some are new, gone or changed. A
+// record is changed if its version, its time or its body differs.
 type Changes struct {
 	New     Rows `json:"new"`
 	Gone    Rows `json:"gone"`

@@ -86,10 +86,10 @@ type verifier struct {
 	good *backup.Restorable // backups and cuts that are not known to be bad
 	told map[string]bool    // objects whose damage was reported
 
-	restored map[millrace.Partition][]string // the ids of the backups that were restored
+	restored map[millrace.Partition][]string // the ids of the backups that were restored; guarded by mu, too
 }
 
-// report tells of an object's damage once.
+// report tells of an object's damage once. The caller holds mu, or no other goroutine runs.
 func (v *verifier) report(d *backup.Damage) {
 	if !v.told[d.Object] {
 		v.told[d.Object] = true

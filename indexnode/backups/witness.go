@@ -23,7 +23,7 @@ type WitnessConfig struct {
 	Brokers   kafka.Brokers
 	Topics    kafka.Topics
 	Bucket    func(context.Context) (*backup.Bucket, error) // nil: there are no backups
-	Retention map[millrace.ContentType]store.Retention      // as the replicas have it
+	Retention map[millrace.ContentType]store.Retention      // the retention of the replicas
 	Scratch   string                                        // a directory
 	Log       *slog.Logger
 

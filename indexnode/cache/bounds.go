@@ -5,7 +5,8 @@ import (
 )
 
 // LeastMemory is the least that Config.Memory should be, in bytes. The arena takes memory
-// from the system in pieces of 32 MiB.
+// from the system in pieces of 32 MiB. Blocks have three quarters of this, three such
+// pieces.
 const LeastMemory = 128 << 20
 
 // defaultShare is what the machine's memory is divided by for the default: half of it.
@@ -26,20 +27,22 @@ func DefaultMemory() int { return max(int(memory.Machine()/defaultShare), LeastM
 // eighth of memory. Timelines with records have what those leave.
 type bounds struct{ memory, mapped, live, keys, empty, features int }
 
+// boundsOf returns the bounds of a cache that may take memory bytes.
 func boundsOf(memory int) bounds {
 	mapped := memory / 4 * 3
 	return bounds{memory, mapped, mapped / 8 * 7, memory / 4, memory / 8, memory / 8}
 }
 
-// What a key takes at most, in bytes. In the index that is 96, and half of that while the
-// old table stands beside a new one. In the order of eviction it is two places and, see
+// What a key takes at most, in bytes. In the index that is 144: 96 for the six slots that a
+// table has for each key when it has just grown, and half of that for the old table, while
+// it stands beside the new one. In the order of eviction it is two places and, see
 // keyBytes, the key's name in each. In the doorkeeper it is a few bits.
 const (
 	indexKeyBytes = 144
 	orderKeyBytes = 32
 )
 
-// keyBytes returns the bytes that a key takes whose name has name bytes.
+// keyBytes returns how many bytes a key takes if its name has name bytes.
 func keyBytes(name int) int { return indexKeyBytes + orderKeyBytes + 2*name }
 
 // fits reports whether a list has room for one more key and its timeline without any
@@ -61,9 +64,9 @@ func (c *Cache) within(kind listKind, timeline, key int) bool {
 	}
 }
 
-// maxForBlock bounds what alloc evicts for a block: this many times the block's size.
-// More might not help if the free memory lies in small pieces, or if readers still use
-// what was evicted, which is then free for a later block only.
+// maxForBlock bounds the bytes that alloc evicts for a block: this many times the block's
+// size. More might not help: the free memory may lie in small pieces, and readers may still
+// use what was evicted, so that it is free only for a later block.
 const maxForBlock = 4
 
 // alloc returns memory for a block of n bytes. If the arena has none, it evicts timelines.

@@ -14,7 +14,7 @@
 // the readers who may have found it have left (package arena).
 //
 // A look-up takes no lock. It finds a key's slot in one flat table, a cache
-// line for four keys, loads the timeline that stands there now, and marks the slot as
+// line for four keys, loads the timeline that is there now, and marks the slot as
 // touched, which writes only if it is not marked. Writers take turns under
 // a mutex. A writer that needs room takes the oldest key of the order of eviction. If the
 // key was touched since, the touch is replayed: the key moves to the new end, and the
@@ -25,8 +25,16 @@
 // cache before questions come ([Warming]).
 //
 // A timeline that a query read is let in when there is room, or when it was asked for
-// not long before: a key that is asked for once does not evict one that is asked for
-// often. What ingest adds to a cached timeline needs no such test.
+// not long before, which a filter, the doorkeeper, remembers: a key that is asked for once
+// does not evict one that is asked for often. What ingest adds to a cached timeline needs no
+// such test.
+//
+// Some terms: a key is an (entity, type) pair, and the table knows it by its id, a hash, of
+// which it keeps a tag and some bits of a check. A block is the memory of one timeline. Its
+// rows are in parts, nearly always one: packed rows of one layout (internal/column). A
+// cohort is a thousand keys that follow each other in the order of eviction. Folded scores
+// are the part of a model's scores that depends on the record alone, kept beside a
+// timeline.
 //
 // The cache knows nothing of the store. Its user keeps it equal to the store:
 // while a partition is written no timeline of it is filled, and a write either
@@ -48,18 +56,18 @@ type Config struct {
 
 // Stats counts what the cache did and holds.
 type Stats struct {
-	FatHits, SkinnyHits, Misses   uint64
-	FatEvictions, SkinnyEvictions uint64 // to make room
-	NotAdmitted                   uint64 // asked for once while there was no room, or no memory in the arena for its copy
-	Removals                      uint64 // by a write that could not continue the timeline, by changed features, or with its partition
-	Purges                        uint64
-	Warmed                        uint64 // brought in because another node has it hot
-	Timelines, Records, EmptyKeys int
-	Bytes                         int // of the arena that all timelines take
-	FeatureRows                   int
-	FeatureHits, FeatureMisses    uint64
-	FeatureEvictions              uint64      // to make room
-	Arena                         arena.Stats // of timelines, of the scores that are kept beside them (Timeline.Folded), and of the index
+	FatHits, SkinnyHits, Misses   uint64      // look-ups of timelines by Reader.Lookup: with records, known to be empty, not cached
+	FatEvictions, SkinnyEvictions uint64      // keys that left the two caches to make room
+	NotAdmitted                   uint64      // asked for once while there was no room, or no memory in the arena for its copy
+	Removals                      uint64      // keys that left by Cache.Remove: a write could not continue the timeline, features changed, or the partition left
+	Purges                        uint64      // calls of Cache.Purge
+	Warmed                        uint64      // brought in because another node has it hot
+	Timelines, Records, EmptyKeys int         // now cached: timelines with records, their records, and empty timelines
+	Bytes                         int         // the memory of the arena that all timelines take, those of features included
+	FeatureRows                   int         // rows of features that are cached, at least 1 for each of their timelines
+	FeatureHits, FeatureMisses    uint64      // look-ups of features by Reader.Lookup
+	FeatureEvictions              uint64      // keys of features that left to make room
+	Arena                         arena.Stats // the memory of timelines, of the scores that are kept beside them (Timeline.Folded), and of the index
 	Bound                         int         // Config.Memory, in bytes
 	Taken                         int         // bytes taken: Arena.Mapped, and what keys take of the Go heap
 }
@@ -67,23 +75,22 @@ type Stats struct {
 // Cache is the fat and the skinny cache of one node, and its entities'
 // features. It is safe for concurrent use.
 type Cache struct {
-	seeds seeds
-	arena *arena.Arena
-	index index // written under mu
+	seeds seeds        // the ids of keys are hashed with them
+	arena *arena.Arena // the memory of timelines, folded scores and the index
+	index index        // written under mu
 	bounds
-	hits [listKinds]atomic.Uint64
-	// misses are of timelines and of features.
-	misses, featureMisses atomic.Uint64
+	hits                  [listKinds]atomic.Uint64 // look-ups that found a timeline, by its list
+	misses, featureMisses atomic.Uint64            // look-ups of timelines, and of features, that found nothing
 
 	mu struct {
 		sync.Mutex // held by writers
 		lists      [listKinds]list
-		bytes      int    // of the blocks of all timelines
-		keys       int    // bytes of all keys, see keyBytes
+		bytes      int    // the bytes of the blocks of all timelines
+		keys       int    // the bytes of all keys, see keyBytes
 		name       []byte // scratch: the name of the key that is being written
-		held       held
+		held       held   // what the fat list has, by partition and type
 
-		notAdmitted, removals, purges, warmed uint64
+		notAdmitted, removals, purges, warmed uint64 // see Stats
 	}
 }
 

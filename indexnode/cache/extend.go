@@ -14,8 +14,8 @@ import (
 // remove the timeline.
 //
 // The block with the older records is not copied. The new records are in a small block
-// that points to it, which is written anew for each record. When the small block has grown
-// enough, both are joined into one.
+// that points to the older block. The small block is written again for each record. When it
+// has grown enough, both are joined into one.
 func (c *Cache) Continue(t millrace.Timeline, l *column.Layout, limit int, add func(*column.Appender) error) bool {
 	r := c.Reader()
 	defer r.Leave()
@@ -41,15 +41,17 @@ func (c *Cache) Continue(t millrace.Timeline, l *column.Layout, limit int, add f
 // extender is the reusable memory of one call of Continue.
 type extender struct {
 	block  []byte          // the new timeline
-	parts  []column.Packed // of the old timeline
-	slabs  []*column.Slab  // one for each layout, for reuse
-	filled []*column.Slab  // those of slabs that have rows now
+	parts  []column.Packed // the parts of the old timeline that are copied into the new block
+	slabs  []*column.Slab  // memory for filled; each call gives them other layouts
+	filled []*column.Slab  // the slabs with the rows that go into the new block: the first ones of slabs
 }
 
+// extenders are extenders that no call uses now.
 var extenders = sync.Pool{New: func() any { return new(extender) }}
 
 // The small block of new records is joined with the older block when it has a quarter as
-// many records or maxTail, but not before it has minTail.
+// many records or maxTail, but not before it has minTail. A longer tail makes each write
+// copy more, and a shorter one makes the older block be copied more often.
 const (
 	minTail = 8
 	maxTail = 32

@@ -18,7 +18,7 @@ type Folded struct {
 	Model  ModelID
 	First  uint32        // the first row with a number
 	rows   uint32        // how many rows have one
-	others atomic.Uint32 // questions of other models that wanted its place since the last one of this model
+	others atomic.Uint32 // how many questions of other models wanted its place since the last question of this model
 	Most   float64       // the largest of the numbers; +Inf if one is NaN
 }
 
@@ -39,12 +39,13 @@ const (
 type fold uint64
 
 const (
-	addressBits = 48
+	addressBits = 48 // foldOf panics if an address has more
 	// retired is in all places of a timeline that was taken out of the cache, so that
 	// nothing is put there.
 	retired fold = 1
 )
 
+// foldOf returns the place that holds f.
 func foldOf(f *Folded) fold {
 	at := uint64(uintptr(unsafe.Pointer(f)))
 	if at>>addressBits != 0 {
@@ -81,8 +82,9 @@ func (t *Timeline) Folded(m ModelID) *Folded {
 	return nil
 }
 
-// Owe adds the rows that a question scored whole because nothing was folded for its
-// model, and returns the sum since a Folded was last put into the timeline.
+// Owe adds rows that a question scored whole, since the timeline has no numbers of its model
+// for them. It returns the sum of such rows, of all models. Fold sets the sum to 0 when it
+// puts a Folded into the timeline, and when it has no memory for one.
 func (t *Timeline) Owe(rows uint32) (owed uint32) { return t.owed.Add(rows) }
 
 // Place is where a Folded can be put into a timeline.
@@ -92,8 +94,9 @@ type Place struct {
 }
 
 // Place finds a place for a Folded of model m: the one that has one of m already, else a
-// free one, else one whose model no question asks for any more. It reports false if there
-// is none, or if the timeline is not in the cache.
+// free one, else one whose model has been asked for by none of the last maxOthers questions
+// that wanted its place; this call counts as such a question. It reports false if there is
+// none, or if the timeline is not in the cache.
 func (t *Timeline) Place(m ModelID) (p Place, ok bool) {
 	if !t.cached {
 		return Place{}, false
@@ -150,6 +153,7 @@ func (c *Cache) Fold(t *Timeline, p Place, m ModelID, own []float64, most float6
 // it is referenced, and no id is given to two models.
 type ModelID uint32
 
+// models has the ids of the models that are referenced, and the id that was given last.
 var models struct {
 	sync.Mutex
 	ids  map[weak.Pointer[relevance.Model]]ModelID
@@ -174,6 +178,7 @@ func IDOf(m *relevance.Model) ModelID {
 	return id
 }
 
+// forgetModel removes the id of a model that the garbage collector has freed.
 func forgetModel(w weak.Pointer[relevance.Model]) {
 	models.Lock()
 	defer models.Unlock()

@@ -17,6 +17,7 @@ type id struct{ tag, check uint64 }
 // names that collide.
 type seeds struct{ a, b, c, d uint64 }
 
+// newSeeds draws seeds. They are odd, so that none is 0.
 func newSeeds() (s seeds) {
 	return seeds{rand.Uint64() | 1, rand.Uint64() | 1, rand.Uint64() | 1, rand.Uint64() | 1}
 }
@@ -49,8 +50,10 @@ func (h id) mix(s *seeds, a, b uint64) id {
 	return id{h1 ^ l1 ^ h.check, h2 ^ l2 + h.tag}
 }
 
+// eight returns the first 8 bytes of s, which must have as many.
 func eight(s string) uint64 { return *(*uint64)(unsafe.Pointer(unsafe.StringData(s))) }
 
+// four returns the first 4 bytes of s, which must have as many.
 func four(s string) uint32 { return *(*uint32)(unsafe.Pointer(unsafe.StringData(s))) }
 
 // parts sets dst[i] to the part of names[i], for the names of one batch.

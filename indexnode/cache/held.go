@@ -16,9 +16,9 @@ type Held struct {
 // NoPartition stands for the partitions of keys whose names are not kept.
 const NoPartition millrace.Partition = partition.Count
 
-// Held returns how much the fat cache has now, for each partition and type of which it
-// has a timeline. The counts are exact. They have no Type for types beyond the first 256
-// that came, and for keys whose names are not kept.
+// Held returns how much the fat cache has now, by partition and type, for those of which it
+// has a timeline. The counts are exact. Type is empty for types beyond the first 256 that
+// came, and for keys whose names are not kept.
 func (c *Cache) Held() (all []Held) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -42,12 +42,13 @@ func (c *Cache) Held() (all []Held) {
 type held struct {
 	of      [partition.Count + 1][]heldCount
 	types   []millrace.ContentType // by number; 0 is for all that have no number of their own
-	numbers map[string]int
+	numbers map[string]int         // the number of each type of types
 }
 
 type heldCount struct{ timelines, records int }
 
-// maxHeldTypes is how many types have a number of their own.
+// maxHeldTypes is how many types have a number of their own. It bounds the memory of the
+// counts, since each partition has a count for each type.
 const maxHeldTypes = 256
 
 // count adds timelines and records, which are negative for what leaves, to the counts of a

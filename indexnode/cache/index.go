@@ -11,16 +11,16 @@ import (
 // index finds timelines by the ids of their keys: a hash table of buckets with open
 // addressing, never more than half full. Readers take no lock. Writers hold Cache.mu.
 //
-// A slot, once taken, is its key's for the life of the table, so that whoever finds a
-// slot may read its value at any later time. The slot of a key that has left the cache
-// stays, without a value. A slot's tag is stored after its value. A table never grows: a
-// new one is filled with the keys that have values, and takes its place. A reader that
-// still has the old table sees the values that it had then.
+// A slot, once taken, belongs to its key for the life of the table, so that a reader that
+// has found a slot may read its value at any later time. The slot of a key that has left
+// the cache stays, without a value. A slot's tag is stored after its value. A table never
+// grows: a new one is filled with the keys that have values, and takes its place. A reader
+// that still has the old table sees the values that the old table had when it was replaced.
 type index struct {
 	arena *arena.Arena
 	table atomic.Pointer[table]
 	used  int // slots taken
-	live  int // of them, those with a value
+	live  int // slots with a value
 }
 
 // table is the buckets of an index, in a block of the arena. The block stays as long as a
@@ -38,14 +38,14 @@ type bucket [bucketSlots]slot
 const (
 	bucketSlots = 4
 	bucketBytes = int(unsafe.Sizeof(bucket{}))
-	minBuckets  = 1 << 8
+	minBuckets  = 1 << 8 // the least size of a table, 16 KiB
 )
 
 // slot is the place of a key. Its value is one word, so that readers see it change as a
 // whole. The constants below say what its bits are. The address of a timeline fits between
 // the others: it has at most 48 bits and is a multiple of 64.
 type slot struct {
-	tag   atomic.Uint64 // of the key's id; 0 while the slot is free
+	tag   atomic.Uint64 // the tag of the key's id; 0 while the slot is free
 	value atomic.Uint64
 }
 
@@ -54,8 +54,8 @@ const (
 	isEmpty   = 1 << 1                // the timeline is Empty, and address is 0
 	oneTime   = 1 << 2                // the lowest bit of timesBits
 	timesBits = 15 * oneTime          // how many times the key entered a list, modulo 16
-	checkBits = 0xffff_0000_0000_0000 // of the check of the key's id
-	address   = 0x0000_ffff_ffff_ffc0 // of the timeline; 0 without one
+	checkBits = 0xffff_0000_0000_0000 // the upper 16 bits of the check of the key's id
+	address   = 0x0000_ffff_ffff_ffc0 // the address of the timeline; 0 without one
 )
 
 // get returns the slot's timeline, or nil.
@@ -74,8 +74,8 @@ func (s *slot) is(k id) bool {
 	return s.tag.Load() == k.tag && (s.value.Load()^k.check)&checkBits == 0
 }
 
-// enter counts that the key enters a list, and returns its place there. The caller holds
-// Cache.mu; a touch by a reader at the same time may be lost.
+// enter counts that the slot's key enters a list, and returns the key's place there. The
+// caller holds Cache.mu; a touch by a reader at the same time may be lost.
 func (s *slot) enter() place {
 	v := s.value.Load()
 	v = v&^timesBits | (v+oneTime)&timesBits
@@ -187,6 +187,8 @@ func (x *index) insert(k id) int {
 	return x.table.Load().insert(k.tag, k.check&checkBits)
 }
 
+// insert takes the first free slot for a tag, from the tag's own bucket on, and returns the
+// slot's number. The table must have a free slot.
 func (t *table) insert(tag, value uint64) int {
 	for n := uint64(0); ; n++ {
 		at := (home(tag) + n) & t.mask

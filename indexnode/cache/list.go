@@ -11,9 +11,10 @@ const (
 	fat listKind = iota
 	skinny
 	features
-	listKinds
+	listKinds // how many kinds there are
 )
 
+// kindOf returns which list the key t belongs to while it has the timeline tl.
 func kindOf(t millrace.Timeline, tl *Timeline) listKind {
 	switch {
 	case isFeatures(t.Type):
@@ -45,9 +46,9 @@ func isFeatures(t millrace.ContentType) bool { return t == Features || t == Obje
 type list struct {
 	order     order
 	weight    int // the sum of weightOf
-	bytes     int // of the timelines and of their keys
+	bytes     int // what the timelines and their keys take, in bytes
 	evictions uint64
-	door      doorkeeper
+	door      doorkeeper // see Cache.Fill
 }
 
 // newList returns an empty list. Its order has no bound: the cache bounds the bytes of all
@@ -59,7 +60,7 @@ func newList() list { return list{order: newOrder()} }
 // is admitted when it asks for the second time.
 type doorkeeper struct {
 	bits    []uint64
-	members int
+	members int // keys that were remembered since the filter was emptied
 }
 
 const (

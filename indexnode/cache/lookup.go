@@ -50,10 +50,10 @@ const batchKeys = 16
 
 // batch is the keys of one type and of up to [batchKeys] consecutive entities.
 type batch struct {
-	tags, checks [batchKeys]uint64 // of the ids
-	in           [batchKeys]*bucket
-	n, typ       int // how many keys, and which of the types
-	first        int // the index of the first key's answer in found
+	tags, checks [batchKeys]uint64  // of the keys' ids
+	in           [batchKeys]*bucket // the keys' own buckets, in which the search for them begins
+	n, typ       int                // how many keys, and the index of their type in lookup.types
+	first        int                // the index of the first key's answer in lookup.found
 }
 
 // locate makes the ids of a batch from the parts of its names and type, finds their
@@ -99,8 +99,8 @@ type lookup struct {
 	types []millrace.ContentType
 	found []*Timeline // the answers
 	hits  [listKinds]uint64
-	// misses counts timelines, and featureMisses features.
-	misses, featureMisses uint64
+
+	misses, featureMisses uint64 // keys of timelines, and of features, that are not cached
 
 	late struct { // the n keys that read has left for readLate
 		keys [lateKeys]id
@@ -109,7 +109,8 @@ type lookup struct {
 	}
 }
 
-// lateKeys is how many keys late has room for.
+// lateKeys is how many keys lookup.late has room for. read has readLate empty it once it may
+// have no room for a whole batch more.
 const lateKeys = 4 * batchKeys
 
 // read answers the keys of a batch that are in their own buckets and have the bit touched.

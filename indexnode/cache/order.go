@@ -8,20 +8,20 @@ import (
 
 // order is the keys of a list in the order in which they are evicted, the oldest first.
 //
-// Keys that came at about the same time are a cohort, and simplelru keeps the
-// cohorts. With an entry of simplelru for each key, the garbage collector would have more
-// to mark for the order than for all else of a node. The place of a key that has left is
-// an old place. It stays in its cohort, and whoever pops a place must check whether it is
-// old. tidy bounds the number of old places.
+// Keys that came at about the same time are a cohort, and simplelru keeps the cohorts. With
+// an entry of simplelru for each key, the garbage collector would have more to mark for the
+// order than for all else of a node. The place of a key that has left is an old place. It
+// stays in its cohort, and a caller that pops a place must check whether it is old. tidy
+// bounds the number of old places.
 //
-// The names of keys are here and nowhere else in the cache. A look-up does not need them.
+// The names of keys are here and nowhere else in the cache. A look-up does not need names.
 // Only [Cache.Hot] and the counts of [Cache.Held] do.
 type order struct {
-	cohorts *simplelru.LRU[uint64, *cohort] // by number, which counts up
+	cohorts *simplelru.LRU[uint64, *cohort] // by number: each new cohort has the next one
 	newest  *cohort                         // nil if there are none
-	last    uint64                          // the number of newest
-	keys    int                             // how many have entered and not left
-	places  int                             // in cohorts, with the old ones
+	last    uint64                          // the number of the cohort newest
+	keys    int                             // how many keys have entered and not left
+	places  int                             // how many places are in cohorts, with the old ones
 }
 
 // place is what a key got when it entered a list: the tag of its id, and how many times it
@@ -34,14 +34,14 @@ type place struct {
 // entry is a key at its place.
 type entry struct {
 	place
-	name []byte // see appendName; in the cohort's memory
+	name []byte // as appendName makes it; it shares the cohort's memory
 }
 
-// cohort is entries in the order they came. Those in [gone, end) are in it: the first ones
-// were popped already.
+// cohort is entries in the order they came. Its entries are those with a number in
+// [gone, end): those before gone were popped already.
 type cohort struct {
 	gone, end int
-	tags      [cohortPlaces]uint64
+	tags      [cohortPlaces]uint64 // tags and times are the places: see place
 	times     [cohortPlaces]uint8
 	ends      [cohortPlaces]uint32 // where each name ends in names
 	names     []byte
@@ -60,6 +60,8 @@ func (c *cohort) entry(i int) entry {
 // cohorts, which the garbage collector has to mark.
 const cohortPlaces = 1024
 
+// newOrder returns an order without keys. simplelru never evicts a cohort: its size has no
+// bound.
 func newOrder() order {
 	cohorts, err := simplelru.NewLRU[uint64, *cohort](math.MaxInt, nil)
 	if err != nil {
@@ -112,7 +114,8 @@ func (o *order) pop() entry {
 	return e
 }
 
-// maxOld is how many old places tidy leaves in any case.
+// maxOld is how many old places tidy leaves in any case. Without it, the order of a small
+// list would be tidied very often.
 const maxOld = 1 << 12
 
 // tidy takes out all old places once there are more of them than keys and maxOld

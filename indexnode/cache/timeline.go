@@ -22,14 +22,14 @@ import (
 // Cached blocks are in an arena: a Timeline that was found there must not be used after
 // [Reader.Leave].
 type Timeline struct {
-	from    millrace.Time
+	from    millrace.Time             // how far back the timeline is complete: see From
 	older   uintptr                   // the address of a Timeline, or 0
 	folds   [foldPlaces]atomic.Uint64 // each is a fold
-	owed    atomic.Uint32             // see Owe
+	owed    atomic.Uint32             // rows that were scored whole for lack of folded numbers: see Owe
 	records uint32                    // how many, with those of older
-	size    uint32                    // of the block, in bytes, without older
-	parts   uint16
-	cached  bool // the block is in an arena
+	size    uint32                    // the size of the block in bytes, without that of older
+	parts   uint16                    // how many parts the block has
+	cached  bool                      // the block is in an arena
 }
 
 // timelineBytes is the offset of the first part in a block. Parts are aligned to 8 bytes.
@@ -52,13 +52,14 @@ func mustTimeline(from millrace.Time, slabs ...*column.Slab) *Timeline {
 const Features millrace.ContentType = ""
 
 // Objects stands for a content type in the key of the features of objects that an entity
-// routes: a row for each object, by the object's name in ascending order in each part. No
-// content type has a NUL.
+// routes. An entity routes features if their record names it as its entity: they are kept in
+// the entity's partition, also if they describe another object. There is a row for each
+// object, by the object's name in ascending order in each part. No content type has a NUL.
 const Objects millrace.ContentType = "\x00"
 
-// NewTimeline returns a timeline, outside of any cache, with the rows of slabs. They are
-// complete back to from, and the times in each slab ascend. An entity's features are one
-// row.
+// NewTimeline returns a timeline, outside of any cache, with the rows of slabs. The caller
+// has all records back to from in them, and the times in each slab ascend. An entity's
+// features are one row. The error is column.ErrFull if the rows are too many or too large.
 func NewTimeline(from millrace.Time, slabs ...*column.Slab) (*Timeline, error) {
 	size := timelineBytes
 	for _, s := range slabs {
@@ -176,7 +177,7 @@ func (t *Timeline) PrefetchRows(from, to millrace.Time, m ModelID) {
 const (
 	line      = 64 // bytes of a cache line
 	headLines = 2  // the lines of a block that Prefetch loads
-	// maxLines is how many lines are asked for at a time. A core loads about so
+	// maxLines is how many lines are asked for at a time. A core loads about that
 	// many at once; more would wait for each other.
 	maxLines = 16
 )

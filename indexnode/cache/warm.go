@@ -19,7 +19,8 @@ type Hot struct {
 // like others, but [Cache.Hot] does not yield it.
 const maxNameBytes = 80
 
-// nameBytes returns how long the name of a key is that is kept; 0 if it is too long.
+// nameBytes returns the length of a key's name as it is kept, in bytes; 0 if the name is too
+// long to be kept.
 func nameBytes(t millrace.Timeline) int {
 	if n := 1 + len(t.Type) + len(t.Entity); n <= maxNameBytes {
 		return n
@@ -74,9 +75,9 @@ func (c *Cache) cohorts(kind listKind) []*cohort {
 	return all
 }
 
-// hotOf returns the wanted keys of a cohort, the newest first. mark is touched for those
-// that were looked up since, and 0 for the others. types has each type once, so that the
-// keys share its memory.
+// hotOf returns the wanted keys of a cohort, the newest first. mark says which: touched
+// stands for those that were looked up since they came or were last considered for eviction,
+// and 0 for the others. types has each type once, so that the keys share its memory.
 func (c *Cache) hotOf(kind listKind, co *cohort, mark uint64, wanted func([]byte) bool, types map[string]millrace.ContentType) (keys []millrace.Timeline) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -110,12 +111,14 @@ type Warming struct {
 	c        *Cache
 	evicted  [listKinds]int // bytes that the warming evicted
 	most     [listKinds]int // the most bytes that each list had at once
-	declined [listKinds]int // keys in a row that found no room
+	declined [listKinds]int // how many keys in a row found no room
 }
 
 const (
-	warmShare = 4 // the warming evicts at most one part in so many of a list
-	// maxDeclined is after how many keys in a row without room a list counts as full.
+	warmShare = 4 // a warming evicts at most a quarter of a list
+	// maxDeclined is after how many keys in a row without room a list counts as full. One
+	// key may find no room because its timeline is large, or because a few touched keys are
+	// the oldest.
 	maxDeclined = 256
 )
 
@@ -160,8 +163,8 @@ func (w *Warming) Put(t millrace.Timeline, tl *Timeline) bool {
 }
 
 // makeRoom evicts keys that were not looked up until a list has room for a timeline and its
-// key, which take so many bytes. It reports false if there is no such room. The caller
-// holds mu.
+// key, which take timeline and key bytes. It reports false if there is no such room. The
+// caller holds mu.
 func (w *Warming) makeRoom(kind listKind, timeline, key int) bool {
 	c, l := w.c, &w.c.mu.lists[kind]
 	most := max(w.most[kind], l.bytes) // a quarter of this may be evicted

@@ -29,7 +29,7 @@ func (c *Cache) replace(key millrace.Timeline, k id, tl *Timeline) bool {
 		return false // another key has the same tag, and the lists tell keys apart by tags
 	}
 	before := valueAt(t, i)
-	tl = c.own(tl) // this may evict what the key has
+	tl = c.own(tl) // this may evict what the key has: to have memory for the copy, alloc evicts timelines
 	switch {
 	case tl == nil:
 		c.mu.notAdmitted++
@@ -145,8 +145,8 @@ func (c *Cache) weigh(kind listKind, sign int, tl *Timeline, name []byte) {
 // go through the whole list when all keys were touched.
 const maxReplays = 32
 
-// evict evicts keys of a list until fits says that it is within its bound. One key stays
-// in any case.
+// evict evicts keys of a list until fits reports that the list is within its bound. One key
+// stays in any case. The caller holds mu.
 func (c *Cache) evict(kind listKind, fits func(kind listKind, timeline, key int) bool) {
 	l := &c.mu.lists[kind]
 	l.order.tidy(func(p place) bool { return c.at(kind, p) >= 0 })
@@ -156,7 +156,7 @@ func (c *Cache) evict(kind listKind, fits func(kind listKind, timeline, key int)
 }
 
 // evictOldest evicts the key of a list that was looked up least recently, as far as the
-// bits touched tell. It reports whether there was a key.
+// bits touched tell. It reports whether there was a key. The caller holds mu.
 func (c *Cache) evictOldest(kind listKind) bool {
 	l := &c.mu.lists[kind]
 	for replays := 0; l.order.keys > 0; {
@@ -180,7 +180,7 @@ func (c *Cache) evictOldest(kind listKind) bool {
 }
 
 // at returns the number of the slot of the key that has a place in a list, or -1 if the
-// place is an old one.
+// place is an old one. The caller holds mu.
 func (c *Cache) at(kind listKind, p place) int {
 	t := c.index.table.Load()
 	if i := t.holder(p.tag); i >= 0 && t.slot(i).place() == p && isOf(kind, t.slot(i).get()) {
@@ -189,7 +189,7 @@ func (c *Cache) at(kind listKind, p place) int {
 	return -1
 }
 
-// drop takes out the key of slot i, if it has a timeline.
+// drop takes out the key of slot i, if the slot has a timeline. The caller holds mu.
 func (c *Cache) drop(t millrace.Timeline, i int) {
 	if tl := c.index.table.Load().slot(i).get(); tl != nil {
 		c.mu.name = appendName(c.mu.name[:0], t)
@@ -197,7 +197,8 @@ func (c *Cache) drop(t millrace.Timeline, i int) {
 	}
 }
 
-// forget takes out the key of slot i, which has a timeline.
+// forget takes out the key of slot i, which has a timeline. name is the key's, as appendName
+// makes it. The caller holds mu.
 func (c *Cache) forget(kind listKind, i int, name []byte) {
 	tl := c.index.table.Load().slot(i).get()
 	c.leave(kind, tl, name)

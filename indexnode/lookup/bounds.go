@@ -11,7 +11,7 @@ import (
 // node's budget for questions, until its answer is handed to gRPC. The loan covers what the
 // question reads from the store, timelineBytes for each timeline, and its answer.
 const (
-	// maxReadBytes bounds what a question reads of one timeline.
+	// maxReadBytes bounds what a question reads of one timeline in one read.
 	maxReadBytes = 64 << 20
 	readTimes    = 3 // copies of what is read: as it is stored, in columns, and packed
 	// maxCachedBytes is about how many bytes of a timeline's newest records are read into
@@ -19,7 +19,7 @@ const (
 	maxCachedBytes = 8 << 20
 	// maxTimelines bounds entities times types.
 	maxTimelines  = 500_000
-	timelineBytes = 128
+	timelineBytes = 128 // what a question holds for each timeline beside its records, about
 
 	// MaxTypes is how many types a question names at most.
 	MaxTypes = 100
@@ -40,7 +40,8 @@ func (r *Resolution) grant(t millrace.Timeline) store.Grant {
 	}
 }
 
-// Affordable refuses a question for more than most timelines: entities times types.
+// Affordable refuses a question for more than most timelines. It has a timeline for each of
+// its entities and each type; types is how many types there are.
 func (r *Resolution) Affordable(types, most int) error {
 	entities := len(r.entities)
 	if entities*types <= most {

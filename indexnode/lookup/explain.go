@@ -13,11 +13,11 @@ import (
 type Miss struct {
 	Key    millrace.Timeline
 	Before millrace.Time // later than all times if the cache had nothing of it
-	Took   time.Duration
+	Took   time.Duration // to resolve the timeline, with the read
 }
 
-// explained returns what rows returns. If the question is to be explained, it also notes a
-// Miss if the cache did not have all of the window.
+// explained returns what [Resolution.rows] returns. If the question is to be explained, it
+// also notes a Miss in v if the cache did not have all of the window.
 func (r *Resolution) explained(v *view, key millrace.Timeline, features column.Packed) ([]resolved, error) {
 	if !r.asked.Explain {
 		return r.rows(v, key, features)

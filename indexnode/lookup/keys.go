@@ -50,9 +50,10 @@ func inPartition(e millrace.Entity, p millrace.Partition) error {
 }
 
 // split reads b, and reports whether it has only entities in the order of their partitions,
-// at most maxEntities of them. It writes the newest group again for every entity, instead
-// of a branch on whether the next partition begins: with about two entities in a partition,
-// the processor could not predict that branch.
+// at most maxEntities of them. Each is a head of 4 bytes, its partition and the length of its
+// name, and then the name. split writes the newest group again for every entity, instead of a
+// branch on whether the next partition begins: with about two entities in a partition, the
+// processor could not predict that branch.
 func (k *keys) split(b []byte) bool {
 	entities := k.entities[:0]
 	k.groups = slices.Grow(k.groups[:0], partition.Count)[:partition.Count]
@@ -84,5 +85,6 @@ func (k *keys) split(b []byte) bool {
 	return at == len(b)
 }
 
-// reset drops the references to a request's strings, so that its memory can be freed.
+// reset drops the references to a request's strings, so that the request's memory can be
+// freed.
 func (k *keys) reset() { clear(k.entities) }

@@ -7,11 +7,12 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
-// loadSample: one of so many questions is counted.
+// loadSample says which share of the questions is counted: one of this many.
 const loadSample = 16
 
-// load counts the records that questions read, by partition. Only a sample is counted,
-// since a question costs about 540 additions.
+// load counts the records that questions read, by partition. Only a sample of the questions is
+// counted, since to count one costs about 540 additions, one for each partition that it
+// reads.
 type load struct {
 	asked   atomic.Uint32
 	records [partition.Count]atomic.Int64
@@ -30,7 +31,8 @@ func (r *Resolution) Count() {
 	}
 }
 
-// records returns how many records were found in a partition.
+// records returns how many records were found in a partition: all that its timelines have in
+// the cache, and what was read from the store.
 func (r *Resolution) records(v *view) (n int) {
 	switch {
 	case v.missing != "":

@@ -3,8 +3,10 @@
 // after a write to the store. See "What a reader sees" in the DESIGN.md of the node.
 //
 // A question is what a request asks a node for: entities, types and a window of time. A
-// timeline is all records of one entity and type. An entity routes features of itself and of
-// objects: they are stored under its name, in its partition.
+// timeline is all records of one entity and type. Features are values about a subject, an
+// entity or an object. An entity routes features of itself and of objects: they are stored
+// under its name, in its partition. In the cache they stand beside timelines, under the types
+// cache.Features (those of the entity itself) and cache.Objects.
 package lookup
 
 import (

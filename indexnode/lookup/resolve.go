@@ -48,7 +48,7 @@ type Resolution struct {
 	loan   *memory.Loan
 	asked  Asked
 	keys
-	types []millrace.ContentType // those asked, then cache.Features if any entity has features
+	types []millrace.ContentType // those that are looked up; see [Lookup.types]
 	found []*cache.Timeline      // for each entity, for each of types; nil: not cached
 	views []view                 // by group of keys
 	cache cache.Reader           // since Run, until Release
@@ -172,7 +172,8 @@ func (r *Resolution) find(ctx context.Context) error {
 	return g.Wait()
 }
 
-// begin notes at which offsets a partition is, before its keys are looked up.
+// begin notes at which offsets a partition is, before its keys are looked up. An odd count of
+// commits means that one is under way, so that the partition is resolved under its lock.
 func (r *Resolution) begin(g group) {
 	if len(r.views) < cap(r.views) {
 		r.views = r.views[:len(r.views)+1]
@@ -400,7 +401,7 @@ func (r *Resolution) readOlder(p millrace.Partition, t millrace.Timeline, from, 
 // maxRunBytes is Config.RunBytes's default.
 const maxRunBytes = 8 << 20
 
-// run returns how many of the first records have at most that many bytes of bodies together:
+// run returns how many of the first records have at most most bytes of bodies together, but
 // at least one.
 func run(records []millrace.Record, most int) int {
 	bytes := 0

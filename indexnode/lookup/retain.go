@@ -36,7 +36,8 @@ func (l *Lookup) oldest(t millrace.ContentType, clock millrace.Time) millrace.Ti
 	return math.MinInt64
 }
 
-// keeps cuts the window of what is added to q next, to what retention keeps of a type.
+// keeps cuts the window of what is added to q next, to what retention keeps of a type at the
+// clock of v's partition.
 func (l *Lookup) keeps(q *query.Query, t millrace.ContentType, v *view) {
 	if l.aged {
 		q.NotBefore(l.oldest(t, v.Clock))

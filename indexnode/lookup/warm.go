@@ -17,7 +17,8 @@ func (l *Lookup) Warming(room *cache.Warming) *Resolution {
 	return r
 }
 
-// Warm brings a timeline into the cache if there is room, and reports whether it is there.
+// Warm brings a timeline into the cache if there is room, and reports whether it is there. It
+// returns false, too, if this node does not hold the partition, or if the read fails.
 func (r *Resolution) Warm(p millrace.Partition, t millrace.Timeline) bool {
 	l := r.lookup
 	part := l.replicas.Of(p)

@@ -9,7 +9,9 @@ import (
 )
 
 // Written implements replica.Host. A record that is newer than all others is appended to its
-// timeline in the cache. Any other change removes the timeline, so that it is read again.
+// timeline in the cache, unless retention bounds the type by count, or the cached timeline has
+// grown too long. Any other change removes the timeline, so that it is read again. routes are
+// the entities under which features were written.
 func (l *Lookup) Written(s kafka.Stream, changes []store.Change, routes []millrace.Entity) {
 	for i := range changes {
 		l.writeThrough(&changes[i])

@@ -31,7 +31,7 @@ import (
 // Event is one record of the log, from the topic timeline or features.
 type Event struct {
 	Stream kafka.Stream
-	Entity millrace.Entity // of the timeline
+	Entity millrace.Entity // whose timeline the record is of, or that routes the features
 	Schema *schemas.Schema
 	Body   []byte
 	At     millrace.Time // when it was logged
@@ -78,8 +78,7 @@ func BringOf(t testing.TB, h *replica.Replicas, s *schemas.Schema, line string, 
 	}
 }
 
-// Members applies a number of records for each of count members, and returns the members'
-// names.
+// Members applies records posts for each of count members, and returns the members' names.
 func Members(t testing.TB, h *replica.Replicas, count, records int) (names []string) {
 	next := map[millrace.Partition]millrace.Offset{}
 	for i := range count {

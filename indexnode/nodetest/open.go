@@ -54,7 +54,7 @@ func Replicas(s *store.Store, known *registry.Registry, c Cache, aged bool) *rep
 	return h
 }
 
-// Serve makes all replicas ready, and fresh for an hour.
+// Serve makes all replicas ready, and fresh for an hour: what they have counts as up to date.
 func Serve(h *replica.Replicas) {
 	for p := range partition.All() {
 		h.Serve(p, time.Now().Add(time.Hour))

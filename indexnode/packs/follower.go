@@ -63,8 +63,9 @@ func (a *Admission) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{a.refused, a.fields}
 }
 
-// Pending says what the node still waits for before it is ready: models that serve and that
-// it has not tried yet. "" if it waits for nothing.
+// Pending says what the node still waits for before it is ready: before the first pass, the
+// models that serve; then a model that serves and cannot be read because etcd is away. "" if
+// it waits for nothing.
 func (a *Admission) Pending() string {
 	what, _ := a.awaited.Load().(string)
 	return what
@@ -208,7 +209,8 @@ func (f *Follower) versions(serving map[string]artefacts.Version) (all []artefac
 	return append(all, others...)
 }
 
-// drop forgets versions that have not been in there, the published ones, for f.linger.
+// drop forgets each version that has been missing from the published versions, there, for
+// f.linger.
 func (f *Follower) drop(there []artefacts.Version) {
 	for v := range f.tried {
 		if slices.Contains(there, v) {

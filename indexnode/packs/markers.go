@@ -83,8 +83,8 @@ func (m markers) end(v artefacts.Version) error {
 	return err
 }
 
-// keep removes the markers of versions that are not in there, and half-written files that a
-// death left behind.
+// keep removes the markers of versions that are not among the published versions, there, and
+// half-written files that a death of the process left behind.
 func (m markers) keep(there []artefacts.Version) {
 	files, _ := os.ReadDir(m.dir) // the directory mostly does not exist
 	sums := map[string]bool{}

@@ -1,6 +1,7 @@
-// Package panics turns panics, by which code reports a broken invariant, into errors. A
-// broker asks another replica at once what one node fails to answer. So a question that
-// panics must not end the process, or it would end one node after the other.
+// Package panics turns panics, by which code reports a broken invariant, into errors. If one
+// node fails to answer, a broker asks another replica at once. So a question (what a request
+// asks a node for) that panics must not end the process, or it would end one node after the
+// other.
 package panics
 
 import (

@@ -13,21 +13,21 @@ import (
 // This file explains an answer. It goes through the candidates once more with code of its
 // own, so that the scan pays nothing for it. It stops when the context ends.
 
-// Account is what became of a record in one timeline where it is a candidate.
+// Account is what became of a record in one timeline in which it is a candidate.
 type Account struct {
-	millrace.Rank // the score is 0 unless the filter keeps the record
-	Object        millrace.Object
-	Dropped       filter.Dropped   // what the filter says of it
-	Operands      []filter.Operand // of the clause that dropped it; nil if none did
-	Served        bool             // on an earlier page
-	// CappedBy is nil unless the cap drops the record. Then it is the candidates of the
-	// entity that remain instead, best first, Spec.Cap of them.
+	millrace.Rank                  // the score is 0 unless the filter keeps the record
+	Object        millrace.Object  // what the record is about: the object that it names, or else its own id
+	Dropped       filter.Dropped   // what the filter does with the record
+	Operands      []filter.Operand // what the clause that dropped the record reads; nil if none did
+	Served        bool             // an earlier page has served the record
+	// CappedBy is nil unless the cap drops the record. Then it has the candidates of the
+	// record's entity that remain instead, best first, Spec.Cap of them.
 	CappedBy []millrace.Rank
 }
 
 // accountant goes through the candidates of a query.
 type accountant struct {
-	ctx   context.Context // of the question
+	ctx   context.Context // an error of it ends the work
 	q     *Query
 	bound []accounted // one for each pair of layouts met so far
 	sel   []int32     // the rows of the batch
@@ -167,7 +167,8 @@ func (c *columns) objectOf(s *widened, row int32) millrace.Object {
 }
 
 // Account returns what became of the record with an id: an Account for each timeline that
-// has it in the window. The result is valid until [Query.Release].
+// has the record in the window. The result is valid until [Query.Release], and only as long
+// as the timelines are. With an error it may be incomplete.
 func (q *Query) Account(ctx context.Context, id millrace.RecordID) ([]Account, error) {
 	a := &accountant{ctx: ctx, q: q}
 	var all []Account

@@ -12,25 +12,26 @@ import (
 // or of the query, and are valid as long as both are.
 type Item struct {
 	millrace.Rank
-	Object millrace.Object
-	Schema millrace.Fingerprint
-	Body   []byte
+	Object millrace.Object        // what the record is about: the object that it names, or else its own id
+	Schema millrace.Fingerprint   // the schema under which Body was written
+	Body   []byte                 // the record's Avro body
 	Also   []Item                 // further candidates of the object, without bodies
 	Why    *relevance.Explanation // nil unless Spec.Explain
 	Shadow Shadow                 // zero unless Spec.Explain or Spec.Shadow
 
-	Features []relevance.Explained // nil unless Spec.Features; contributions may be missing
+	Features []relevance.Explained // nil unless Spec.Features; their contributions to the score may be missing
 }
 
 // Answer is what a node contributes to the answer of a question. It is valid until
 // [Query.Release], and only as long as the timelines are.
 type Answer struct {
 	Items     []Item // best first, at most Spec.Limit
-	Stages    Stages
-	Execution string // of the model: generated or interpreted; "" if no plan was needed
+	Stages    Stages // how many candidates there were, by what became of them
+	Execution string // how the model was computed: "generated" or "interpreted" code; "" if no plan was needed
 }
 
-// maxAlso is how many further candidates of its object an item names at most.
+// maxAlso is how many further candidates of its object an item names at most, as
+// ARCHITECTURE.md says.
 const maxAlso = 3
 
 // Answer returns the ranked items of the last Scan.
@@ -42,9 +43,9 @@ func (q *Query) Answer() Answer {
 	return a
 }
 
-// rank makes items of the candidates that top has kept, best first, until it has
-// Spec.Limit. It reports false if it has fewer and top has dropped some that might still
-// become items.
+// rank makes items of the candidates that top has kept, best first, until there are
+// Spec.Limit items. It reports false if there are fewer, and top has dropped candidates that
+// might still become items.
 func (q *Query) rank() bool {
 	best := q.sorted()
 	looked := 0
@@ -169,8 +170,8 @@ func (q *Query) nextItem() *Item {
 // Shadow is an item's scores by shadow models: models that are compared with the one that
 // ranks, and rank nothing themselves.
 type Shadow struct {
-	Scores []float64 // by model of Spec.Shadow; the first is the item's own score
-	Err    error     // why there are none; nil also if none were asked for
+	Scores []float64 // one for each model of Spec.Shadow; the first is the item's own score
+	Err    error     // why there are no scores; nil also if none were asked for
 }
 
 // shadow scores a row by the models of Spec.Shadow.

@@ -28,16 +28,16 @@ const (
 type batch struct {
 	column.Batch
 	kind     kind
-	full     int                // how many rows are scanned at a time; 0 until the question adds some
+	full     int                // how many rows are scanned at a time; 0 until the question adds rows
 	own      []float64          // kind folded: the folded number of each row (see cache.Folded)
-	spans    []span             // ascending
-	columns  []int              // that the scan reads
+	spans    []span             // where the rows are from, ascending by span.at
+	columns  []int              // the columns that the scan reads, ascending
 	entity   bool               // the scan reads features of the entity
-	features column.Packed      // of the entity of the rows
+	features column.Packed      // the features of the rows' entity: of the last rows' if entity is false
 	row      column.Batch       // features, unpacked; empty until the scan reads it
-	layout   *column.Layout     // of row
+	layout   *column.Layout     // the layout of row
 	objects  *relevance.Objects // features of the object of each row; nil if the scan reads none
-	pieces   pieces
+	pieces   pieces             // how many rows are scored at a time
 
 	oldest, newest int64 // kind folded: no time of a row is before oldest or after newest
 }
@@ -47,15 +47,15 @@ type kind uint8
 
 const (
 	unready kind = iota // the batch was not set up yet
-	whole               // they are scored whole
+	whole               // they are scored whole, since they have no folded numbers
 	folded              // they are scored with their folded numbers, unless bounds leave them out
-	passed              // they are only counted: bounds leave all rows of their timelines out
+	passed              // they are only counted, since bounds leave out all rows of their timelines that have folded numbers
 )
 
 // span is where rows of a segment are in a batch.
 type span struct {
-	segment int32
-	at, row int32 // row row of the segment is row at of the batch
+	segment int32 // the index in Query.places
+	at, row int32 // the rows from row on of the segment are the rows from at on of the batch
 }
 
 // ready sets up an empty batch of a kind: which columns and features its scans read. The
@@ -118,8 +118,8 @@ func (b *batch) widened() *column.Slab {
 	return b.row.Slab()
 }
 
-// filled reports whether no row can be added whose entity has these features. A batch
-// whose scan reads features of the entity has rows of one entity only.
+// filled reports whether the batch cannot take a row of an entity with these features. A
+// batch whose scan reads features of the entity has rows of one entity only.
 func (b *batch) filled(features column.Packed) bool {
 	return b.Room() == 0 || b.Len() >= b.full || b.entity && b.features != features
 }
@@ -204,7 +204,7 @@ func (q *Query) gatherRows(ctx context.Context, p *plan, k kind, i int32, s *seg
 	return nil
 }
 
-// begin prepares a batch for the first rows of a question.
+// begin prepares b, the plan's batch of kind k, for the first rows of a question.
 func (p *plan) begin(b *batch, k kind) {
 	if b.kind == unready {
 		b.ready(p, k)

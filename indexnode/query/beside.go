@@ -6,13 +6,13 @@ import (
 	"github.com/millrace/millrace/relevance"
 )
 
-// Beside ranks the candidates of a question again, by each model of j for itself. Each pass
+// Beside ranks the candidates of a question again, by each model of j on its own. Each pass
 // gathers and filters a row once, and computes what the models have in common once. Call
 // it after Scan; it may be called again with other models. items has the ranked items of
-// each model, in j's order. They are valid as long as those of the query.
+// each model, in j's order; nil with an error. They are valid as long as those of the query.
 func (q *Query) Beside(ctx context.Context, j *relevance.Joint) (items [][]Item, err error) {
 	p := besidePass{q: q, joint: j, plans: make([]*besidePlan, len(q.plans))}
-	q.scoring, q.besideSpent = false, spent{watcher: q.besideSpent.watcher} // nothing of the model before counts here
+	q.scoring, q.besideSpent = false, spent{watcher: q.besideSpent.watcher} // what Scan or an earlier call spent does not count for these models
 	done := false
 	defer func() {
 		if !done { // an error or a panic: the queries are in an unknown state, so they are dropped
@@ -33,7 +33,7 @@ func (q *Query) Beside(ctx context.Context, j *relevance.Joint) (items [][]Item,
 	return items, nil
 }
 
-// rankers returns a query for each model, to rank the segments of q. They share q's
+// rankers returns a query for each model, to rank the segments of q. These queries share q's
 // segments and plans, and have a top and items of their own.
 func (q *Query) rankers(models []*relevance.Model) []*Query {
 	before := q.ranked // the items of q.beside[:before] are still in use
@@ -70,7 +70,7 @@ type besidePass struct {
 // besidePlan is a plan of the query with a scorer of all models.
 type besidePlan struct {
 	*plan
-	scorer *relevance.JointScorer
+	scorer *relevance.JointScorer // it hides plan.scorer, which is of the question's model
 	batch  batch
 }
 

@@ -26,14 +26,14 @@ type folder struct {
 	batch      column.Batch      // the rows of wanted that are not computed yet
 	wanted     []wanted
 	own        []float64 // the numbers of the rows of wanted that were computed
-	pieces     pieces
+	pieces     pieces    // how many rows are scored at a time
 }
 
 // wanted is a timeline whose last rows are to be folded. It has one part.
 type wanted struct {
 	timeline *cache.Timeline
 	place    cache.Place // where the numbers are put
-	rows     int
+	rows     int         // how many of the last rows
 }
 
 // folds reports whether scores of a segment may be folded: it is a cached timeline's only
@@ -57,8 +57,9 @@ func (q *Query) owe(ctx context.Context, p *plan, s *segment, lo, hi int32) erro
 	return q.fold(ctx, p, wanted{s.of, place, rows})
 }
 
-// share estimates how many of so many rows the filter lets through to be scored, at least
-// one, from what it has kept so far. Before the filter has run, the estimate is a quarter.
+// share estimates how many of the next rows the filter lets through to be scored, at least
+// one, from what it has kept so far. Before the filter has run, the estimate is a quarter of
+// the rows. rows is at least 1.
 func (p *plan) share(rows int32) uint32 {
 	if p.filter == nil {
 		return uint32(rows)
@@ -66,8 +67,8 @@ func (p *plan) share(rows int32) uint32 {
 	return 1 + uint32(float64(rows-1)*float64(p.kept+batchRows/4)/float64(p.filtered+batchRows))
 }
 
-// tally counts how many rows the filter saw and kept. It halves both counts now and then,
-// so that recent rows count more.
+// tally counts how many rows the filter saw and kept. It halves both counts after about a
+// million rows, so that recent rows count more.
 func (p *plan) tally(rows, kept int) {
 	if p.filtered, p.kept = p.filtered+int64(rows), p.kept+int64(kept); p.filtered > 1<<20 {
 		p.filtered, p.kept = p.filtered/2, p.kept/2
@@ -126,8 +127,9 @@ func (f *folder) score(ctx context.Context, q *Query) error {
 	return err
 }
 
-// keepFolded computes what is left of wanted, and puts the numbers into the cache. Queries
-// that do so at the same time compute the same numbers, and the cache keeps those of one.
+// keepFolded computes what is left of wanted, and puts the numbers into the cache. Several
+// queries may do so at the same time. They compute the same numbers, and the cache keeps
+// those of one query.
 func (q *Query) keepFolded(ctx context.Context, p *plan) error {
 	f := &p.folder
 	if len(f.wanted) == 0 {

@@ -7,15 +7,15 @@ import (
 )
 
 // measuredItems is how many items of a ranking are checked for features that they lack.
-// Each check evaluates the model anew. A few items are enough, since most answers are
+// Each check evaluates the model once more. A few items are enough, since most answers are
 // measured.
 const measuredItems = 4
 
 // Measured is what was measured while a model ranked.
 type Measured struct {
-	Took   time.Duration // to score rows
+	Took   time.Duration // how long scoring rows took: CPU time or wall time, see [Watcher]
 	Scored int64         // candidates, with those that bounds left out
-	Finite bool          // at least one of them has a score that is a finite number
+	Finite bool          // at least one candidate has a score that is a finite number
 
 	Lacking map[string]int64 // by feature, how many of the checked items have no value; nil unless Spec.Measure
 	Looked  int              // how many items were checked
@@ -44,8 +44,8 @@ func (q *Query) MeasuredBeside(j *relevance.Joint) (all []Measured) {
 	return all
 }
 
-// measured returns what was measured of a ranking whose scoring took so long. Bounds leave
-// rows out only once a score above -Inf is known, which counts as a finite one.
+// measured returns what was measured of a ranking. took is how long its scoring took. Bounds
+// leave rows out only once a score above -Inf is known, which counts as a finite one.
 func (q *Query) measured(took time.Duration) Measured {
 	return Measured{
 		Took: took, Scored: q.stages.Scored, Finite: q.finite || q.unscored > 0,

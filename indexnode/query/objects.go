@@ -56,7 +56,8 @@ type routed struct {
 	subject int // the column of the subject
 }
 
-// route sets q.routed to the features of objects that the entity of a segment routes.
+// route sets q.routed to the features of objects that the entity of a segment routes: see
+// cache.Objects.
 func (q *Query) route(s *segment) {
 	q.routed = q.routed[:0]
 	if tl := q.objects[s.timeline.Entity]; tl != nil {
@@ -67,8 +68,9 @@ func (q *Query) route(s *segment) {
 	}
 }
 
-// joinOne appends to o the features of one object: the entity's own if it is the object,
-// else those that the entity routes for it, else an empty row.
+// joinOne appends to o the features of one object. If the entity of the segment is that
+// object, they are the entity's own; else those that the entity routes for the object; else
+// the row is empty. Call route for the segment first.
 func (q *Query) joinOne(o *relevance.Objects, s *segment, object string) error {
 	if object == string(s.timeline.Entity) && !s.features.None() {
 		return o.Add(s.features, 0)

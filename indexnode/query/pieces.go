@@ -13,7 +13,7 @@ const (
 	// most, but for its last row: some tens of milliseconds of CPU.
 	lookEvery = 16 << 20
 	// pieceTime is how long a piece takes at most if each row takes as long as the model
-	// may, without what is read of texts and lists.
+	// may, without what is read of texts and lists. A piece of leastRows may take longer.
 	pieceTime = 5 * time.Millisecond
 	// leastRows is how many rows pieces.most is at least.
 	leastRows = 16
@@ -27,8 +27,8 @@ const (
 // pieces says how many rows models score at a time. After each such piece the watcher and
 // the context are looked at.
 type pieces struct {
-	most     int                // rows of a piece
-	limit    time.Duration      // how long one row may take, without what is read of texts and lists
+	most     int                // the most rows of a piece
+	limit    time.Duration      // how long one row may take in all models, without what is read of texts and lists
 	readings relevance.Readings // which texts and lists the models read
 }
 
@@ -36,7 +36,8 @@ type pieces struct {
 // features, or none are read.
 type slabs struct{ rows, entity, objects *column.Slab }
 
-// bind sets l for models that score the same rows.
+// bind sets l for models that score the same rows. readings is what they read from end to
+// end of each row.
 func (l *pieces) bind(readings relevance.Readings, models ...*relevance.Model) {
 	l.limit, l.readings = 0, readings
 	for _, m := range models {
@@ -53,7 +54,7 @@ func (l *pieces) next(of slabs, sel []int32, most int) (rows, read int) {
 	if l.readings.None() {
 		return len(sel), 0
 	}
-	once, each := 0, 0
+	once, each := 0, 0 // what is read of the entity: once for a piece, and again for each row
 	for i := range l.readings.Entity {
 		r := &l.readings.Entity[i]
 		n := r.Length(of.entity, 0)

@@ -13,14 +13,14 @@ import (
 // plan is a filter and a model bound to one pair of layouts and to a question.
 type plan struct {
 	planKey
-	filter       *filter.Bound // nil: every candidate stays
-	scorer       *relevance.Scorer
-	shadow       *relevance.JointScorer // of Spec.Shadow; nil until it is needed
-	modelID      cache.ModelID          // of model
-	folder       folder
-	full, folded batch    // the rows that are gathered, of the kinds whole and folded
-	passed       batch    // those of the kind passed, which are only filtered and counted
-	ceilings     ceilings // of the scores of rows in folded
+	filter       *filter.Bound          // nil: every candidate stays
+	scorer       *relevance.Scorer      // computes the model's scores, whole or with folded numbers
+	shadow       *relevance.JointScorer // scores rows by the models of Spec.Shadow; nil until it is needed
+	modelID      cache.ModelID          // the id of planKey.model in the cache
+	folder       folder                 // computes the numbers that are folded
+	full, folded batch                  // the rows that are gathered, of the kinds whole and folded
+	passed       batch                  // the gathered rows of the kind passed, which are only filtered and counted
+	ceilings     ceilings               // bounds of the scores of the rows in folded
 	columns
 
 	filtered, kept int64 // rows that the filter saw and kept lately: see tally
@@ -30,8 +30,8 @@ type plan struct {
 type planKey struct {
 	filter       *filter.Filter
 	model        *relevance.Model
-	rows, entity *column.Layout // entity is nil for entities without features
-	counts       bool           // what each clause of the filter drops is counted
+	rows, entity *column.Layout // of the rows, and of the features of their entity; entity is nil for entities without features
+	counts       bool           // whether the filter counts what each of its clauses drops
 }
 
 // columns are the indexes of the columns of a layout that rank and identify a row.
@@ -39,6 +39,7 @@ type columns struct {
 	id, time, object, body, schema int // object is -1 when the schema has none
 }
 
+// columnsOf returns the columns of a layout of records.
 func columnsOf(rows *column.Layout) columns {
 	return columns{
 		id: rows.Role("id"), time: rows.Time(), object: rows.Role("object"),
@@ -71,7 +72,7 @@ func (q *Query) plan(rows *column.Layout, features column.Packed) (int32, error)
 // bind binds the plan to a question, again if it was bound to one before.
 func (p *plan) bind(s *Spec) error {
 	var err error
-	p.ceilings.told = false // of the question before
+	p.ceilings.told = false // what the ceilings know is of the question before
 	switch {
 	case p.planKey.filter == nil:
 	case p.filter == nil && p.counts:
@@ -92,7 +93,8 @@ func (p *plan) bind(s *Spec) error {
 	return err
 }
 
-// maxSpare is how many plans a query keeps for later questions.
+// maxSpare is how many plans a query keeps for later questions. A plan has memory for its
+// batches, and holds its model.
 const maxSpare = 8
 
 // sparePlan returns a plan for a key: one of an earlier question if there is one, else a

@@ -14,11 +14,11 @@ import (
 // alone, and a bound for the rest of the score of a record of its age. If the sum of both
 // is below the worst score of the best so far, the score itself is not needed.
 
-// ceilings is the most that the rest of a score can be, by the age of the record. The rest
-// is the score without the folded number.
+// ceilings has bounds of the rest of a score, by the age of the record. The rest is the
+// score without the folded number.
 type ceilings struct {
 	of       *relevance.Ceilings // nil: there are no bounds
-	told     bool                // of.Limits was called with the present limits
+	told     bool                // of.Limits was called with the present limits, those of most
 	most     []uint64            // by column of of.Columns(), the limit up to which the bounds hold
 	byAge    [ages]float64       // the bound for records of a class of age
 	older    [ages]float64       // the bound for records of a class or an older one
@@ -31,20 +31,21 @@ type ceilings struct {
 // Records are in classes by age. The class is the exponent and the first bit of the
 // mantissa of the age in milliseconds plus 2^firstAge, as a floating-point number: half
 // octaves. That spreads decays of hours and of weeks about evenly over the classes.
+// 2^firstAge ms are 17 minutes: records younger than half of that are all in class 0.
 const (
-	ages     = 256
-	firstAge = 20
-	agesFrom = (1023 + firstAge) << 1
+	ages     = 256                    // so that any uint8 is within an array of ages; the classes that occur are below 90
+	firstAge = 20                     // see above
+	agesFrom = (1023 + firstAge) << 1 // the exponent, with its bias of 1023, and the first bit of the mantissa of 2^firstAge
 )
 
-// ageOf returns the class of the age of a record with time t, in milliseconds. The caller
-// must have added 2^firstAge to asOf.
+// ageOf returns the class of the age of a record with time t. asOf is the question's, plus
+// 2^firstAge. Both are in milliseconds.
 func ageOf(asOf, t int64) uint8 {
 	return uint8(math.Float64bits(float64(max(asOf-t, 1<<firstAge)))>>51 - agesFrom)
 }
 
-// timesOf returns between which times the records of a class are. asOf is the question's
-// own, without the 2^firstAge of ageOf.
+// timesOf returns between which times, in milliseconds, the records of a class are. asOf is
+// the question's own, without the 2^firstAge that ageOf takes.
 func timesOf(asOf int64, class int) (from, to float64) {
 	edge := func(class int) float64 {
 		return math.Float64frombits(uint64(class+agesFrom)<<51) - 1<<firstAge
@@ -112,7 +113,8 @@ func reach(kept, sel []int32, own []float64, times []uint64, bounds *[ages]float
 	return n
 }
 
-// bound prepares c for the batch of a question whose scorer has the bounds of; nil: none.
+// bound prepares c for the batch b of a question. of has the bounds of the question's
+// scorer; it is nil if there are none.
 func (c *ceilings) bound(of *relevance.Ceilings, b *batch) {
 	if c.of, c.told, c.floor = of, false, math.Inf(-1); of != nil {
 		c.threshold = of.Threshold(c.floor)
@@ -143,8 +145,8 @@ func (c *ceilings) ready(b *batch) bool {
 // rounded up to it, so that they seldom change.
 func allOnes(w uint64) uint64 { return 1<<bits.Len64(w) - 1 }
 
-// learn computes the bounds of the classes from through to, unless they are known. The
-// known classes stay one range, so it may compute those between as well.
+// learn computes the bounds of the classes of age from up to to, both included, unless they
+// are known. The known classes stay one range, so learn may compute classes between as well.
 func (c *ceilings) learn(asOf int64, from, to int) {
 	if c.from == c.to {
 		c.from, c.to = from, from

@@ -12,9 +12,11 @@
 // allocates nothing.
 //
 // Some terms: a segment is the rows of a timeline's part that are in the window. A plan is
-// the filter and the model bound to the layouts of such rows. Folding computes the part of
-// a score that depends on the record alone once, and keeps it in the cache. Bounds tell
-// from it that a candidate cannot be among the best, so that it is not scored.
+// the filter and the model bound to the layouts of such rows. A batch is rows of segments
+// of one plan that are filtered and scored together. Folding computes the part of a score
+// that depends on the record alone once, and keeps this number in the cache. Bounds tell
+// from it that a candidate cannot be among the best, so that it is not scored. The floor is
+// the score that a candidate must reach to be among the best so far.
 package query
 
 import (
@@ -31,22 +33,22 @@ import (
 
 // Spec is the question.
 type Spec struct {
-	From, To        millrace.Time // window of record times, To exclusive
-	AsOf            millrace.Time
-	Filter          *filter.Filter // nil: every candidate stays
-	Model           *relevance.Model
-	Viewer          *millrace.Viewer
-	Limit           int // items wanted, at least 1
-	Cap             int // best candidates of an entity that remain; 0: all
-	DistinctObjects bool
+	From, To        millrace.Time       // window of record times, To exclusive
+	AsOf            millrace.Time       // the time that filter and model take for now, so that ages count from it
+	Filter          *filter.Filter      // nil: every candidate stays
+	Model           *relevance.Model    // scores the candidates
+	Viewer          *millrace.Viewer    // whose values filter and model read
+	Limit           int                 // items wanted, at least 1
+	Cap             int                 // best candidates of an entity that remain; 0: all
+	DistinctObjects bool                // one item for each object; further candidates of it go to Item.Also
 	Exclude         map[uint64]struct{} // what earlier pages served, by millrace.ServedHash under ServedKey
-	ServedKey       millrace.ServedKey
-	Explain         bool             // explain the score of each item
-	Features        bool             // tell the features of each item
-	Measure         bool             // count which features the first items lack
-	Shadow          *relevance.Joint // Model, then the models whose scores of each item are told as well; nil: none
-	ShadowErr       error            // why Shadow is nil though models were asked for
-	Folds           *cache.Cache     // the cache of the timelines, which keeps folded numbers; nil: nothing is folded
+	ServedKey       millrace.ServedKey  // the key of the hashes in Exclude
+	Explain         bool                // explain the score of each item
+	Features        bool                // tell the features of each item
+	Measure         bool                // count which features the first items lack
+	Shadow          *relevance.Joint    // Model, then the shadow models, whose scores of each item are returned too; nil: none
+	ShadowErr       error               // why Shadow is nil though models were asked for
+	Folds           *cache.Cache        // the cache of the timelines, which keeps folded numbers; nil: nothing is folded
 }
 
 // Stages counts candidates by what became of them.
@@ -59,13 +61,13 @@ type Stages struct {
 
 // Query accumulates the candidates of one question.
 type Query struct {
-	spec   Spec
-	asked  []asked
-	places []place // of the segments
-	plans  []*plan // of the segments
-	spare  []*plan // of earlier questions, the last used last
-	top    top
-	stages Stages
+	spec   Spec          // the question
+	asked  []asked       // the timelines, each with those that it continues
+	places []place       // where the segments are
+	plans  []*plan       // the plans of the segments, one for each pair of layouts
+	spare  []*plan       // plans of earlier questions, the last used last
+	top    top           // the best candidates so far
+	stages Stages        // the counts of the answer
 	from   millrace.Time // where the window begins for what is added now: see NotBefore
 
 	objects map[millrace.Entity]*cache.Timeline // features of objects, by the entity that routes them
@@ -78,46 +80,46 @@ type Query struct {
 	unscored   int64         // candidates that bounds left out
 	beyonds    int           // segments whose folded rows bounds left out all at once
 	sel        []int32       // the rows of a batch that the filter keeps
-	scores     []float64     // of those
+	scores     []float64     // the scores of those rows
 	all        []int32       // 0, 1, 2, ...
 	again      bool          // the segments are scanned once more: see scanAgain
 	finite     bool          // a candidate has a score that is a finite number
-	model      cache.ModelID // of the plans, once there is one
+	model      cache.ModelID // the id of the plans' model, once there is a plan; prefetch needs it
 
-	clauses []filter.Counts // with Explain: of each clause of the filter
+	clauses []filter.Counts // with Explain: what each clause of the filter dropped
 
 	// Of the answer.
 	items     []Item
 	perEntity map[millrace.Entity]int // with Cap: how many candidates of the entity were taken
 	byObject  map[millrace.Object]int // with DistinctObjects: the index of the object's item, or excluded
 
-	beside []*Query // they rank by other models; see Beside
+	beside []*Query // queries that rank by other models; see Beside
 	ranked int      // the first ones of beside that have a ranking of this question
 
 	// Of the models' code.
-	scoring bool // it is running
-	spent   spent
+	scoring bool  // a model's code is running
+	spent   spent // what scoring by Spec.Model took
 
 	// Of what is measured.
 	measures    *relevance.Model // the model that ranks, if it is not the plans'
-	besideSpent spent            // by the last call of Beside
-	lacking     map[string]int64 // see Measured
-	looked      int              // see Measured
+	besideSpent spent            // what scoring by the last call of Beside took
+	lacking     map[string]int64 // see Measured.Lacking
+	looked      int              // see Measured.Looked
 }
 
 // asked is a timeline that the question asks for.
 type asked struct {
 	timeline millrace.Timeline
-	held     *cache.Timeline
-	features column.Packed // of the entity; it may be none
-	from     millrace.Time // where the window begins for it
+	held     *cache.Timeline // its rows, in memory
+	features column.Packed   // the entity's features; it may be none
+	from     millrace.Time   // where the window begins for it
 }
 
 // spent is what scoring took.
 type spent struct {
-	time    time.Duration
-	grown   int     // how many times the bound of a piece has doubled: see pieces.go
-	watcher Watcher // nil: nobody watches
+	time    time.Duration // CPU time or wall time, see Watcher
+	grown   int           // how many times the bound on the rows of a piece has doubled: see beginRows
+	watcher Watcher       // nil: nobody watches
 }
 
 // Watcher watches how long scoring takes while it goes on.
@@ -125,11 +127,11 @@ type Watcher interface {
 	// Scored is called after each piece of rows, with how many bytes of texts and items
 	// of lists were read for it, and how long it took. That is CPU time if Processor
 	// returned true before the piece, else wall time. An error ends the scan, which
-	// returns it.
+	// returns that error.
 	Scored(rows, read int, took time.Duration) error
 	// Processor reports whether the CPU time of the next piece is to be measured
-	// instead of wall time. It is the model's own: a process that was stopped, or a busy
-	// machine, does not add to it. Measuring it costs some microseconds.
+	// instead of wall time. CPU time is the model's alone: it does not grow when the process
+	// is stopped or the machine is busy. Measuring it costs some microseconds.
 	Processor() bool
 }
 
@@ -206,7 +208,8 @@ func New(s Spec) *Query {
 	return q
 }
 
-// begin prepares an empty query for a question. The first batch looks at the context.
+// begin prepares an empty query for a question. unwatched begins at watchRows, so that the
+// first batch looks at the context.
 func (q *Query) begin(s Spec) {
 	q.spec, q.from, q.unwatched = s, s.From, watchRows
 	q.top.reset(&q.spec)
@@ -325,7 +328,8 @@ func (q *Query) AddObjects(e millrace.Entity, tl *cache.Timeline) { q.objects[e]
 
 // Scan filters, scores and ranks what was added. When ctx ends, it stops before it has
 // scanned a few thousand rows more, or read some megabytes of texts and lists more. The
-// error is that of ctx, of the watcher, or of binding the filter or a model.
+// error is that of ctx, of the watcher, of binding the filter or a model, or of joining
+// features of objects: a value may be too long for a row.
 func (q *Query) Scan(ctx context.Context) error {
 	if err := q.gatherAsked(ctx); err != nil {
 		return err

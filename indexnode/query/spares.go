@@ -12,13 +12,13 @@ import (
 // empty that: the next queries would have to allocate their memory and bind their filters
 // and models anew.
 //
-// The query that was released last is used first, so that those that are not needed stay
-// at the bottom; see spareFor.
+// The query that was released last is used first, so that queries that are not needed stay
+// at the beginning of free; see spareFor.
 type spares struct {
 	mu    sync.Mutex
 	free  []*Query
-	least int       // the least length of free since began: so many were not needed
-	began time.Time // of the current period
+	least int       // the least length of free since began: so many queries were not needed
+	began time.Time // when the current period began
 }
 
 // spareFor is the length of a period. When a query is released after the end of a period,

@@ -12,8 +12,8 @@ import (
 type candidate struct {
 	score   float64
 	time    millrace.Time
-	segment int32
-	row     int32
+	segment int32 // the index in Query.places
+	row     int32 // within the segment's part
 }
 
 // top keeps the best candidates and drops the rest.
@@ -32,7 +32,8 @@ type top struct {
 	floor float64
 }
 
-// moreTimes is by how much top grows when it kept too few candidates.
+// moreTimes is how many times as large top becomes when it kept too few candidates. It is
+// large, since each growth costs another scan.
 const moreTimes = 16
 
 // reset empties the top, and sets its size for a question.
@@ -75,6 +76,7 @@ func (q *Query) take(spans []span, sel []int32, times []uint64, scores []float64
 	}
 }
 
+// finite reports whether x is neither infinite nor NaN.
 func finite(x float64) bool { return x-x == 0 }
 
 // offer puts a candidate into the top if it is among the best so far.

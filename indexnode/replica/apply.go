@@ -17,18 +17,18 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// backlog is what was fetched of one stream of a partition and is not applied yet. It
-// belongs to the ingest goroutine.
+// backlog is what was fetched of one stream of a partition and is not applied yet. Only
+// the ingest goroutine uses it.
 type backlog struct {
 	fetched []streams.Fetched
-	reading uint64                      // Replica.reading when it was fetched
+	reading uint64                      // the count Replica.reading when it was fetched
 	held    *Held                       // why the first of fetched could not be applied whole; nil: it can, as far as is known
-	again   time.Time                   // when that is tried again
+	again   time.Time                   // if held is set: when the fetch is tried again
 	letters map[millrace.Offset]*letter // refused records since the last commit, by offset
 }
 
 // letter is a refused record on its way to the topic of dead letters. The applied offset
-// does not pass the record before the topic has it.
+// does not pass the record before the topic has it. state is one of those below.
 type letter struct{ state atomic.Int32 }
 
 // maxLetterBytes bounds the refused records that are on their way to the dead letters, so
@@ -50,7 +50,7 @@ func (in *ingest) apply(ctx context.Context, r *Replica, b *backlog) error {
 	for {
 		applied := r.applied[f.Stream].Load()
 		if int64(f.Next) <= applied {
-			return nil // it is applied already; reading may have gone back
+			return nil // all of it is applied already: reading may have begun again at an older offset
 		}
 		if int64(f.From) > applied {
 			return fmt.Errorf("%w: %s was fetched from %d on, and is applied up to %d", errGap, f.TopicPartition, f.From, applied)
@@ -78,16 +78,16 @@ func (in *ingest) apply(ctx context.Context, r *Replica, b *backlog) error {
 	}
 }
 
-// errStands says that a replica stands still for now.
+// errStands says that a replica stands still for now (see Stop).
 var errStands = errors.New("the replica is compared with another, for some seconds")
 
 // errGap says that a fetch does not continue what is applied.
 var errGap = errors.New("replica: a gap between fetches")
 
-// gather puts the records of a fetch into the batch, from the offset applied up to before
-// the offset end. It stops earlier at a record that is held back, and then returns why.
-// next is the offset after the last record gathered. Records that are refused for their
-// bytes go to in.refused.
+// gather puts the records of a fetch into the batch, from the offset applied up to, but not
+// including, the offset end. It stops earlier at a record that is held back, and then
+// returns why. next is the offset up to which the batch reaches. Records that are refused
+// for their bytes go to in.refused.
 func (in *ingest) gather(ctx context.Context, f *streams.Fetched, applied, end millrace.Offset) (next millrace.Offset, stop *Held) {
 	in.batch.Reset()
 	in.routes, in.refused, in.gathered = in.routes[:0], in.refused[:0], 0
@@ -118,7 +118,7 @@ type refusal struct {
 	why    *schemas.Error
 }
 
-// refusedFor returns an error of put that is no Held as a refusal.
+// refusedFor returns why put refused a record. err is put's error, and no Held.
 func refusedFor(err error) *schemas.Error {
 	var bad *schemas.Error
 	if !errors.As(err, &bad) {
@@ -175,8 +175,8 @@ func (in *ingest) put(ctx context.Context, tp kafka.TopicPartition, r *streams.R
 
 // writer returns the schema that a value was written with. Partitioners publish a schema
 // before any record of it. So a schema that is not known is either still on its way, or
-// no partitioner wrote the record. Only the schemas topic can tell which of the two, and
-// not how long it takes: the record is held back until the schema comes or an operator
+// no partitioner wrote the record. Only the schemas topic can show which of the two holds,
+// and nobody knows when. So the record is held back until the schema comes or an operator
 // has it refused.
 func (in *ingest) writer(ctx context.Context, f schemas.Framed) (*schemas.Schema, error) {
 	s, err := in.cfg.Schemas.Writer(ctx, f)
@@ -240,6 +240,8 @@ func (in *ingest) lettersKept(ctx context.Context, tp kafka.TopicPartition, b *b
 	return nil
 }
 
+// newDeadLetter returns the message for a refused record: its key and value as they are,
+// and headers that say why it was refused and where it was read.
 func (in *ingest) newDeadLetter(tp kafka.TopicPartition, x refusal) kafka.Outgoing {
 	from := kafka.Source{Topic: in.cfg.Topics.Of(tp.Stream), Partition: int32(tp.Partition), Offset: x.record.Offset}
 	return kafka.Outgoing{Topic: in.cfg.Topics.DeadLetters, Key: x.record.Key, Value: x.record.Value, Headers: []kafka.Header{
@@ -249,14 +251,15 @@ func (in *ingest) newDeadLetter(tp kafka.TopicPartition, x refusal) kafka.Outgoi
 	}}
 }
 
-// commit applies the batch, and next, the offset that it reaches, to the store. While no
-// reader holds the partition, it also updates the caches. A *Held says why the store took
-// nothing; errDetach says that the log must be read anew.
+// commit applies the batch to the store, and sets the applied offset to next, the offset
+// that the batch reaches. It updates the caches too, with r.mu held, so that no reader sees
+// the one without the other. An error that is a *Held says why the store took nothing;
+// errDetach says that the log must be read anew.
 func (in *ingest) commit(r *Replica, b *backlog, next millrace.Offset) error {
 	f := &b.fetched[0]
 	in.batch.SetApplied(f.Partition, streamOf(f.Stream), next)
-	if err := in.cfg.Store.Admit(); err != nil { // before the lock: it may take as long as a flush
-		return held(whyFailing(err).Reason, err) // of the store, and not of this partition
+	if err := in.cfg.Store.Admit(); err != nil { // before the lock is taken: Admit may take as long as a flush of the store
+		return held(whyFailing(err).Reason, err) // the whole store is at fault, and not this partition
 	}
 	r.mu.Lock()
 	if r.reading.Load() != b.reading {
@@ -265,9 +268,9 @@ func (in *ingest) commit(r *Replica, b *backlog, next millrace.Offset) error {
 	}
 	if st := r.stop.Load(); st != nil && next > st.at[f.Stream] {
 		r.mu.Unlock()
-		return held(Compared, errStands) // the stop came after the batch was gathered
+		return held(Compared, errStands) // the replica was told to stand still after the batch was gathered
 	}
-	origin := r.origin() // the reconciler changes it only under r.mu, too
+	origin := r.origin() // while the log is read, the reconciler too changes it only under r.mu
 	moved := f.Epoch >= 0 && origin.Epochs[f.Stream] != f.Epoch
 	if moved {
 		origin.Epochs[f.Stream] = f.Epoch
@@ -298,8 +301,9 @@ func (in *ingest) commit(r *Replica, b *backlog, next millrace.Offset) error {
 	return nil
 }
 
-// failed handles an error of a commit: it condemns the replica, empties the caches or
-// holds the stream back. It returns a *Held or errDetach.
+// failed handles an error of a commit. If the store lost what was not flushed, it empties
+// the caches; if the content is corrupt, it condemns the replica. Then it returns errDetach.
+// For any other error it returns a *Held, by which the stream is held back.
 func (in *ingest) failed(r *Replica, err error) error {
 	switch {
 	case errors.Is(err, store.ErrDiskFull):
@@ -315,10 +319,11 @@ func (in *ingest) failed(r *Replica, err error) error {
 	return held(StoreFailing, err)
 }
 
-// errDetach ends reading the log of a replica until the reconciler begins it
-// anew.
+// errDetach says that the log of a replica must not be read on before the reconciler begins
+// reading it anew.
 var errDetach = errors.New("replica: no longer read")
 
+// streamOf returns the store's name for a stream of the log.
 func streamOf(s kafka.Stream) store.Stream {
 	if s == kafka.Features {
 		return store.FeatureStream

@@ -10,15 +10,15 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 )
 
-// agreement is the offset up to which a replica that differs was equal to the others, in
-// the stream in which it differs.
+// agreement says up to which offset a replica that differs from the others was equal to
+// them, and in which stream it differs.
 type agreement struct {
 	stream kafka.Stream
 	offset millrace.Offset // -1: not known
 }
 
-// Verdict says that a replica was compared with others, and has another content than its
-// log gives.
+// Verdict says that a replica was compared with others, and that its content is not what
+// its log gives.
 type Verdict struct {
 	Stream   kafka.Stream
 	At       Pass            // an offset, and the digest that the replica had there
@@ -27,8 +27,8 @@ type Verdict struct {
 	Peer     millrace.NodeID // a node whose replica is right
 }
 
-// differsText begins the cause that the store keeps of a quarantine of a replica that
-// differs. By it the reason is known after a restart.
+// differsText begins the text of a quarantine's cause if the replica differs. The store
+// keeps the text; after a restart whyQuarantined finds the reason by it.
 const differsText = "it differs from other replicas"
 
 // whyQuarantined returns the reason of a quarantine from the cause that the store keeps.
@@ -56,13 +56,17 @@ func (r *Replica) Fits(v *Verdict) error {
 	return nil
 }
 
+// refuse returns the error that a verdict does not fit the replica; the arguments are those
+// of Sprintf.
 func refuse(detail string, args ...any) error {
 	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "partition", Detail: fmt.Sprintf(detail, args...), WayOut: "compare the replicas again"}
 }
 
 // CondemnDiffering takes a replica out of service if a verdict fits it; the store keeps
-// that. The reconciler then renews it from the log's beginning. If the log has lost that,
-// it uses a backup of another node's replica, or of this one when it was still right.
+// that it is quarantined. The reconciler then renews it from the log's beginning. If the
+// log no longer has its beginning, the reconciler uses a backup of another node's replica,
+// or a backup of this one from when it was still right. CondemnDiffering returns an error
+// if the verdict does not fit, or if the store cannot write the quarantine.
 func (all *Replicas) CondemnDiffering(p millrace.Partition, v *Verdict) error {
 	r := &all.replicas[p]
 	if err := r.Fits(v); err != nil {

@@ -13,9 +13,10 @@ import (
 // full.
 const dropAgain = 5 * time.Second
 
-// drop begins to delete the next partition that this node is ordered to delete, unless
-// one is being deleted. A deletion counts as a renewal: a replica that is assigned again
-// meanwhile waits until it ends, and begins from nothing.
+// drop begins to delete the next partition that this node is ordered to delete (see
+// Replicas.Drop), unless one is being deleted. A deletion counts as a renewal: a replica
+// that is assigned to this node again meanwhile waits until the deletion ends, and begins
+// with no content.
 func (all *Replicas) drop(ctx context.Context, now time.Time) {
 	if now.Before(all.dropAfter) || all.dropping != nil {
 		return
@@ -47,9 +48,9 @@ func (all *Replicas) drop(ctx context.Context, now time.Time) {
 }
 
 // keptByOperator reports whether an operator has quarantined what this node has of a
-// partition, and has not released it. The operator wants to look into it, so it stays on
-// the disk even if the partition is assigned elsewhere. Memory is asked first: the store
-// learns of a quarantine later.
+// partition, and has not released it. The operator wants to look into that content, so it
+// stays on the disk even if the partition is assigned elsewhere. Memory is asked first,
+// since it knows of a quarantine before the store does.
 func (all *Replicas) keptByOperator(r *Replica) bool {
 	if r.condemnedFor().Reason == ByOperator {
 		return true
@@ -59,7 +60,8 @@ func (all *Replicas) keptByOperator(r *Replica) bool {
 }
 
 // delete removes everything of a partition from the caches and the disk. The caches may
-// then still know timelines of it that are empty; see Replica.dropped.
+// then still note that a timeline of it is empty, since uncache removes only what the store
+// has; see Replica.dropped.
 func (all *Replicas) delete(r *Replica) error {
 	r.Barrier() // readers of what is there have ended
 	if all.has(r.partition) {
@@ -101,8 +103,8 @@ func (all *Replicas) finishDrop(r *Replica, w *renewal) {
 	poke(all.moved)
 }
 
-// Held returns the partitions that this node does not host, but has something of on its
-// disk.
+// Held returns the partitions that this node does not host, but of which its disk still
+// has something.
 func (all *Replicas) Held() (held topology.Set) {
 	for p := range all.replicas {
 		if r := &all.replicas[p]; r.State() == Absent && all.has(r.partition) {

@@ -13,7 +13,7 @@ import (
 type Origin struct {
 	Cluster string                       `json:"cluster"` // the id that the Kafka cluster gave itself
 	Topics  [kafka.Streams]kafka.TopicID `json:"topics"`
-	Epochs  [kafka.Streams]int32         `json:"epochs"` // of the leader that wrote the last record applied; -1: not known
+	Epochs  [kafka.Streams]int32         `json:"epochs"` // by stream: the epoch in Kafka of the leader that wrote the last record applied; -1: not known
 	// Whole says that the end of the log was reached once: the store has all that
 	// the log held up to the applied offsets.
 	Whole bool `json:"whole"`
@@ -47,13 +47,13 @@ func LogOf(origin []byte) string {
 	return kafka.LogID{Cluster: o.Cluster, Topics: o.Topics}.String()
 }
 
-// maxOriginBytes bounds a stored origin.
+// maxOriginBytes bounds a stored origin before it is parsed. A longer one is malformed.
 const maxOriginBytes = 1 << 10
 
 func (o *Origin) encode() []byte {
 	b, err := json.Marshal(o)
 	if err != nil {
-		panic(fmt.Sprintf("replica: origin %+v: %v", o, err)) // it has nothing that JSON lacks
+		panic(fmt.Sprintf("replica: origin %+v: %v", o, err)) // cannot be: JSON can hold every origin
 	}
 	return b
 }
@@ -74,17 +74,17 @@ func decodeOrigin(b []byte) (o Origin, ok bool, err error) {
 
 // ends says where the two streams of a partition begin and end in the log.
 type ends struct {
-	begin [kafka.Streams]millrace.Offset // the oldest that the log still has
-	end   [kafka.Streams]millrace.Offset // after the newest, committed or not
+	begin [kafka.Streams]millrace.Offset // the oldest offset that the log still has
+	end   [kafka.Streams]millrace.Offset // the offset after the newest record, committed or not
 }
 
 // judge decides whether a store can go on with a log. applied are the store's offsets, -1
 // for a stream of which nothing was ever applied; origin is the log that they come from,
 // nil if that is not known. If the store can go on, judge returns the offsets to go on
-// at, and no reason; else the reason.
+// at, and the zero Why; else it returns why the store cannot go on.
 //
-// It finds every hole: a record is missing exactly when the log begins after the next
-// offset.
+// judge notices whenever the store would miss a record: it does so exactly if the log
+// begins after the offset that the store needs next.
 func judge(applied [kafka.Streams]millrace.Offset, origin *Origin, log kafka.LogID, e ends) (next [kafka.Streams]millrace.Offset, why Why) {
 	for s := range next {
 		stream := kafka.Stream(s)

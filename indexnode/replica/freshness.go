@@ -18,8 +18,8 @@ var began = time.Now()
 
 func momentOf(t time.Time) *moment { return &moment{t.UnixMilli(), t.Sub(began)} }
 
-// age returns how long ago a moment was, by the clock that says the longer time;
-// UnknownAge for nil.
+// age returns how long ago a moment was, by the clock by which that is longer; UnknownAge
+// for nil.
 func (m *moment) age(now time.Time) time.Duration {
 	if m == nil {
 		return UnknownAge
@@ -27,11 +27,11 @@ func (m *moment) age(now time.Time) time.Duration {
 	return max(0, now.Sub(began)-m.ran, time.Duration(now.UnixMilli()-m.unixMilli)*time.Millisecond)
 }
 
-// whole says up to when a replica has all that came in from outside: partitioners bring
-// that to the log, and the replica applies the log.
+// whole says up to when a replica has everything that came into the cluster. Partitioners
+// bring it to the log, and the replica applies the log.
 type whole struct {
-	fresh   *moment // all that was in the log then is applied; nil: not known
-	through int64   // Unix ms: all that came in before it was in the log by then; 0: not known
+	fresh   *moment // everything that was in the log at this time is applied; nil: not known
+	through int64   // Unix ms: everything that came in before this time was in the log at the time fresh; 0: not known
 }
 
 // age returns how old the content of the replica may be: the longer of the ages of fresh
@@ -52,8 +52,8 @@ type mark struct {
 	through int64 // Unix ms: partitioners had reported that all that came in before it is in the log; 0: not known
 }
 
-// earlier returns m with the earlier time, and the earlier through, of two marks: what
-// holds for both of their streams. Its end is without meaning.
+// earlier returns what holds for the streams of both marks together: the earlier of their
+// times, and the earlier through. The end of the returned mark has no meaning.
 func (m mark) earlier(o mark) mark {
 	if o.at.Before(m.at) {
 		m.at = o.at
@@ -62,16 +62,16 @@ func (m mark) earlier(o mark) mark {
 	return m
 }
 
-// grain is how exact an age is. A new mark is kept only if it comes at least a 32nd of
-// the oldest mark's age after the last one. So the number of marks stays small while a
-// long backlog is applied.
+// grain is how exact an age is. A new mark is kept only if the time since the last mark is
+// at least a 32nd of the time since the oldest one. So the number of marks stays small while
+// a long backlog is applied.
 const grain = 32
 
 // marks are the ends of a stream that were seen. A replica's age follows from them alone:
 // if no new end is seen, nothing gets fresher.
 type marks struct {
 	ahead   []mark // those that are not reached yet, oldest first
-	reached mark   // the newest that is; zero: none
+	reached mark   // the newest mark that is reached; zero: none
 }
 
 // confirm notes where the stream ended, unless the last mark is too near; see grain.

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/internal/kafka/streams"
 )
 
-// maxPoll is how many records one poll of Kafka returns at most.
+// maxPoll is how many records one poll of Kafka returns at most, of all partitions together.
 const maxPoll = 20_000
 
 // ingest applies the records of the log. One goroutine does that for all replicas, and
@@ -26,12 +26,12 @@ type ingest struct {
 	// These belong to the goroutine alone.
 	batch    store.Batch
 	changes  []store.Change
-	routes   []millrace.Entity // the entities whose features the batch changes
-	refused  []refusal
+	routes   []millrace.Entity       // the entities whose features the batch changes
+	refused  []refusal               // the records of the batch's offsets that are refused
 	gathered int                     // how many records the batch was made of, refused ones included
 	held     map[*backlog]heldStream // the streams that are held back
 
-	letterBytes atomic.Int64 // of refused records on their way to the dead letters
+	letterBytes atomic.Int64 // the bytes of the refused records on their way to the dead letters
 
 	mu struct {
 		sync.Mutex
@@ -46,7 +46,8 @@ type heldStream struct {
 	stream  kafka.Stream
 }
 
-// wake ends the poll under way, and has the goroutine try all that is held back.
+// wake ends the poll under way, and has the goroutine try again everything that is held
+// back. Any goroutine may call it.
 func (in *ingest) wake() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -126,7 +127,7 @@ func (in *ingest) take(ctx context.Context, f *streams.Fetched) {
 	b := &r.backlogs[f.Stream]
 	reading := r.reading.Load()
 	if reading%2 == 0 {
-		return // it is not read any more
+		return // the log of this replica is not read now
 	}
 	if f.Err != nil && !in.goesOn(r, f) {
 		return
@@ -210,8 +211,8 @@ func (in *ingest) drop(r *Replica, s kafka.Stream) {
 	r.backlogs[s] = backlog{}
 }
 
-// retry tries again the streams that are held back and due, or, with all, every one held
-// back.
+// retry tries again the streams that are held back and due, or, if all is set, every stream
+// that is held back.
 func (in *ingest) retry(ctx context.Context, all bool) {
 	now := time.Now()
 	for b, of := range in.held {

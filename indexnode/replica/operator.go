@@ -8,11 +8,12 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 )
 
-// operatorText begins the cause that the store keeps of a quarantine by an operator. By
-// it the reason is known after a restart.
+// operatorText begins the text of a quarantine's cause if an operator ordered it. The store
+// keeps the text; after a restart whyQuarantined finds the reason by it.
 const operatorText = "an operator has quarantined it"
 
-// releaseText ends that cause: only a quarantine by an operator ends by release.
+// releaseText ends the text of such a cause: only a quarantine by an operator ends by
+// release.
 const releaseText = "; millrace partition release has it made anew"
 
 // MayQuarantine returns why an operator cannot quarantine the replica; nil: it can.
@@ -23,6 +24,7 @@ func (r *Replica) MayQuarantine() error {
 	return r.notToQuarantine()
 }
 
+// notToQuarantine returns the error that the replica's state does not allow a quarantine.
 func (r *Replica) notToQuarantine() error {
 	return &millrace.Error{
 		Reason: millrace.ReasonInvalid, Field: "partition", Detail: fmt.Sprintf("the replica of partition %d is %s", r.partition, r.State()), WayOut: "millrace cluster explain PARTITION says where it is",
@@ -30,9 +32,9 @@ func (r *Replica) notToQuarantine() error {
 }
 
 // Quarantine takes a replica out of service for an operator; why is the operator's
-// reason. The replica is not made anew before Release. If the error is ReasonUnavailable,
-// the replica is out of service, but the store has not written that yet, and a restart
-// would forget it.
+// reason. The replica is not made anew before Release. If the error has the reason
+// millrace.ReasonUnavailable, the replica is out of service, but the store has not written
+// that yet, and a restart of the node would forget it.
 func (all *Replicas) Quarantine(p millrace.Partition, why string) error {
 	r := &all.replicas[p]
 	if err := r.MayQuarantine(); err != nil {
@@ -52,9 +54,9 @@ func (all *Replicas) Quarantine(p millrace.Partition, why string) error {
 	return nil
 }
 
-// MayRelease returns why an operator cannot release the replica; nil: it can. What this
-// node still has of a partition that is assigned elsewhere by now can be released, too.
-// It is then deleted, if that was ordered.
+// MayRelease returns why an operator cannot release the replica; nil: it can. An operator
+// can also release what this node still has of a partition that is assigned elsewhere by
+// now. The node then deletes that content, if it was ordered to (see Replicas.Drop).
 func (all *Replicas) MayRelease(p millrace.Partition) error {
 	r := &all.replicas[p]
 	why := r.condemnedFor()
@@ -74,16 +76,16 @@ func (all *Replicas) MayRelease(p millrace.Partition) error {
 	return nil
 }
 
-// Release has a replica that an operator has quarantined made anew, like one that
-// differs: from the log's beginning, or from a backup of another node's replica. The
-// store keeps that it is released.
+// Release has a replica that an operator has quarantined made anew, like one that differs:
+// from the log's beginning, or from a backup of another node's replica. The store writes
+// that the replica is released. After an error of the store the replica is not released.
 func (all *Replicas) Release(p millrace.Partition) error {
 	r := &all.replicas[p]
 	if err := all.MayRelease(p); err != nil {
 		return err
 	}
 	why := Why{Differs, differsText + ": an operator has released it, and it is made anew"}
-	if err := all.cfg.Store.Requarantine(p, errors.New(why.Detail)); err != nil { // before the reconciler hears of it: the store must not quarantine what is made anew
+	if err := all.cfg.Store.Requarantine(p, errors.New(why.Detail)); err != nil { // before the reconciler learns of the release: the store must not take the new content for an operator's quarantine
 		return err
 	}
 	r.life.Lock()

@@ -22,18 +22,18 @@ const (
 	drainFor = 5 * time.Second
 	// callTimeout bounds one question to Kafka.
 	callTimeout = 5 * time.Second
-	// shorterFor is how long a log may end before the offset up to which it was read.
-	// While its leader in Kafka starts, a log does so for moments; after this it
-	// counts as shorter.
+	// shorterFor is how long a log may end before the offset up to which it was read
+	// until it counts as shorter. It does so for moments while its leader in Kafka
+	// starts.
 	shorterFor = 10 * time.Second
 )
 
 // reconcile is the reconciler: until ctx ends, it begins and ends replicas as Want says,
-// has their logs read, has them renewed, and moves them by what is known of their age. It
-// looks at all replicas every fifth of Config.Limit, and at once when something has
+// has their logs read, has them renewed, and changes their states by what is known of their
+// age. It looks at all replicas every fifth of Config.Limit, and at once when something has
 // changed.
 func (all *Replicas) reconcile(ctx context.Context) error {
-	defer all.renewals.Wait() // they write to the store, which is closed after this
+	defer all.renewals.Wait() // renewals write to the store, which is closed when Run has returned
 	every := all.cfg.Limit / 5
 	var confirmed time.Time
 	for {
@@ -49,7 +49,7 @@ func (all *Replicas) reconcile(ctx context.Context) error {
 			all.lookBack(ctx)
 			all.confirm(ctx, all.read())
 			confirmed = now
-		} else if len(attached) > 0 { // the others are asked at their usual time
+		} else if len(attached) > 0 { // Kafka is asked for the other replicas at their usual time
 			all.confirm(ctx, attached)
 		}
 		all.judge(time.Now())
@@ -105,14 +105,15 @@ func (all *Replicas) host(now time.Time) {
 	}
 }
 
-// begin makes a wanted replica from what the store has of the partition. It needs no log:
-// if the store has all of the log up to some time, the replica answers at once, as Stale.
+// begin makes a wanted replica from what the store has of the partition. It does not need
+// Kafka: if the store has all of the log up to some time, the replica answers at once, in
+// the state Stale.
 func (all *Replicas) begin(r *Replica) {
 	if r.State() == Draining {
 		all.step(r, Resumed, Why{Behind, "assigned again"})
 		return
 	}
-	if all.isRewound(r) { // it was so while it was absent, and the caches may have what is lost
+	if all.isRewound(r) { // the store lost something while the replica was absent, and the caches may still have it
 		all.cfg.Host.Forget()
 	}
 	all.load(r)
@@ -161,7 +162,8 @@ func (all *Replicas) loadOrigin(r *Replica) error {
 }
 
 // recallOrigin sets the origin of a quarantined replica to the last one that the store
-// knew. What takes the place of its content must have as much, also from before the log.
+// knew. The renewal needs it: if the old content had records from before the log
+// (Origin.Past), the new content must have them too.
 func (all *Replicas) recallOrigin(r *Replica) {
 	origin, known, err := decodeOrigin(all.cfg.Store.LastOrigin(r.partition))
 	if err != nil {
@@ -172,7 +174,7 @@ func (all *Replicas) recallOrigin(r *Replica) {
 	r.life.from, r.life.known = origin, known
 }
 
-// unread returns the replicas that should read the log and do not, and the quarantined
+// unread returns the replicas whose log should be read and is not, and the quarantined
 // ones whose renewal may begin now.
 func (all *Replicas) unread() (out []*Replica) {
 	now := time.Now()
@@ -187,15 +189,16 @@ func (all *Replicas) unread() (out []*Replica) {
 	return out
 }
 
-// logNow is what Kafka says of the log at one moment.
+// logNow is what Kafka says of the log at one moment: its identity, and where each stream
+// begins and ends.
 type logNow struct {
 	id         kafka.LogID
 	begin, end map[kafka.TopicPartition]millrace.Offset
 }
 
-// attach begins to read the log of replicas that do not read it, if it is the log that
-// they were read from and has what comes next. It begins to renew others. It returns
-// those whose log is read now.
+// attach begins to read the log for the replicas of unread, if it is the log that their
+// content comes from and has the records that come next. It begins to renew others. It
+// returns the replicas whose log is read now.
 func (all *Replicas) attach(ctx context.Context) (attached []*Replica) {
 	unread := all.unread()
 	if len(unread) == 0 {
@@ -239,9 +242,9 @@ func (all *Replicas) look(ctx context.Context, of []*Replica) (now logNow, err e
 	return now, err
 }
 
-// attachOne compares a replica with the log. If it can go on, attachOne adds to at the
-// positions from which its two streams are to be read, and marks it as reading. Else it
-// condemns it, has it renewed, or says what it waits for.
+// attachOne compares a replica with the log. If the replica can go on, attachOne adds the
+// positions from which its two streams are to be read to at, and marks it as reading.
+// Otherwise attachOne condemns the replica, has it renewed, or notes what it waits for.
 func (all *Replicas) attachOne(ctx context.Context, r *Replica, now logNow, at map[kafka.TopicPartition]kafka.Position) {
 	var e ends
 	for s := range e.begin {
@@ -259,8 +262,8 @@ func (all *Replicas) attachOne(ctx context.Context, r *Replica, now logNow, at m
 		all.Condemn(r.partition, whyQuarantined(err))
 		return
 	}
-	// Nothing is read, so no commit finds out whether the store lost something. A
-	// replica that was draining becomes Absent if so.
+	// The log is not read, so no commit finds out whether the store lost something. If
+	// it did, a replica that was draining becomes Absent.
 	if all.checkRewound(r); r.State() == Absent {
 		return
 	}
@@ -337,9 +340,9 @@ func (all *Replicas) logKeeps() error {
 	return all.keeps.err
 }
 
-// whyLost returns why a log cannot be read on although it has what comes next: the error
-// by which reading ended. It is the zero Why if reading may be tried again. It forgets
-// the error.
+// whyLost returns why a log cannot be read on although it has the records that come next.
+// It takes that from the error by which reading ended, which it forgets. It returns the zero
+// Why if reading may be tried again.
 func (all *Replicas) whyLost(r *Replica) Why {
 	all.mu.Lock()
 	err := all.mu.lost[r.partition]
@@ -401,9 +404,9 @@ func (all *Replicas) condemnDamaged() {
 	}
 }
 
-// takeOutRewound rewinds every replica if the store has less of it than memory. A flush, a
-// sweep or a checkpoint that failed may have lost what was not flushed. A commit would
-// find that out, but no record may come.
+// takeOutRewound rewinds every replica of which the store has less than memory: a flush, a
+// sweep of expired records or a checkpoint failed, and what was unflushed may be lost. A
+// commit would find that out, but perhaps no record comes.
 func (all *Replicas) takeOutRewound() {
 	for p := range all.replicas {
 		if r := &all.replicas[p]; r.State().Answers() || r.reading.Load()%2 == 1 {
@@ -412,8 +415,8 @@ func (all *Replicas) takeOutRewound() {
 	}
 }
 
-// checkRewound rewinds a replica if the store has less of it than memory, and empties the
-// caches.
+// checkRewound rewinds a replica if the store has less of it than memory, and then empties
+// the caches.
 func (all *Replicas) checkRewound(r *Replica) {
 	if !all.isRewound(r) {
 		return
@@ -431,9 +434,9 @@ func (all *Replicas) checkRewound(r *Replica) {
 	}
 }
 
-// isRewound reports whether the store has less of a replica than memory. It reads memory
-// first, and a commit moves the store first, so that a commit under way does not look
-// like that.
+// isRewound reports whether the store's offsets of a replica are lower than those in
+// memory. It reads memory first, and a commit moves the store first. So a commit under way
+// is not taken for a loss.
 func (all *Replicas) isRewound(r *Replica) bool {
 	has := r.Applied()
 	at := all.cfg.Store.Applied(r.partition)
@@ -444,14 +447,14 @@ func (all *Replicas) isRewound(r *Replica) bool {
 // log is read again from the store's offsets. The caller holds r.mu, and empties the
 // caches afterwards.
 func (all *Replicas) rewind(r *Replica, why Why) {
-	all.stopReading(r) // before the state, so that no older confirmation makes it ready
+	all.stopReading(r) // before the state changes, so that no older confirmation makes the replica ready
 	all.step(r, Rewound, why)
 	at := all.cfg.Store.Applied(r.partition)
 	r.applied[kafka.Timeline].Store(max(0, int64(at.Content)))
 	r.applied[kafka.Features].Store(max(0, int64(at.Features)))
 }
 
-// judge updates the age of all replicas, and moves them by it.
+// judge updates the age of all replicas, and changes their states by it.
 func (all *Replicas) judge(now time.Time) {
 	for p := range all.replicas {
 		if r := &all.replicas[p]; r.State() != Absent {
@@ -488,9 +491,10 @@ func (all *Replicas) judgeInput() {
 	}
 }
 
-// awaitProof returns a channel that is closed at the next report of a partitioner, as
-// long as they have proven nothing; else nil. So the first proof need not wait for the
-// next look at the log.
+// awaitProof returns a channel that is closed at the next report of a partitioner, as long
+// as partitioners have proven nothing; else nil. A proof is a report that everything that
+// came in up to some time is in the log. With the channel the reconciler takes over the
+// first proof at once.
 func (all *Replicas) awaitProof() <-chan struct{} {
 	if all.cfg.Input == nil || all.through.Load() > 1 {
 		return nil
@@ -508,7 +512,7 @@ func (all *Replicas) firstProof() bool {
 	return known && through.UnixMilli() > 1
 }
 
-// read returns the replicas that read the log.
+// read returns the replicas whose log is read.
 func (all *Replicas) read() (out []*Replica) {
 	for p := range all.replicas {
 		if r := &all.replicas[p]; r.reading.Load()%2 == 1 {
@@ -518,9 +522,9 @@ func (all *Replicas) read() (out []*Replica) {
 	return out
 }
 
-// confirm asks Kafka where the streams of some replicas end, and notes that as marks. A
-// replica whose log is another one by now is detached. If Kafka does not answer, nothing
-// is noted.
+// confirm asks Kafka where the streams of some replicas end, and notes that as marks. If
+// the log is another one by now, it ends reading it (detach). If Kafka does not answer,
+// nothing is noted.
 func (all *Replicas) confirm(ctx context.Context, of []*Replica) {
 	if len(of) == 0 {
 		return
@@ -531,7 +535,7 @@ func (all *Replicas) confirm(ctx context.Context, of []*Replica) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	asked, through := time.Now(), all.through.Load() // before the ends are asked for: what was in the log at that time is before them
+	asked, through := time.Now(), all.through.Load() // taken before Kafka is asked for the ends: everything that was in the log at that time is before them
 	id, err := all.cfg.Consumer.LogID(ctx)
 	var ends map[kafka.TopicPartition]millrace.Offset
 	if err == nil {
@@ -557,7 +561,7 @@ func (all *Replicas) confirm(ctx context.Context, of []*Replica) {
 }
 
 // lookBack asks Kafka where the log begins, once every Config.Limit. Records from before
-// that are only in the replicas.
+// the log's beginning are only in the replicas.
 func (all *Replicas) lookBack(ctx context.Context) {
 	read := all.read()
 	if len(read) == 0 || time.Since(all.begun) < all.cfg.Limit {
@@ -581,7 +585,7 @@ func (all *Replicas) lookBack(ctx context.Context) {
 	}
 }
 
-// judgeOne moves one replica by its age.
+// judgeOne changes the state of one replica by its age.
 func (all *Replicas) judgeOne(r *Replica, now time.Time) {
 	own, age := r.age(now), all.Age(r.partition, now)
 	switch r.State() {
@@ -590,7 +594,7 @@ func (all *Replicas) judgeOne(r *Replica, now time.Time) {
 		if reading%2 == 0 || own > all.cfg.Limit || !all.rememberWhole(r, reading) || !all.warm(r) {
 			return
 		}
-		r.mu.Lock() // rewind holds it, too, until reading has ended
+		r.mu.Lock() // rewind also runs under this lock, so reading does not end between the check and the step
 		if r.reading.Load() == reading {
 			all.step(r, CaughtUp, Why{})
 		}
@@ -611,7 +615,8 @@ func (all *Replicas) judgeOne(r *Replica, now time.Time) {
 	}
 }
 
-// warm reports whether the caches are ready for a replica to be announced.
+// warm reports whether the caches are filled for a replica, so that it may be announced to
+// brokers. If they are not, it notes how far the filling is.
 func (all *Replicas) warm(r *Replica) bool {
 	if !r.cold.Load() {
 		return true
@@ -672,8 +677,9 @@ func (all *Replicas) rememberWhole(r *Replica, reading uint64) bool {
 }
 
 // Answering returns the partitions to announce as answering: those in the state Ready,
-// and those in the state Stale whose caches are filled. old are those of them whose
-// answers are old, and oldest is the age of the oldest of these, as far as it is known.
+// and those in the state Stale whose caches are filled. old has those of them whose answers
+// are older than Config.Limit or that are Stale. oldest is the greatest known age of these;
+// 0 if none is known.
 func (all *Replicas) Answering(now time.Time) (answering, old topology.Set, oldest time.Duration) {
 	for p := range all.replicas {
 		r := &all.replicas[p]

@@ -16,20 +16,20 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 )
 
-// Backup describes a backup of a partition, as far as it takes to choose one.
+// Backup describes a backup of a partition: as much as is needed to choose one.
 type Backup struct {
-	Name    string // for people, and for Restore
+	Name    string // names the backup in logs, and for Restore
 	Taken   time.Time
-	Bytes   int64
+	Bytes   int64                          // its size
 	Node    millrace.NodeID                // the node whose replica it is of; empty: not known
 	Applied [kafka.Streams]millrace.Offset // the offsets up to which it has the log; -1: nothing
-	Origin  []byte                         // of its content, as the store kept it; see OriginOf
+	Origin  []byte                         // the log that its content comes from, as the store kept it; see OriginOf
 }
 
 // Backups are the backups of partitions.
 type Backups interface {
-	// Newest returns the backups of a partition, the newest first, each read when it is
-	// asked for. If it cannot go on, it ends with an error.
+	// Newest returns the backups of a partition, the newest first. The iteration reads
+	// each of them when it comes to it. If it cannot go on, it ends with an error.
 	Newest(ctx context.Context, p millrace.Partition) iter.Seq2[Backup, error]
 	// Restore replaces everything that the store has of a partition by a backup. It
 	// calls tell now and then with how far it is. Nobody reads or writes the partition
@@ -47,9 +47,10 @@ type Backups interface {
 }
 
 const (
-	// maxRenewing is how many partitions are renewed at a time if that is urgent. Small
-	// ones share the store's flushes, and some are read while others are flushed. Large
-	// ones share only the disk and the network.
+	// maxRenewing is how many partitions are renewed at a time if that is urgent. With
+	// small partitions many at a time are faster: they share the store's flushes, and
+	// some are read while others are flushed. Large ones gain little, since they share
+	// only the disk and the network.
 	maxRenewing = 32
 	// maxRereading is for a node without backups, which renews replicas from the log:
 	// while so many replicas catch up or are renewed, for any cause, no further
@@ -64,7 +65,7 @@ const (
 type renewal struct {
 	cancel context.CancelFunc
 	done   chan struct{} // closed when it has ended
-	was    Why           // what the replica was condemned for; zero: nothing of it was here
+	was    Why           // what the replica was condemned for; zero: this node had nothing of the partition
 	err    error         // set before done is closed
 }
 
@@ -78,7 +79,7 @@ func (w *renewal) stop() {
 // errNothing says that there is no backup from which a replica can go on.
 var errNothing = errors.New("there is no backup of it that would do")
 
-// errNoOrigin says that a backup has no origin at all.
+// errNoOrigin says that a backup does not say which log it comes from.
 var errNoOrigin = errors.New("it has no origin")
 
 // curable reports whether a quarantined replica may be renewed without an operator.
@@ -133,7 +134,7 @@ func (all *Replicas) renew(ctx context.Context, r *Replica, log kafka.LogID, e e
 		if by != nil {
 			all.healed(running, r, why, *by, time.Since(begun))
 		}
-		if end(); !waited && all.cfg.Backups != nil { // after end: the next renewal waits for Rest, this replica does not
+		if end(); !waited && all.cfg.Backups != nil { // end comes first: only the next renewal waits for Rest, and not this replica
 			all.cfg.Backups.Rest(running, time.Since(begun))
 		}
 	})
@@ -159,7 +160,7 @@ func (all *Replicas) turn(ctx context.Context, r *Replica) (lane chan struct{}, 
 		if waited {
 			lane = all.renewing
 		}
-		look := time.NewTimer(time.Second) // it may have become urgent by then
+		look := time.NewTimer(time.Second) // then it looks again whether the renewal is urgent
 		select {
 		case lane <- struct{}{}:
 		case <-ctx.Done():
@@ -175,11 +176,12 @@ func (all *Replicas) turn(ctx context.Context, r *Replica) (lane chan struct{}, 
 	}
 }
 
-// replace replaces a replica's content, and returns by which backup. The backup is zero
-// if the replica is to be read from the log's beginning, and nil if there was no content
-// to replace, or the replica was released or quarantined by an operator meanwhile. If
-// there is neither a backup nor the log's beginning, the error wraps errNothing or says
-// what is wrong with each, and no log is read.
+// replace replaces a replica's content, and returns the backup that it used. The backup is
+// the zero Backup if the content was deleted and the log is to be read from its beginning.
+// It is nil if there was no content to replace, or if the partition was assigned elsewhere
+// or an operator quarantined the replica meanwhile. If there is neither a backup nor the
+// log's beginning, the error wraps errNothing or says what is wrong with each backup, and
+// the content stays.
 //
 // why and since are what the replica was condemned for, and when.
 func (all *Replicas) replace(ctx context.Context, r *Replica, log kafka.LogID, e ends, why Why, since time.Time) (by *Backup, err error) {
@@ -215,10 +217,10 @@ func (all *Replicas) replace(ctx context.Context, r *Replica, log kafka.LogID, e
 	case away != nil && time.Since(since) < all.seekFor:
 		return nil, err
 	case all.cfg.Store.Applied(r.partition).Content < 0 && all.cfg.Store.Quarantined(r.partition) == nil:
-		return nil, nil // there is no content that would have to go
+		return nil, nil // there is no content to delete
 	}
 	if !all.step(r, Replaced, why) && r.State() != Restoring {
-		return nil, nil // released meanwhile, or quarantined by an operator
+		return nil, nil // assigned elsewhere meanwhile, or quarantined by an operator
 	}
 	all.cfg.Log.Warn("a partition is read anew from the log's beginning", "partition", r.partition, "was", why.Detail, "backup", err)
 	r.Barrier()
@@ -229,8 +231,8 @@ func (all *Replicas) replace(ctx context.Context, r *Replica, log kafka.LogID, e
 }
 
 // patience returns how long to search for a backup if the log would do, too. since is
-// when the replica began to need one. It is short if the place of the backups has not
-// answered anybody for long: hundreds of partitions may wait for their turn to ask.
+// when the replica began to need one. The time is short if the place of the backups has not
+// answered any replica for long: hundreds of partitions may wait for their turn to ask.
 func (all *Replicas) patience(since time.Time) time.Duration {
 	if last := all.answered.Load(); last != nil && last.After(since) {
 		since = *last
@@ -254,8 +256,8 @@ func (all *Replicas) Whole(p millrace.Partition) bool {
 	return (s == Ready || s == Stale) && r.origin().Whole
 }
 
-// beginning says where a log begins that no longer has all, or else that the log lacks
-// what was before it.
+// beginning says where the log begins. If it has its beginning, beginning says instead that
+// the log will not bring back what was before it.
 func (e *ends) beginning(p millrace.Partition) string {
 	for s, at := range e.begin {
 		if at > 0 {
@@ -288,7 +290,7 @@ func pastOf(b *Backup, o *Origin, why Why) error {
 	return nil
 }
 
-// errSilent is the cause if a search for a backup takes longer than its patience.
+// errSilent is why a search for a backup was given up: it took longer than its patience.
 var errSilent = errors.New("the place of the backups does not answer in time")
 
 // awayError is a failure to ask for backups.
@@ -297,9 +299,9 @@ type awayError struct{ err error }
 func (e *awayError) Error() string { return e.err.Error() }
 func (e *awayError) Unwrap() error { return e.err }
 
-// hasPast reports whether any backup of this log also has records from before it. The
-// replica's own origin may not say, if the replica was made anew since. The search is
-// given up after patience.
+// hasPast reports whether any backup of this log also has records from before the log. The
+// replica's own origin may not say so, if the replica was made anew from the log since. The
+// search is given up after patience; the error is then an *awayError.
 func (all *Replicas) hasPast(ctx context.Context, r *Replica, log kafka.LogID, patience time.Duration) (bool, error) {
 	searching, giveUp := context.WithTimeoutCause(ctx, patience, errSilent)
 	defer giveUp()
@@ -359,16 +361,16 @@ func failedHere(err error) bool {
 
 // search is what a replica needs of a backup.
 type search struct {
-	log      kafka.LogID   // that goes on from it
-	ends     ends          // of that log
+	log      kafka.LogID   // the log that is to be read on from the backup
+	ends     ends          // where that log begins and ends
 	past     bool          // the backup must have what was before that log
-	patience time.Duration // after which the search, but not the restore, is given up; 0: no bound
+	patience time.Duration // how long the search, without the restore, may take; 0: no bound
 }
 
 // restore restores the newest backup that fits what is sought. If a backup is damaged, it
-// tries the next older one. It returns the backup, which is zero if the replica was
-// released or quarantined by an operator meanwhile. The error may be an *awayError, a
-// *hereError or a *pastError, and errNothing if there is no backup.
+// tries the next older one. It returns the backup, which is zero if the partition was
+// assigned elsewhere or an operator quarantined the replica meanwhile. The error may be an
+// *awayError, a *hereError or a *pastError, and errNothing if there is no backup.
 func (all *Replicas) restore(ctx context.Context, r *Replica, sought search) (from Backup, err error) {
 	searching, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
@@ -390,7 +392,7 @@ func (all *Replicas) restore(ctx context.Context, r *Replica, sought search) (fr
 			continue
 		}
 		_, why := judge(b.Applied, &origin, sought.log, sought.ends)
-		if sought.ends.begin == [kafka.Streams]millrace.Offset{} { // a log without its beginning is not taken for whole anyway
+		if sought.ends.begin == [kafka.Streams]millrace.Offset{} { // else the log has lost its beginning, and replace does not read it in place of a backup anyway
 			past = cmp.Or(past, pastOf(&b, &origin, why))
 		}
 		if why.Reason != "" {
@@ -454,7 +456,7 @@ func (all *Replicas) finish() {
 			all.finishDrop(r, w)
 			continue
 		}
-		if w.was.Reason != "" { // something of it was here, and may be cached
+		if w.was.Reason != "" { // this node had something of the partition, which may be cached
 			all.cfg.Host.Forget()
 		}
 		if r.State() == Absent {
@@ -466,10 +468,11 @@ func (all *Replicas) finish() {
 }
 
 // finishOne takes over the result of a renewal: the replica catches up, or is quarantined
-// again with the reason why it could not be renewed. It is tried again after 20 times
-// Config.Limit.
+// again with the reason why it could not be renewed. A renewal that failed is tried again
+// after 20 times Config.Limit. A replica without content that could not ask for backups is
+// renewed again at the reconciler's next look at the log.
 func (all *Replicas) finishOne(r *Replica, w *renewal) {
-	if r.byOperator() { // it was quarantined meanwhile
+	if r.byOperator() { // an operator quarantined the replica meanwhile
 		return
 	}
 	all.load(r)

@@ -3,12 +3,16 @@
 // reconciler, one goroutine, begins, renews and ends replicas until the node has those
 // that the cluster wants.
 //
-// The log of a partition has two streams in Kafka: the timeline, which are records, and
-// the features of entities. What a record's bytes say decides alone what becomes of it,
-// so that every replica of a partition comes to the same content. If something is missing
-// on this node, such as a schema that has not come or room on the disk, the partition is
-// held back until it is there, and the node says so. Nothing is dropped because time has
-// passed. See DESIGN.md.
+// The log of a partition has two streams in Kafka: the timeline, which holds records, and
+// the features of entities. Only a record's bytes decide what becomes of it, so that every
+// replica of a partition comes to the same content. If something is missing on this node,
+// such as a schema that has not come or room on the disk, the partition is held back until
+// it is there, and the node says so. Nothing is dropped because time has passed.
+//
+// Something comes in when a service writes it to a content or feature topic of Kafka;
+// partitioners bring it from there to the log. The age of a replica is how long ago everything that had come
+// in was known to be applied. A replica is condemned when its content cannot be trusted or
+// continued; it is then quarantined, and renewed from a backup or the log. See DESIGN.md.
 package replica
 
 import (
@@ -30,13 +34,14 @@ type Replica struct {
 	log       *slog.Logger
 
 	// mu orders readers and the writer: while it is held for reading, the
-	// store and the cache of the partition agree and do not change.
+	// store and the caches of the partition agree and do not change.
 	mu      sync.RWMutex
 	state   atomic.Int32                // a State
 	applied [kafka.Streams]atomic.Int64 // the offset of each stream that is to be applied next
 	clock   atomic.Int64                // the store's clock of the partition, by which records age; kept only with Config.Aged
 	// commits is twice the number of commits, and odd during one. A reader that finds
-	// the same even number before and after has seen one state. It changes under mu.
+	// the same even number before and after its reads has seen one state. It changes
+	// under mu.
 	commits atomic.Uint64
 	// fresh is the time up to which everything that was in the log is known to be
 	// applied; nil: not known.
@@ -47,21 +52,23 @@ type Replica struct {
 	// reading counts how often reading the log began and ended. It is odd while the
 	// log is read. What was fetched under another count is dropped.
 	reading atomic.Uint64
-	// cold says that the replica is not announced, since the caches are not filled
-	// for it yet.
+	// cold says that the replica is not announced to brokers, since the caches are not
+	// filled for it yet.
 	cold  atomic.Bool
-	trail trail
+	trail trail                // the digests at the last offsets, by which replicas are compared
 	stop  atomic.Pointer[stop] // where it is to stand still; nil: nowhere
-	// begins is the offset at which the log of each stream begins.
+	// begins is the offset at which the log of each stream begins; 0 also before the
+	// first look.
 	begins [kafka.Streams]atomic.Int64
-	// again is when a renewal that failed is tried again, in Unix milliseconds.
+	// again is when a renewal that failed is tried again, in Unix milliseconds; 0: at
+	// once.
 	again atomic.Int64
 
 	life struct {
 		sync.Mutex
 		why       Why                      // why it is in its state
 		cause     Why                      // why it was condemned last; zero once that is mended
-		good      agreement                // up to where one that differs was right
+		good      agreement                // of a replica that was found to differ: up to where it was right
 		since     time.Time                // since when it is in its state
 		held      [kafka.Streams]*Held     // what holds each stream back; nil: nothing
 		heldSince [kafka.Streams]time.Time // since when held has had the same reason
@@ -73,13 +80,13 @@ type Replica struct {
 
 	// These belong to the reconciler alone.
 	marks   [kafka.Streams]marks
-	drained time.Time // when Draining ends
+	drained time.Time // in the state Draining: when that state ends
 	shorter time.Time // since when the log ends before what was applied; zero: it does not
 	renewal *renewal  // under way; nil: none
-	sought  bool      // a renewal has looked for a backup, and did not fail: do not look again
+	sought  bool      // a renewal has looked for a backup, and did not fail: no further one need look
 	gone    bool      // the order to delete the partition was carried out
-	spared  bool      // the log says that the order to delete is not carried out
-	dropped bool      // the caches may still know timelines of it as empty, from after it was deleted
+	spared  bool      // the node has logged that it does not carry out the order to delete the partition
+	dropped bool      // the caches may still note timelines of it as empty, although a renewal brings them back; see delete
 }
 
 // Look is a replica at one moment, as a reader sees it without a lock. What the reader
@@ -87,14 +94,14 @@ type Replica struct {
 type Look struct {
 	Commits uint64
 	Applied [kafka.Streams]int64 // the offsets that are to be applied next
-	Clock   millrace.Time
+	Clock   millrace.Time        // the time by which records age; 0 without Config.Aged
 	State   State
-	whole   whole
+	whole   whole // up to when the replica had everything that came in
 }
 
 // Look returns a replica as it is now. It reads the age first: what becomes known of the
-// age later may be about records that are applied later. Then it reads the commits,
-// before all else.
+// age later may be about records that are applied later. It reads the commits next, before
+// the state and the offsets, so that Unmoved notices a commit after that.
 func (all *Replicas) Look(p millrace.Partition) Look {
 	r := &all.replicas[p]
 	whole := all.whole(r)
@@ -104,11 +111,11 @@ func (all *Replicas) Look(p millrace.Partition) Look {
 	}
 }
 
-// Unmoved reports whether since a look nothing was committed and the state has not changed.
+// Unmoved reports whether nothing was committed since a look, and the state is the same.
 func (r *Replica) Unmoved(l *Look) bool { return r.commits.Load() == l.Commits && r.State() == l.State }
 
-// RLock holds the writer up until RUnlock. Until then the store and the caches agree on the
-// partition.
+// RLock keeps the writer from changing the partition until RUnlock. Until then the store
+// and the caches agree on the partition.
 func (r *Replica) RLock() { r.mu.RLock() }
 
 // RUnlock ends RLock.
@@ -151,8 +158,9 @@ func (r *Replica) Why() (why Why, since time.Time) {
 	return r.life.why, r.life.since
 }
 
-// Irreplaceable returns why a lost replica of this partition could not be made whole
-// again from the log; the zero Why if it could, as far as is known.
+// Irreplaceable returns why a replica of this partition could not be made again from the
+// log if it were lost; the zero Why if it could, as far as is known, or if this replica does
+// not answer.
 func (r *Replica) Irreplaceable() Why {
 	for s := range r.begins {
 		if begin := r.begins[s].Load(); begin > 0 && r.State().Answers() {
@@ -172,7 +180,7 @@ func (r *Replica) step(e Event, why Why) bool {
 	if !moved || e == Replaced && r.life.why.Reason == ByOperator {
 		return false
 	}
-	if now == Absent || after == CatchingUp { // the caches have nothing of it
+	if now == Absent || after == CatchingUp { // the caches have nothing of the partition
 		r.cold.Store(true)
 	}
 	r.state.Store(int32(after))
@@ -205,7 +213,8 @@ func (r *Replica) stateSince() time.Time {
 	return r.life.since
 }
 
-// explain changes the reason of the present state, unless it is an operator's quarantine.
+// explain changes the reason of the present state, unless the reason is that an operator
+// has quarantined the replica.
 func (r *Replica) explain(why Why) {
 	r.life.Lock()
 	defer r.life.Unlock()
@@ -249,9 +258,10 @@ func (r *Replica) setHeld(s kafka.Stream, h *Held) {
 	r.life.held[s] = h
 }
 
-// UnknownAge is the age of a replica of which nothing is confirmed yet, for example after
-// a start without Kafka. It is longer than any known age.
+// UnknownAge is the age of a replica about which nothing is confirmed yet, for example
+// after a start without Kafka. It is longer than any known age.
 const UnknownAge = 365 * 24 * time.Hour
 
-// age returns the time since when all that was in the log is known to have been applied.
+// age returns how long ago everything that was then in the log is known to have been
+// applied; UnknownAge if nothing is known.
 func (r *Replica) age(now time.Time) time.Duration { return r.fresh.Load().age(now) }

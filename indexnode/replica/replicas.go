@@ -25,17 +25,18 @@ import (
 
 // Host is the node that replicas belong to.
 type Host interface {
-	// Written updates the caches after a commit: changes are what the records did, and
-	// routes the entities whose features changed. The caller holds the partition's lock
-	// for writing.
+	// Written updates the caches after a commit: changes is what the records changed in
+	// the store, and routes has the entities whose features changed. The caller holds
+	// the partition's lock for writing.
 	Written(s kafka.Stream, changes []store.Change, routes []millrace.Entity)
 	// Forget empties the caches of all partitions. It is called when they may have
 	// something that the store does not have.
 	Forget()
-	// ForgetPartition removes from the caches all timelines that the store has
-	// of a partition. Nobody reads or writes the partition meanwhile.
+	// ForgetPartition removes from the caches all timelines and features that the store
+	// has of a partition. Nobody reads or writes the partition meanwhile.
 	ForgetPartition(millrace.Partition) error
-	// HasFeatures is called when the store is known to have features of some entity.
+	// HasFeatures is called when it becomes known that the store has features of some
+	// entity.
 	HasFeatures()
 	// Applied counts the changes of a commit, and the records that it was made of.
 	Applied(s kafka.Stream, changes []store.Change, records int)
@@ -65,9 +66,9 @@ type Input interface {
 
 // Warmer fills the caches for a replica before it is announced, within a bound.
 type Warmer interface {
-	// Warm reports whether the caches are filled for a partition, or its time for
-	// that is over. If not, progress says how far it is. The first call for a replica
-	// begins the warming, which calls [Replicas.Wake] when it ends.
+	// Warm reports whether the caches are filled for a partition, or the time for that
+	// is over. If not, progress says how far the filling is. The first call for a
+	// replica begins the filling, which calls [Replicas.Wake] when it ends.
 	Warm(p millrace.Partition) (warm bool, progress string)
 	// Cool says that the partition is no longer hosted.
 	Cool(p millrace.Partition)
@@ -86,8 +87,8 @@ type Config struct {
 	Letters   Letters
 	Input     Input // nil: nothing is known of what comes in
 	Host      Host
-	Aged      bool // the retention of some content type goes by age
-	// Limit is how old an answer may be without being flagged.
+	Aged      bool // some content type is kept for a time (not by number), so that the partitions' clocks matter
+	// Limit is how old an answer may be without being flagged as old.
 	Limit time.Duration
 	// Keeps returns why the log does not keep all that a new replica needs, or cannot
 	// be asked. Nil: the log is taken to keep it.
@@ -113,7 +114,7 @@ type Replicas struct {
 		at  time.Time
 		err error
 	}
-	renewals  sync.WaitGroup            // all renewals under way, and the records that are written of them
+	renewals  sync.WaitGroup            // all renewals and deletions under way, and the calls of Backups.Healed
 	renewing  chan struct{}             // holds a token for each urgent renewal at work
 	unhurried chan struct{}             // holds a token for the one other renewal at work
 	dropping  *Replica                  // of the reconciler: the replica that is being deleted; nil: none
@@ -204,6 +205,7 @@ func (all *Replicas) orders() (wanted, drop topology.Set) {
 // pause has begun or ended, since the last token was taken.
 func (all *Replicas) Moved() <-chan struct{} { return all.moved }
 
+// poke puts a token into c, which has room for one, unless it holds one.
 func poke(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -225,7 +227,7 @@ func (all *Replicas) step(r *Replica, e Event, why Why) bool {
 }
 
 // Pause has ingest apply nothing until a time. Ingest then goes on by itself, within half
-// a second. The zero time ends a pause at once, and so does a restart.
+// a second. The zero time ends a pause at once. A restart ends it too.
 func (all *Replicas) Pause(until time.Time) {
 	ms := int64(0)
 	if !until.IsZero() {
@@ -269,8 +271,9 @@ func (all *Replicas) CondemnDamaged(p millrace.Partition) bool {
 	return errors.Is(err, store.ErrCorrupt) && all.Condemn(p, whyQuarantined(err))
 }
 
-// lost notes the error by which reading ended since the log does not have what comes
-// next. It ends reading; the reconciler then asks Kafka for the state of the log.
+// lost notes the error by which reading a log failed for good: Kafka does not have, or
+// cannot give, the records that come next. It ends reading; the reconciler then asks Kafka
+// for the state of the log.
 func (all *Replicas) lost(r *Replica, err error) {
 	all.mu.Lock()
 	all.mu.lost[r.partition] = err
@@ -284,11 +287,13 @@ func (all *Replicas) detach(r *Replica) {
 	poke(all.changed)
 }
 
+// stopReading ends reading a replica's log, if it is read: what was fetched and is not
+// applied is dropped.
 func (all *Replicas) stopReading(r *Replica) {
 	if n := r.reading.Load(); n%2 == 0 || !r.reading.CompareAndSwap(n, n+1) {
 		return
 	}
-	if all.cfg.Consumer != nil { // it is nil for what Serve serves
+	if all.cfg.Consumer != nil { // nil without Run; see Config
 		all.cfg.Consumer.Remove(both(r.partition)...)
 	}
 }
@@ -298,7 +303,8 @@ func both(p millrace.Partition) []kafka.TopicPartition {
 	return []kafka.TopicPartition{{Stream: kafka.Timeline, Partition: p}, {Stream: kafka.Features, Partition: p}}
 }
 
-// TrueAge returns how old an answer by a replica may be; UnknownAge if that is not known.
+// TrueAge returns how old the content of an answer by a replica may be; UnknownAge if that
+// is not known.
 func (all *Replicas) TrueAge(p millrace.Partition, now time.Time) time.Duration {
 	return all.whole(&all.replicas[p]).age(now)
 }
@@ -333,6 +339,7 @@ func (all *Replicas) AgeOf(l *Look, now time.Time) time.Duration {
 	return all.beyond(l.whole.age(now))
 }
 
+// beyond returns an age if it is longer than Config.Limit, and else 0.
 func (all *Replicas) beyond(age time.Duration) time.Duration {
 	if age > all.cfg.Limit {
 		return age
@@ -341,7 +348,7 @@ func (all *Replicas) beyond(age time.Duration) time.Duration {
 }
 
 // Serve makes a partition ready with the content that the store has. fresh is the time up
-// to which that content counts as confirmed. It is for callers that have no log, do not
+// to which that content counts as confirmed. Serve is for callers that have no log, do not
 // call Run, and apply records by Bring.
 func (all *Replicas) Serve(p millrace.Partition, fresh time.Time) {
 	r := &all.replicas[p]
@@ -352,7 +359,7 @@ func (all *Replicas) Serve(p millrace.Partition, fresh time.Time) {
 }
 
 // load sets the replica's offsets, clock and trail to what the store has of the
-// partition. An error of reading that was noted is forgotten: it was about the content
+// partition. It forgets an error of reading that lost noted: that was about the content
 // before.
 func (all *Replicas) load(r *Replica) {
 	all.mu.Lock()

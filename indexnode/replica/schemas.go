@@ -12,10 +12,12 @@ import (
 // StoredSchemas returns a node's store as the store of a registry of schemas.
 func StoredSchemas(s *store.Store) registry.Store { return storedSchemas{s} }
 
+// storedSchemas implements registry.Store.
 type storedSchemas struct{ s *store.Store }
 
-// SchemaRow returns a schema as the store keeps it: its place in the order of admission,
-// as a uvarint that is not 0, and its JSON. A retired one has a zero byte before these.
+// SchemaRow returns a schema as the store keeps it: its place in the order in which schemas
+// were admitted, as a uvarint that is not 0, and its JSON. The row of a retired schema has
+// a zero byte before these.
 func SchemaRow(x registry.StoredSchema) []byte {
 	var row []byte
 	if x.Retired {

@@ -14,11 +14,11 @@ type State int32
 // The states. Those that answer are Ready, Stale and Draining.
 const (
 	Absent      State = iota // this node does not host the partition
-	Restoring                // its content is being replaced, for it could not be trusted
-	CatchingUp               // it reads the log from its beginning, or from where a backup ends, and has not reached its end
-	Ready                    // it has all of the log, and the log's end was confirmed lately
-	Stale                    // it has all of the log up to some time, and the log's end was not confirmed lately
-	Draining                 // the partition is assigned elsewhere; it answers until brokers have heard of that
+	Restoring                // its content, if it has any, is being replaced by a backup or removed
+	CatchingUp               // it reads the log, and has not reached the log's end
+	Ready                    // it has reached the log's end, and its content was not older than Config.Limit when that was last judged
+	Stale                    // it has all of the log up to some time, and its content may be older than Config.Limit
+	Draining                 // the partition is assigned elsewhere; the replica answers until brokers have heard of that
 	Quarantined              // its content cannot be trusted, or cannot be continued
 	states                   // how many there are
 )
@@ -42,18 +42,18 @@ type Event uint8
 
 // The events.
 const (
-	Assigned  Event = iota // to this node, which has nothing whole of it
-	Resumed                // assigned to this node, which has all of it up to some offset
+	Assigned  Event = iota // the partition is assigned to this node, which is not known to have had all of it
+	Resumed                // the partition is assigned to this node, which has all of it up to some offset
 	CaughtUp               // the end of the log was reached
 	Confirmed              // all that is in the log, and all that came in, is known to have been applied lately
-	Aged                   // nothing of the kind was known for too long
+	Aged                   // what Confirmed says is not known for the last Config.Limit
 	Rewound                // the store lost what was not flushed, so memory has more than the store
 	Condemned              // its content cannot be trusted, or cannot be continued
 	Replaced               // its content, if there is any, begins to be replaced: by a backup, or by reading the log from its beginning
 	Restored               // the replacement is done
 	Failed                 // the replacement could not be done
 	Released               // the partition is assigned elsewhere
-	Left                   // brokers have had the time to hear of that
+	Left                   // brokers have had the time to hear of the new assignment
 	events                 // how many there are
 )
 
@@ -61,11 +61,11 @@ func (e Event) String() string {
 	return [events]string{"assigned", "resumed", "caught up", "confirmed", "aged", "rewound", "condemned", "replaced", "restored", "not restored", "released", "left"}[e]
 }
 
-// transitions is the whole life of a replica: the state after each event that
-// changes something. Every other event changes nothing.
+// transitions is the whole life of a replica: for each state, the events that change it and
+// the state that follows. Every other event changes nothing.
 var transitions = map[State]map[Event]State{
 	Absent:      {Assigned: CatchingUp, Resumed: Stale, Condemned: Quarantined},
-	Restoring:   {Restored: CatchingUp, Failed: Quarantined, Released: Absent}, // not Condemned: whatever was found is about the content that goes
+	Restoring:   {Restored: CatchingUp, Failed: Quarantined, Released: Absent}, // not Condemned: a fault that is found now is about the content that is being removed
 	CatchingUp:  {CaughtUp: Ready, Replaced: Restoring, Condemned: Quarantined, Released: Absent},
 	Ready:       {Aged: Stale, Rewound: CatchingUp, Condemned: Quarantined, Released: Draining},
 	Stale:       {Confirmed: Ready, Rewound: CatchingUp, Condemned: Quarantined, Released: Draining},
@@ -85,14 +85,14 @@ func (s State) next(e Event) (State, bool) {
 	return after, true
 }
 
-// Reason is a stable word for why a replica is in its state, or what it waits for.
-// The cluster, metrics and `millrace doctor` tell it.
+// Reason is a stable word for why a replica is in its state, or what it waits for. Nodes
+// announce it in the cluster and in metrics, and `millrace doctor` shows it.
 type Reason string
 
 // The reasons.
 const (
 	KafkaAway      Reason = "kafka_away"                // Kafka does not say where the log ends
-	InputStalled   Reason = "input_stalled"             // partitioners have not proven that they have brought what came in to the log
+	InputStalled   Reason = "input_stalled"             // partitioners have not reported that everything that came in is in the log
 	Behind         Reason = "behind"                    // the log is read, and its end is not reached
 	SchemaUnknown  Reason = "schema_unknown"            // a record's schema has not come yet
 	DiskFull       Reason = topology.DiskFullReason     // the store takes nothing in
@@ -112,7 +112,7 @@ const (
 	BackupAway     Reason = "backup_away"               // the place of the backups does not answer
 	Restores       Reason = "restores"                  // a backup is being brought back
 	Warming        Reason = "warming"                   // the caches are being filled with the timelines that other nodes' caches have
-	LogTrimmed     Reason = "log_trimmed"               // of a replica that answers: the log no longer has its beginning, so a lost replica cannot be made from it
+	LogTrimmed     Reason = "log_trimmed"               // of a replica that answers: the log no longer has its beginning, so a replica that is lost cannot be made again from it
 	TooManyTypes   Reason = "too_many_types"            // of a node that answers: requests for all content types are refused
 	Moved          Reason = "moved"                     // the partition is assigned to other nodes
 	Leaving        Reason = "leaving"                   // of a node that is being stopped: it answers until brokers have heard of that
@@ -124,9 +124,9 @@ type Why struct {
 	Detail string // for people
 }
 
-// Held says that a record cannot be applied on this node now. The cause is not in the
-// record's bytes, and other nodes may not have it. The record is tried again for as long
-// as it takes. A record that is refused for its bytes, as on every replica, is a
+// Held says that a record cannot be applied on this node now, and why. The cause does not
+// lie in the record's bytes, and other nodes may be free of it. The record is tried again
+// for as long as it takes. A record that every replica refuses for its bytes gives a
 // *schemas.Error instead.
 type Held struct {
 	Reason Reason
@@ -141,7 +141,7 @@ func (h *Held) Unwrap() error { return h.Err }
 
 func held(reason Reason, err error) *Held { return &Held{reason, err} }
 
-// heldBy returns err as a Held. An error that is none counts as a failure of the store.
+// heldBy returns err as a Held. An error that is no Held counts as a failure of the store.
 func heldBy(err error) *Held {
 	var h *Held
 	if errors.As(err, &h) {
@@ -150,6 +150,7 @@ func heldBy(err error) *Held {
 	return held(StoreFailing, err)
 }
 
-// retryAfter is the pause before what is held back is tried again, unless something wakes
-// the ingest before.
+// retryAfter is the pause before a stream that is held back is tried again, unless
+// something wakes the ingest before. After the same pause the reconciler looks again at
+// replicas whose log should be read and is not.
 const retryAfter = 500 * time.Millisecond

@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	// tellAfter is how long something must be wrong before it is logged: what passes by
-	// itself, as at a start, needs nobody.
+	// tellAfter is how long something must be wrong before it is logged: nobody needs to
+	// act on what passes by itself, for example during a start.
 	tellAfter = 3 * time.Second
 	// tellEvery is how often something that stays wrong is logged again.
 	tellEvery = time.Minute
@@ -20,9 +20,9 @@ type teller struct {
 	log *slog.Logger
 	mu  struct {
 		sync.Mutex
-		away  error                // see kafkaAway
+		away  error                // why Kafka does not say where the log ends; nil: it does
 		since map[Reason]time.Time // when each reason came up
-		said  map[Reason]time.Time // when it was last logged
+		said  map[Reason]time.Time // when each reason was last logged
 	}
 }
 

@@ -22,20 +22,21 @@ import (
 // A mark is an offset that is a multiple of markEvery. A commit ends at every mark. Where
 // else commits end depends on what each fetch returned, and differs between replicas. So
 // all replicas of a busy partition pass the same marks, and each keeps its digests at the
-// last of them. Replicas of a partition that is not busy stand at the same offset, or end
+// last marks. Replicas of a partition that is not busy stand at the same offset, or end
 // their commits at the same few records. So each also keeps its digests at the last
-// commits.
+// commits. (The marks of freshness.go are something else.)
 //
 // No record need have the offset of a mark. If the end of a transaction has it, the
 // commit ends there all the same, and holds every record before it.
 
 const (
-	// markEvery is the distance of marks, in offsets. A commit costs some
-	// microseconds more than its records, and each of these costs more than that.
+	// markEvery is the distance of marks, in offsets. The commits that end at marks cost
+	// little: a commit takes some microseconds beside its records, less than one record
+	// takes.
 	markEvery = 1024
 	// keptPasses is how many marks, and how many commits, a replica keeps of each
-	// stream. So a replica that is up to about 32,000 records behind another can be
-	// compared with it.
+	// stream. 32 marks span about 32,000 offsets, so a replica that is up to so many
+	// records behind another can be compared with it.
 	keptPasses = 32
 )
 
@@ -83,8 +84,8 @@ func push(to []Pass, p Pass) []Pass {
 	return append(to, p)
 }
 
-// Trail returns, for each stream, the passes of a replica that it keeps, ascending. The
-// last is where it is now.
+// Trail returns, for each stream, the passes that a replica keeps, by ascending offset. The
+// last is where the replica is now.
 func (r *Replica) Trail() (all [kafka.Streams][]Pass) {
 	r.trail.Lock()
 	defer r.trail.Unlock()
@@ -115,7 +116,7 @@ func (r *Replica) Log() string {
 func (r *Replica) HasPast() bool { return r.origin().Past }
 
 // maxStop is how long a replica stands still at most to be compared. It is half of the
-// default age from which answers are flagged as old.
+// default of Config.Limit, the age from which answers are flagged as old.
 const maxStop = 4 * time.Second
 
 // stop says at which offsets a replica is to stand still.
@@ -188,8 +189,8 @@ func (st *Stop) Move(to [kafka.Streams]millrace.Offset) error {
 	return nil
 }
 
-// Contents returns a snapshot of what the replica holds. It fails if the replica has gone
-// on.
+// Contents returns a snapshot of what the replica holds, which the caller closes. It fails
+// if the replica has gone on.
 func (st *Stop) Contents() (*store.Contents, error) {
 	c, err := st.all.cfg.Store.Contents(st.r.partition)
 	if err == nil && st.ctx.Err() != nil {
@@ -202,9 +203,9 @@ func (st *Stop) Contents() (*store.Contents, error) {
 // Release lets the replica go on.
 func (st *Stop) Release() { st.done() }
 
-// bound returns the offset at which a commit has to end that begins at the offset
-// applied: the next mark, or where the replica is to stand still. stops says that it is
-// the latter.
+// bound returns the offset at which a commit that begins at the offset applied has to end
+// at the latest: the next mark, or where the replica is to stand still. stops says that it
+// is where the replica is to stand still.
 func (r *Replica) bound(s kafka.Stream, applied millrace.Offset) (end millrace.Offset, stops bool) {
 	end = (applied/markEvery + 1) * markEvery
 	if st := r.stop.Load(); st != nil && st.at[s] <= end {

@@ -37,26 +37,30 @@ type ops struct {
 	origin  []byte             // nil leaves it as it is
 }
 
+// op is one operation on a partition.
 type op struct {
 	kind     opKind
-	timeline millrace.Timeline
-	record   millrace.Record
-	features Features
+	timeline millrace.Timeline // of opFeatures, only its Entity
+	record   millrace.Record   // of opPut; of opClock only its Time
+	features Features          // of opFeatures
 }
 
 type opKind uint8
 
+// The kinds of operation.
 const (
-	opPut opKind = iota
-	opFeatures
-	opClock
+	opPut      opKind = iota // see [Batch.Put]
+	opFeatures               // see [Batch.PutFeatures]
+	opClock                  // see [Batch.SetClock]
 )
 
+// schemaRow is a schema that [Batch.PutSchema] adds.
 type schemaRow struct {
 	fp   millrace.Fingerprint
 	json []byte
 }
 
+// of returns what the batch does to a partition, and adds an empty ops if there is none.
 func (b *Batch) of(p millrace.Partition) *ops {
 	if b.parts == nil {
 		b.parts = make(map[millrace.Partition]*ops)
@@ -190,6 +194,8 @@ func (s *Store) Apply(b *Batch, changes []Change) ([]Change, error) {
 	return changes, errors.Join(errs...)
 }
 
+// applyTo applies what a batch does to one partition. If that fails, the partition is rewound
+// or quarantined, and changes are returned as they were given.
 func (s *Store) applyTo(n millrace.Partition, o *ops, changes []Change) ([]Change, error) {
 	p, err := s.part(n)
 	if err != nil {
@@ -285,7 +291,8 @@ func (s *Store) LastOrigin(p millrace.Partition) []byte {
 	return q.origin
 }
 
-// Clock returns a partition's clock, the log's own time; see [Batch.SetClock].
+// Clock returns a partition's clock, the log's own time; see [Batch.SetClock]. It returns 0
+// if no clock was set, or if the store is closed.
 func (s *Store) Clock(p millrace.Partition) millrace.Time {
 	q, err := s.part(p)
 	if err != nil {
@@ -354,7 +361,9 @@ func (s *Store) tellFull(err error) {
 	}
 }
 
-// room returns an [ErrDiskFull] if the disk has fewer than least bytes free.
+// room returns an [ErrDiskFull] if the disk has fewer than least bytes free. New records need
+// all of MinFreeBytes. A flush, a checkpoint or a restore needs a quarter of it, so that there
+// is room for it when new records are refused already.
 func (s *Store) room(least int64) error { return here(s.disk.Room(least)) }
 
 // stagger sets the size of the next flush: somewhere in the upper quarter below

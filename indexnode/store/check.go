@@ -17,8 +17,9 @@ import (
 type Report struct {
 	// Records include tombstones, Live do not. Features are rows, one for each subject.
 	Timelines, Blobs, Records, Live, Features int
-	// StaleRows is how many id rows say that a record is where it is not; a sweep removes
-	// those that retention left.
+	// StaleRows is how many id rows are stale. An id row says at which time the record of an
+	// id is, outside of the head; it is stale if there is no such record any more. A sweep
+	// removes those that retention left.
 	StaleRows int
 	// Miscounted is how many content types had wrong counts, which Check has corrected.
 	Miscounted int
@@ -44,9 +45,9 @@ func (s *Store) Check(ctx context.Context, n millrace.Partition) (Report, error)
 	return c.report, err
 }
 
-// recount corrects the counts of a partition by what a scan found. Was is the counts at the
-// moment of the scan; what was applied since is added. It returns of how many types they were
-// wrong, and does nothing if the partition was replaced or rewound since.
+// recount corrects the counts of a partition by what a scan found. was has the counts at the
+// moment of the scan; recount adds what was applied since. It returns how many types had wrong
+// counts. It does nothing, and returns 0, if the partition was replaced or rewound since.
 func (s *Store) recount(p *part, was counted, found map[millrace.ContentType]*tally.Counts) (wrong int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -82,6 +83,7 @@ func newChecker(ctx context.Context, n millrace.Partition) *checker {
 	return c
 }
 
+// run checks all rows of the partition.
 func (c *checker) run(r pebble.Reader) error {
 	start, _ := partitionSpan(c.p)
 	if err := scan(r, start, c.add); err != nil {
@@ -119,13 +121,14 @@ func (c *checker) end() error {
 	if err := c.timelines.End(); err != nil {
 		return err
 	}
-	c.sum.Content += c.row.dropped
+	c.sum.Content += c.row.dropped // the digest still counts what retention dropped
 	if c.sum != c.row.digest {
 		return fmt.Errorf("%w: %x is there, %x was applied", timeline.ErrDigest, c.sum, c.row.digest)
 	}
 	return nil
 }
 
+// features checks a row of features.
 func (c *checker) features(k, v []byte) error {
 	entity, subject, err := blob.CutString(k[3:])
 	if err != nil {

@@ -97,7 +97,7 @@ func (s *Store) checkpoint(parts []*part, dir string) (whole []Checkpoint, errs 
 	if err != nil || len(linked) == 0 {
 		return nil, errs, err
 	}
-	o := s.pebbleOptions()
+	o := s.pebbleOptions() // with a small cache, since most is read once
 	o.ReadOnly, o.DisableTableStats, o.CacheSize, o.EventListener = true, true, 8<<20, nil
 	db, err := pebble.Open(dir, o)
 	if err != nil {
@@ -228,7 +228,7 @@ func (v *opened) rows(p writtenPart, c *Checkpoint) error {
 	return nil
 }
 
-// levelTable is a table and where Pebble has it.
+// levelTable is a table (an sstable, a file of rows in key order) and where Pebble has it.
 type levelTable struct {
 	pebble.SSTableInfo
 	lowest bool // it is in the lowest level

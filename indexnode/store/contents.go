@@ -90,6 +90,7 @@ func (c *Contents) Rows() iter.Seq2[Row, error] {
 // errEnough ends a range early, when its caller wants no more rows.
 var errEnough = errors.New("enough")
 
+// features gives all features of the partition.
 func (c *Contents) features(give func(Row) error) error {
 	return scan(c.snap, partitionKey(c.snap.p.p, kindFeatures), func(k, v []byte) error {
 		entity, subject, err := blob.CutString(k[3:])
@@ -108,6 +109,7 @@ func (c *Contents) features(give func(Row) error) error {
 	})
 }
 
+// timelines gives the records of all timelines of the partition that retention keeps.
 func (c *Contents) timelines(give func(Row) error) error {
 	for name, err := range heads(c.snap, c.snap.p.p) {
 		if err != nil {
@@ -223,8 +225,8 @@ type snapshot struct {
 	*pebble.Snapshot
 	s       *Store
 	p       *part
-	epoch   int
-	counted counted
+	epoch   int     // of the partition at that time; see part.epoch
+	counted counted // its counts at that time
 }
 
 // failed is [Store.failed] for what was read from the snapshot.

@@ -93,8 +93,8 @@ func (s *Store) isAside() bool {
 	return slices.ContainsFunc(s.Damage(), func(d Damage) bool { return d.Aside != "" })
 }
 
-// mend repairs what made an attempt to open fail, so that the next one comes further. It
-// returns the cause if that is not in the files but in the disk, or in another process that
+// mend repairs what made an attempt to open fail, so that the next attempt comes further. It
+// returns cause if the fault is not in the files but in the disk, or in another process that
 // has the store open.
 func (s *Store) mend(cause error) error {
 	msg := cause.Error()
@@ -200,6 +200,7 @@ func (s *Store) badOptions() string {
 	return ""
 }
 
+// removeOptions removes a file of Pebble's options, and notes it as damage.
 func (s *Store) removeOptions(name string, cause error) error {
 	path := s.opts.FS.PathJoin(s.dir, name)
 	s.found(Damage{File: path, Cause: cause})
@@ -216,8 +217,9 @@ func (s *Store) markFormat(cause error) error {
 	return errors.Join(m.Move(s.dbo.FormatMajorVersion.String()), m.Close())
 }
 
-// cutFiles removes the partitions that have rows in a file which is missing, or which has
-// another size than the manifest says. It opens Pebble without its check of files for that.
+// cutFiles removes and quarantines the partitions that have rows in a file which is missing, or
+// which has another size than the manifest says. It opens Pebble without its check of files
+// for that, and closes it.
 func (s *Store) cutFiles(cause error) error {
 	if err := s.room(s.opts.MinFreeBytes / 4); err != nil {
 		return err
@@ -251,6 +253,8 @@ func (s *Store) replaceAbsent(cause error) error {
 	return nil
 }
 
+// cutWrongSizes cuts the partitions of each table whose file has another size than the
+// manifest says.
 func (s *Store) cutWrongSizes() error {
 	tables, err := s.tables()
 	if err != nil {
@@ -491,6 +495,8 @@ func (s *Store) quarantine(n millrace.Partition, change func(*part) error) error
 	return here(s.flushPebble(s.ctx.Done()))
 }
 
+// badKey returns the key, without its copy, of the node's row that says why a partition is
+// quarantined.
 func badKey(p millrace.Partition) string {
 	return nodeRow(nodeBad, string(partitionPrefix(p)))
 }

@@ -45,7 +45,8 @@ func (s *Store) flushParts(stop <-chan struct{}) (failed, err error) {
 	return errors.Join(errs...), s.settle(written, stop)
 }
 
-// writtenPart is a partition, and the row that it has in Pebble.
+// writtenPart is a partition, and its epoch and the row that it had when it was written to
+// Pebble.
 type writtenPart struct {
 	*part
 	epoch int
@@ -82,6 +83,7 @@ func (s *Store) settle(written []writtenPart, stop <-chan struct{}) error {
 	for _, w := range written {
 		p := w.part
 		p.mu.Lock()
+		// The partition may have been rewound meanwhile.
 		p.durable = Offsets{min(w.row.applied.Content, p.row.applied.Content), min(w.row.applied.Features, p.row.applied.Features)}
 		p.mu.Unlock()
 	}
@@ -140,8 +142,9 @@ func (s *Store) lastFlush() error {
 	return nil
 }
 
-// write hands the partition's changes to Pebble in one batch, from which they are read from
-// then on. Timelines that were written become hot heads. p.mu is held.
+// write hands the partition's changes to Pebble in one batch. From then on they are read from
+// Pebble. Timelines that were written become hot heads, which stay in memory, as far as there
+// is room. p.mu is held.
 func (p *part) write(s *Store) error {
 	if s.opts.unwritable != nil {
 		if err := s.opts.unwritable(p.p); err != nil {

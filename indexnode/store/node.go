@@ -54,6 +54,7 @@ func (s *Store) register(b *Batch) error {
 	return nil
 }
 
+// putType makes a content type known, on disk too, unless it or more than MaxTypes are known.
 func (s *Store) putType(t millrace.ContentType) error {
 	r := &s.types
 	r.mu.RLock()
@@ -234,6 +235,7 @@ func (s *Store) loadNode() (map[string][]byte, error) {
 	return rows, s.writeNode(rows)
 }
 
+// writeNode writes rows into every copy. s.node is held.
 func (s *Store) writeNode(rows map[string][]byte) error {
 	return s.changeNode(func(b *pebble.Batch, key []byte) error { return b.Set(key, rows[string(key[2:])], nil) },
 		slices.Sorted(maps.Keys(rows))...)

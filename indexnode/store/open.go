@@ -127,6 +127,7 @@ func (s *Store) beginNode() error {
 	return s.set(nodeRow(nodeFormat, ""), []byte(format))
 }
 
+// loadParts loads all partitions, and quarantines those that are corrupt.
 func (s *Store) loadParts() error {
 	for i := range s.parts {
 		p := &s.parts[i]

@@ -31,8 +31,8 @@ type part struct {
 	bytes     int64                                   // held by the maps
 	bad       error                                   // why it is quarantined; nil: it is not
 	damaged   bool                                    // it is quarantined for a damaged file, and its rows are yet to be removed
-	unread    error                                   // why it could not be loaded; it must be before it is used
-	rewound   error                                   // that it was rewound, for its next writer; nil once a writer was told
+	unread    error                                   // why it could not be loaded; it must be loaded before it is used
+	rewound   error                                   // says that it was rewound, for its next writer; nil once a writer was told
 	epoch     int                                     // rises when all of it is replaced
 	durable   Offsets                                 // up to where it is known to be on disk
 }
@@ -90,9 +90,9 @@ func (p *part) apply(s *Store, o *ops, changes []Change) ([]Change, error) {
 	return changes, nil
 }
 
-// put applies one record. The newest version of an id wins, of equal ones the
-// first; a tombstone is a version like any other, so that it wins over a
-// record that arrives later with an older version.
+// put applies one record. The highest version of an id wins. Of equal versions a tombstone
+// wins over a record; otherwise the first to be applied wins. A tombstone stays, so that it
+// wins over a record that arrives later with the same version or an older one.
 func (p *part) put(s *Store, name millrace.Timeline, r *millrace.Record) (Change, error) {
 	c := Change{Partition: p.p, Timeline: name, Record: *r}
 	t, err := p.timeline(s, name)
@@ -191,7 +191,7 @@ func (p *part) putFeatures(s *Store, e millrace.Entity, f *Features) error {
 	if was, dirty := own[n.Subject]; dirty {
 		p.bytes -= int64(len(was.Body))
 	} else {
-		p.bytes += int64(120 + len(n.Subject))
+		p.bytes += int64(120 + len(n.Subject)) // about what an entry of the map takes
 	}
 	own[n.Subject] = n
 	p.bytes += int64(len(n.Body))
@@ -209,10 +209,12 @@ func (p *part) featuresOf(e millrace.Entity) map[string]Features {
 	}
 	own = make(map[string]Features, 1)
 	p.features[millrace.Entity(strings.Clone(string(e)))] = own
-	p.bytes += int64(300 + len(e))
+	p.bytes += int64(300 + len(e)) // about what an entry and a small map take
 	return own
 }
 
+// oldFeatures returns the features of a subject that were applied before; false if there are
+// none.
 func (p *part) oldFeatures(s *Store, e millrace.Entity, subject string) (Features, bool, error) {
 	if f, ok := p.features[e][subject]; ok {
 		return f, true, nil
@@ -226,7 +228,7 @@ func (p *part) oldFeatures(s *Store, e millrace.Entity, subject string) (Feature
 }
 
 // hotHeads is the timelines of a partition that stay in memory after they were written. They
-// are as they are in Pebble. A head that was written lately is likely to get the next record
+// equal what Pebble has. A head that was written lately is likely to get the next record
 // soon, and to read it from Pebble would cost more than all other work for that record. The
 // partition's lock guards them: readers share it, and change nothing.
 type hotHeads struct {
@@ -254,8 +256,9 @@ func (h *hotHeads) add(s *Store, bytes int64) {
 	s.hot.Add(bytes)
 }
 
-// shrink drops arbitrary timelines, until they have so many bytes together. It makes room for
-// those that are about to be written, which are more likely to be asked for.
+// shrink drops arbitrary timelines, until those dropped have at least that many bytes
+// together. It makes room for timelines that are about to be written, which are more likely
+// to get the next records.
 func (h *hotHeads) shrink(s *Store, bytes int64) {
 	for _, t := range h.timelines {
 		if bytes <= 0 {

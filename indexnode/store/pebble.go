@@ -51,9 +51,9 @@ func (s *Store) pebbleOptions() *pebble.Options {
 }
 
 // flushesInL0 is how many flushes of a partition gather in level 0 before they are merged
-// into the level below, since each merge writes that level's tables again. A flush writes a
-// table for each partition. Pebble's own bound on the number of tables would therefore
-// merge after every flush.
+// into the level below, since each merge writes that level's tables again. Pebble counts each
+// flush twice against L0CompactionThreshold. A flush writes a table for each partition.
+// Pebble's own bound on the number of tables would therefore merge after every flush.
 const flushesInL0 = 4
 
 // splitAtPartitions ends every sstable where its partition ends, so that a partition has
@@ -68,6 +68,8 @@ func splitAtPartitions(start []byte) (pebble.SpanPolicy, []byte, error) {
 	return pebble.SpanPolicy{}, end, nil
 }
 
+// backgroundError logs an error of Pebble's background work, and has a flush that waits for
+// Pebble give up if it must. Pebble calls it.
 func (s *Store) backgroundError(err error) {
 	what := err.Error()
 	if err = here(err); errors.Is(err, ErrDiskFull) {
@@ -84,7 +86,7 @@ func (s *Store) backgroundError(err error) {
 	}
 }
 
-// giveUp ends the wait of a flush for Pebble, unless it has ended.
+// giveUp ends with err the wait of the flush that f is for, unless the wait has ended.
 func (s *Store) giveUp(f *failure, err error) {
 	if s.failing.CompareAndSwap(f, nil) {
 		f.err = err
@@ -171,9 +173,10 @@ type repeated struct {
 	was map[string]*told // by what happened; at most 101
 }
 
+// told says when an event was last logged, and how often it has happened since.
 type told struct {
 	at time.Time // when it was last logged
-	n  int       // how often it has happened since
+	n  int       // how often it has happened since then
 }
 
 const tellEvery = time.Minute

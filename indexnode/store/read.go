@@ -17,7 +17,8 @@ func (s *Store) Read(dst []millrace.Record, n millrace.Partition, name millrace.
 	return s.ReadGranted(dst, n, name, from, to, nil)
 }
 
-// Grant is called with how many bytes a read takes next. Its error ends the read.
+// Grant is called before a read decodes a blob, with the number of the blob's bytes. Its error
+// ends the read.
 type Grant = blob.Grant
 
 // ReadGranted is [Store.Read] that asks grant for all that it reads; nil: all is granted.
@@ -50,6 +51,7 @@ func (s *Store) reading(n millrace.Partition, read func(*part) error) error {
 	return s.failed(p, epoch, err)
 }
 
+// read is [Store.Read] for a window, with the partition's lock held for reading.
 func (p *part) read(s *Store, dst []millrace.Record, name millrace.Timeline, w blob.Window) ([]millrace.Record, error) {
 	var v view
 	if err := p.view(s, &v, name); err != nil || v.head == nil {
@@ -104,6 +106,8 @@ func (s *Store) ReadNewestInto(out *Newest, n millrace.Partition, name millrace.
 	return err
 }
 
+// readNewest is [Store.ReadNewestInto] with the partition's lock held for reading. atLeast is
+// how many records are wanted.
 func (p *part) readNewest(s *Store, n *Newest, name millrace.Timeline, atLeast int) error {
 	v := view{buf: n.buf, key: n.key}
 	err := p.view(s, &v, name)
@@ -159,6 +163,8 @@ type view struct {
 	keep   timeline.Keeper
 }
 
+// view sets v to a timeline: from memory if it is there, else from Pebble. The caller holds
+// p.mu for reading.
 func (p *part) view(s *Store, v *view, name millrace.Timeline) error {
 	if err := p.usable(); err != nil {
 		return err
@@ -189,6 +195,7 @@ func (v *view) get(key []byte) (*blob.Blob, error) {
 	return blob.View(b)
 }
 
+// loadChain reads the chain, which says where the older blobs are, unless it is read.
 func (v *view) loadChain() error {
 	if v.chain != nil {
 		return nil
@@ -204,6 +211,7 @@ func (v *view) loadChain() error {
 	return err
 }
 
+// blob returns the blob that a link of the chain is for.
 func (v *view) blob(l *blob.Link) (*blob.Blob, error) {
 	if v.t != nil {
 		if b := v.t.Loaded(l.Suffix); b != nil {

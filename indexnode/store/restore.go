@@ -85,6 +85,8 @@ type restore struct {
 	rows   *checker // of the rows of all of them
 }
 
+// do carries out the restore: it prepares the tables, puts schemas and types into the node's
+// registry, and replaces the partition.
 func (r *restore) do() error {
 	if err := r.prepare(); err != nil {
 		return r.refuse(err)
@@ -196,6 +198,7 @@ func (r *restore) open(m *tables.Merge) error {
 	return nil
 }
 
+// openFile adds one file to the merge.
 func (r *restore) openFile(m *tables.Merge, f File) error {
 	if f.Data != nil && !f.Bottom {
 		if n := int64(len(f.Data)); n != f.Size {

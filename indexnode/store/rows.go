@@ -48,6 +48,8 @@ const (
 	nodeBad       = 'q' // quarantined partitions
 )
 
+// partitionKey returns the key of the row of a kind that a partition has once; for kinds with
+// more rows it is how their keys begin.
 func partitionKey(p millrace.Partition, kind byte) []byte {
 	return []byte{byte(p >> 8), byte(p), kind}
 }

@@ -143,8 +143,8 @@ type Offsets struct {
 
 var nothingApplied = Offsets{-1, -1}
 
-// Features are what the second stream says about a subject, an entity or an
-// object. They are stored under the entity that routes them.
+// Features are what [FeatureStream] says about a subject, an entity or an object. They are
+// stored under the entity that routes them.
 type Features struct {
 	Subject string
 	Version int64 // the highest wins; of equal ones the first to be applied
@@ -184,7 +184,7 @@ var (
 	// ErrFailed is of a call that failed on this machine, such as by EIO. It says nothing
 	// about what is stored, and the same call may succeed later.
 	ErrFailed = errors.New("store: failed")
-	// ErrDiskFull is an ErrFailed for want of free space. A batch that is refused with it is
+	// ErrDiskFull is an ErrFailed for lack of free space. A batch that is refused with it is
 	// not applied, and succeeds when there is space again.
 	ErrDiskFull = fmt.Errorf("%w: disk full", ErrFailed)
 	// ErrRewound is an ErrFailed with which a partition lost what was applied since its last
@@ -253,4 +253,5 @@ func (q quarantined) Error() string {
 
 func (q quarantined) Unwrap() []error { return []error{ErrCorrupt, q.cause} }
 
+// corrupt returns the [ErrCorrupt] of a partition that is quarantined for cause.
 func corrupt(p millrace.Partition, cause error) error { return quarantined{p, cause} }

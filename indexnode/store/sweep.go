@@ -52,6 +52,7 @@ func (s *Store) Sweep(ctx context.Context, n millrace.Partition, progress func(t
 	return finish()
 }
 
+// sweep sweeps some timelines of the partition, with its lock held.
 func (p *part) sweep(s *Store, names []millrace.Timeline) error {
 	if len(names) == 0 {
 		return nil

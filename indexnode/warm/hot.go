@@ -28,22 +28,22 @@ import (
 	"github.com/millrace/millrace/internal/rpcerr"
 )
 
-// maxHotBytes bounds the names of hot timelines in one answer. They are some 350,000
-// timelines, about as many as the node that asks can read before its time is over
-// (warmFor).
+// maxHotBytes bounds the names of hot timelines in one answer, in bytes. That is room for
+// some 350,000 timelines, about as many as the node that asks can read before its time is
+// over (warmFor).
 const maxHotBytes = 8 << 20
 
 // Config is what a [Server] needs. All of it is required.
 type Config struct {
-	Node     millrace.NodeID
-	Cache    *cache.Cache
-	Replicas *replica.Replicas
-	Lookup   *lookup.Lookup
-	Memory   *memory.Budget    // what questions share
+	Node     millrace.NodeID   // this node
+	Cache    *cache.Cache      // which the warming fills, and of which others are told what is hot
+	Replicas *replica.Replicas // woken when a partition need not wait any longer to be warm
+	Lookup   *lookup.Lookup    // reads timelines from the store into the cache
+	Memory   *memory.Budget    // what questions share; answers about what is hot take memory of it too
 	Peers    []grpc.DialOption // how other nodes are dialled
 	// Newest returns the newest question that this node answered; nil before the first.
 	Newest func() *nodev1.QueryRequest
-	Panics *panics.Teller
+	Panics *panics.Teller // counts and logs requests that panicked
 	Log    *slog.Logger
 }
 
@@ -89,7 +89,7 @@ func (s *Server) Hot(ctx context.Context, req *nodev1.HotRequest) (_ *nodev1.Hot
 	return s.hot(ctx, wanted, room)
 }
 
-// turnWithin bounds how long a request waits until those before it are answered.
+// turnWithin bounds how long a request waits until the requests before it are answered.
 const turnWithin = 5 * time.Second
 
 // takeTurn waits until no other request is answered, for turnWithin at most. The caller

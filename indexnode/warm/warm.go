@@ -26,7 +26,8 @@ const (
 	// warmFor is how long a replica waits to be warm, at most.
 	warmFor = 10 * time.Second
 	// warmPeers is how many nodes with the partition are asked, one after another,
-	// until one answers. Each has askFor to answer.
+	// until one answers. Each has askFor to answer. So at least half of warmFor is left to
+	// read the timelines.
 	warmPeers = 2
 	askFor    = warmFor / 4
 	// warmGather is how long Run waits for more partitions after the first, so that
@@ -42,24 +43,24 @@ const (
 // the request, or send nonsense. Then the replica's cache is colder, and the replica is
 // announced all the same.
 type Warmer struct {
-	node    *Server
-	maps    func() *topology.Map
-	dial    func(topology.Node) (hotPeer, error)
-	within  time.Duration // warmFor, except in tests
-	woken   chan struct{} // holds one token when partitions wait
-	reading chan struct{} // holds a token for each goroutine that reads
+	node    *Server                              // has the configuration
+	maps    func() *topology.Map                 // says which nodes serve which partitions now
+	dial    func(topology.Node) (hotPeer, error) // Server.dialPeer, except in tests
+	within  time.Duration                        // warmFor, except in tests
+	woken   chan struct{}                        // holds one token when partitions wait
+	reading chan struct{}                        // holds a token for each goroutine that reads; its room leaves half of the cores to questions
 
 	mu struct {
 		sync.Mutex
-		of map[millrace.Partition]*warming
+		of map[millrace.Partition]*warming // the partitions whose replicas wait to be warm
 	}
 }
 
 // warming is the state of one partition, from the first call of Warm for it.
 type warming struct {
 	until      time.Time    // when the replica is announced in any case
-	told, read atomic.Int64 // timelines that the peer named, and that are in the cache now
-	begun      bool         // a round has it; under Warmer.mu
+	told, read atomic.Int64 // how many timelines the peer named, and how many of them are in the cache now
+	begun      bool         // a round warms the partition; under Warmer.mu
 	over       bool         // nothing waits for it any more; under Warmer.mu
 }
 
@@ -86,6 +87,8 @@ func (p *grpcPeer) Hot(ctx context.Context, req *nodev1.HotRequest) (*nodev1.Hot
 	return p.rpc.Hot(ctx, req)
 }
 
+// dialPeer returns a node to ask. It does not wait for a connection. The answer may have
+// twice maxHotBytes, since there is more in it than names.
 func (s *Server) dialPeer(to topology.Node) (hotPeer, error) {
 	conn, err := grpc.NewClient(to.Addr, append(append(grpctune.Client(), s.cfg.Peers...),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(nodewire.Codec()), grpc.MaxCallRecvMsgSize(2*maxHotBytes)))...)
@@ -191,8 +194,8 @@ func (w *Warmer) take() map[millrace.Partition]*warming {
 // round is the warming of partitions that came at about the same time.
 type round struct {
 	*Warmer
-	of   map[millrace.Partition]*warming
-	room *cache.Warming
+	of   map[millrace.Partition]*warming // the partitions
+	room *cache.Warming                  // puts timelines into the cache as far as there is room
 }
 
 // warm warms the partitions of the round. A partition that is done can be announced at
@@ -208,7 +211,7 @@ func (r *round) warm(ctx context.Context) {
 }
 
 // ask asks the peers of partitions, each peer for all partitions for which it is the try-th
-// choice. If a peer fails, its partitions are asked of their next peers.
+// choice. If a peer fails, ask asks the next peers of its partitions.
 func (r *round) ask(ctx context.Context, set topology.Set, try int) {
 	var asks sync.WaitGroup
 	for peer, some := range r.byPeer(set, try) {

@@ -89,7 +89,7 @@ const (
 
 // Serve serves h on l as [ServeBy] does. It cuts off slow clients: those that do not send
 // the headers within 5 s and the whole request within 10 s, or do not read the answer
-// within 30 s.
+// within 30 s. Once ctx is done, requests in flight have 2 s to end.
 func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
 	return ServeBy(ctx, l, server(h, readWithin), 2*time.Second)
 }
@@ -112,7 +112,8 @@ func readBy(h http.Handler, within time.Duration) http.Handler {
 }
 
 // profileTime returns how long the profile or trace takes that a request asks for, at most
-// maxProfile; 0 for any other request.
+// maxProfile. It returns 30 s for a request below /debug/pprof/ that names no time, and 0
+// for any other request.
 func profileTime(r *http.Request) time.Duration {
 	if !strings.HasPrefix(r.URL.Path, "/debug/pprof/") {
 		return 0

@@ -15,10 +15,11 @@ import (
 	"github.com/millrace/millrace/internal/memory"
 )
 
-// Bounds are what the connections of a port may take.
+// Bounds are what the connections of a port may take. A frame is a piece of HTTP/2: a head of
+// 9 bytes, and a payload.
 type Bounds struct {
 	Budget *memory.Budget // for the bytes of calls that are not answered
-	Call   int64          // bytes that one call may hold, each frame counted as 64 more
+	Call   int64          // bytes that one call may hold, each frame counted as 64 bytes more than its payload
 	Arrive time.Duration  // within which a call must have arrived; 0: any time
 	Taken  time.Duration  // within which an answer must be read; 0: any time
 }
@@ -81,8 +82,8 @@ func HostOf(addr string) string {
 }
 
 // makeRoom closes the connection that most returns, unless that is c, and reports whether it
-// did. Hosts are compared first: otherwise a host that opens many connections, each with
-// little, would have those of others closed.
+// did. Hosts are compared before connections: otherwise a host that opens many connections,
+// each with little, would have those of others closed.
 func (w *watch) makeRoom(c *watched) bool {
 	most := w.most(c)
 	if most == c {
@@ -112,7 +113,7 @@ func (w *watch) most(c *watched) *watched {
 
 const (
 	callBytes  = 4 << 10 // what a call counts beside its frames
-	frameBytes = 64      // what a frame counts beside its bytes
+	frameBytes = 64      // what a frame counts beside the bytes of its payload
 	// maxResets is how many calls of a connection may be taken back in a second. A caller
 	// that sends ten times what can be answered, with deadlines, takes back thousands, and
 	// is no attacker.
@@ -137,7 +138,7 @@ type watched struct {
 		taking  int                        // how many of them have begun an answer and do not rest
 		loans   map[*memory.Loan]time.Time // of answers, by when Keep took them over
 		recall  *time.Timer                // calls recall; nil: there are no loans
-		resets  int                        // calls taken back since the time below
+		resets  int                        // calls taken back since the time since
 		since   time.Time
 	}
 	fault error // why the connection is to be closed; only the reader uses it
@@ -150,7 +151,7 @@ type call struct {
 	rests  bool      // its answer so far is small messages, each in a frame: it has no deadline
 	large  bool      // its answer has more than small messages
 	held   int64     // bytes that it counts
-	ends   bool      // the caller has said that no more data follows; headers may
+	ends   bool      // the caller has said that no more data follows; the rest of the headers may
 	whole  bool      // all of it has arrived
 }
 
@@ -431,8 +432,8 @@ func (c *watched) arrived(of *call, headersEnd bool) {
 	}
 }
 
-// hold takes bytes from the budget; it sets fault if there are none. Only the reader calls
-// it.
+// hold takes bytes from the budget. If there are not enough, it closes other connections to
+// make room, and sets fault if c itself is the one to close. Only the reader calls it.
 func (c *watched) hold(more int64) {
 	for c.held.More(more) != nil {
 		if !c.of.makeRoom(c) {
@@ -495,6 +496,7 @@ func (c *watched) answeredLocked(of *call, small bool) {
 	}
 }
 
+// endLocked notes that a call has ended, and gives back what it counted.
 func (c *watched) endLocked(stream uint32) {
 	of := c.mu.calls[stream]
 	if of == nil {
@@ -522,7 +524,7 @@ type frames struct {
 }
 
 const (
-	prefaceBytes     = len("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+	prefaceBytes     = len("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") // what a client of HTTP/2 sends before its first frame
 	frameHeadBytes   = 9
 	messageHeadBytes = 5 // of gRPC: whether it is compressed, and its length
 

@@ -5,7 +5,9 @@
 // A backup is of one partition: a manifest, which names files by their hashes. A cut is
 // one moment of the whole cluster: for each partition a part, which names a backup and a
 // tail, the records of the log from the backup to that moment. Expiry removes old backups,
-// and files that nothing names.
+// and files that nothing names. A hold says which objects a backup is about to name, and a
+// condemnation which ones an expiry is about to remove; see hold.go. Records tell of drills
+// (restores for a test), of healed replicas, and of what people did.
 package backup
 
 import (
@@ -41,10 +43,10 @@ type Options struct {
 // Bucket is a directory or a prefix of an object store. It is safe for
 // concurrent use.
 type Bucket struct {
-	objects  objects.Store
-	body     objects.Store // without Pace
-	pace     objects.Pace
-	limit    *rate.Limiter // nil is no bound
+	objects  objects.Store // tries again, and calls pace
+	body     objects.Store // the same without pace
+	pace     objects.Pace  // Options.Pace
+	limit    *rate.Limiter // of the bytes that move; nil is no bound
 	gets     chan struct{} // holds one for each download that is under way
 	progress *Progress     // nil: nothing is counted
 	log      *slog.Logger
@@ -78,6 +80,7 @@ func Open(ctx context.Context, to string, o Options) (*Bucket, error) {
 	return newBucket(body, o), nil
 }
 
+// newBucket returns the bucket that body holds, with all objects of the store.
 func newBucket(body objects.Store, o Options) *Bucket {
 	b := &Bucket{pace: o.Pace, log: o.Log, cluster: new(atomic.Pointer[Identity]), former: new(atomic.Pointer[[]Identity]), term: condemnedTerm, poll: time.Second}
 	if b.log == nil {
@@ -90,6 +93,8 @@ func newBucket(body objects.Store, o Options) *Bucket {
 		b.objects = &objects.Patient{Store: objects.Paced(body, b.pace), Log: b.log, TooMany: tooMany}
 	}
 	if o.BytesPerSecond > 0 {
+		// The bound holds over a quarter of a second, but no burst is less than the chunk
+		// that one read may have, or more than sixteen of them.
 		b.limit = rate.NewLimiter(rate.Limit(o.BytesPerSecond), int(max(objects.Chunk, min(o.BytesPerSecond/4, 16*objects.Chunk))))
 	}
 	return b
@@ -130,7 +135,8 @@ func (i Identity) validate() error {
 	return nil
 }
 
-// maxNameBytes bounds the names within a bucket's objects.
+// maxNameBytes bounds the names within a bucket's objects, such as those of clusters and
+// nodes.
 const maxNameBytes = 255
 
 // short reports whether s is a name that an object may have: 1 to maxNameBytes bytes
@@ -154,7 +160,9 @@ const whoseName = "millrace.json"
 // ErrUnclaimed is the error of [Bucket.Identity] for a bucket that no cluster owns yet.
 var ErrUnclaimed = errors.New("backup: the bucket is no cluster's yet")
 
-// Identity reads which cluster owns the bucket.
+// Identity reads which cluster owns the bucket. The error is [ErrUnclaimed] if none does, a
+// [Damage] if the object that says so cannot be read, and a refusal if the cluster has
+// another number of partitions.
 func (b *Bucket) Identity(ctx context.Context) (Identity, error) {
 	var w whose
 	_, err := b.readObject(ctx, whoseName, &w)

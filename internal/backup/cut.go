@@ -17,10 +17,10 @@ type Cut struct {
 	Format   int               `json:"format"`
 	Cluster  Identity          `json:"cluster"`
 	Name     string            `json:"name"`
-	Time     millrace.Time     `json:"time"`
-	Log      string            `json:"log"`      // which log the offsets are of
-	Content  []millrace.Offset `json:"content"`  // by partition: where the moment is in its topic timeline
-	Features []millrace.Offset `json:"features"` // by partition: the same in its topic features
+	Time     millrace.Time     `json:"time"`     // the moment
+	Log      string            `json:"log"`      // an id of the log that the offsets are of
+	Content  []millrace.Offset `json:"content"`  // by partition: where the moment is in its part of the topic timeline
+	Features []millrace.Offset `json:"features"` // by partition: the same in the topic features
 	// Groups are the offsets at that moment of the partitioners' consumer groups in
 	// their content and feature topics: by group, topic, partition.
 	Groups map[string]map[string]map[int32]millrace.Offset `json:"groups"`
@@ -28,24 +28,24 @@ type Cut struct {
 }
 
 // CutPart is what brings one partition to a cut: a backup from before it, and
-// the records of the log from there. [Bucket.WriteCutParts] sets Format, Cluster,
+// the records of the log from there. [Bucket.WriteCutParts] sets Format, Cluster, Cut,
 // SHA256 and From.
 type CutPart struct {
 	Format    int                `json:"format"`
 	Cluster   Identity           `json:"cluster"`
-	Cut       string             `json:"cut"`
+	Cut       string             `json:"cut"` // the name of the cut
 	Partition millrace.Partition `json:"partition"`
-	Backup    string             `json:"backup"` // the id
-	SHA256    Hash               `json:"sha256"` // of the backup's manifest
+	Backup    string             `json:"backup"` // the backup's id
+	SHA256    Hash               `json:"sha256"` // the hash of the backup's manifest
 	From      Offsets            `json:"from"`   // the offsets that the backup has applied
 	To        Offsets            `json:"to"`     // the offsets of the cut
 	Tail      Ref                `json:"tail"`   // the records between From and To; zero if there are none
 }
 
-// The bounds of a cut.
+// The bounds of a cut. A cut beyond them is damaged, or would be too large to be read.
 const (
-	maxGroups = 1 << 10
-	maxTopics = 1 << 10
+	maxGroups = 1 << 10 // consumer groups
+	maxTopics = 1 << 10 // topics of a group
 )
 
 // CheckCutName refuses a name that no cut may have.
@@ -126,8 +126,8 @@ type silent struct{ error }
 func (silent) Error() string   { return "" }
 func (s silent) Unwrap() error { return s.error }
 
-// Cut reads a cut. The error is fs.ErrNotExist, and no [Damage], if there is none of that
-// name.
+// Cut reads a cut. If there is none of that name, errors.Is finds fs.ErrNotExist in the
+// error, which is a [*millrace.Error] and no [Damage].
 func (b *Bucket) Cut(ctx context.Context, name string) (*Cut, error) {
 	if err := CheckCutName(name); err != nil {
 		return nil, err
@@ -161,6 +161,7 @@ func (b *Bucket) CutPart(ctx context.Context, c *Cut, p millrace.Partition) (*Cu
 	return part, m, err
 }
 
+// misfit returns the damage of a part that does not fit its cut.
 func misfit(part *CutPart, detail string) error {
 	return &Damage{Object: cutPartName(part.Cut, part.Partition), Kind: Misfit, Detail: detail}
 }
@@ -238,6 +239,8 @@ func (b *Bucket) WriteCutParts(ctx context.Context, cut string, parts []*CutPart
 	})
 }
 
+// writeCutPart writes a part, with the hash and the offsets of the backup that it begins
+// with. The caller holds what the part names: see holding.
 func (b *Bucket) writeCutPart(ctx context.Context, part *CutPart) error {
 	m, h, err := b.manifest(ctx, part.Partition, part.Backup)
 	if err != nil {
@@ -268,8 +271,8 @@ func (b *Bucket) free(ctx context.Context, name string) error {
 		WayOut: "choose another name, or remove that cut"}
 }
 
-// WriteCut makes a cut count: it reads all its parts, checks that the files that they name
-// are there, and writes the cut.
+// WriteCut finishes a cut, so that it counts: it reads all its parts, checks that the files
+// that they name are there, and writes the cut.
 func (b *Bucket) WriteCut(ctx context.Context, c *Cut) error {
 	if err := errors.Join(CheckCutName(c.Name), b.free(ctx, c.Name)); err != nil {
 		return err

@@ -5,12 +5,12 @@ import (
 	"io/fs"
 )
 
-// Damage is the error for something in a bucket that a restore refuses. Another try does
-// not help.
+// Damage is what is wrong with an object of a bucket. As an error it means that a restore
+// refuses the object, and that another try does not help.
 type Damage struct {
 	Object string     `json:"object"` // its name in the bucket
 	Kind   DamageKind `json:"kind"`
-	Detail string     `json:"detail"`
+	Detail string     `json:"detail"` // what is wrong, in words
 }
 
 // DamageKind is what is wrong with an object.
@@ -19,10 +19,10 @@ type DamageKind string
 // The kinds of damage.
 const (
 	Missing    DamageKind = "missing" // something names it, and it is not there
-	WrongSize  DamageKind = "size"    // it has another size than what names it says, or is too large
-	WrongBytes DamageKind = "hash"    // it has another hash than what names it says
+	WrongSize  DamageKind = "size"    // its size differs from the one in the object that names it, or is too large
+	WrongBytes DamageKind = "hash"    // its hash differs from the one in the object that names it
 	Torn       DamageKind = "torn"    // half written or altered, so that it cannot be read
-	Foreign    DamageKind = "foreign" // of another cluster, another partition, or under another's name
+	Foreign    DamageKind = "foreign" // it is of another cluster or partition, or stands under the name of another object
 	Newer      DamageKind = "newer"   // written by a newer Millrace
 	Misfit     DamageKind = "misfit"  // a part of a cut that doesn't fit the cut
 	Link       DamageKind = "link"    // a link or a device, which is never followed

@@ -16,12 +16,12 @@ import (
 type ExpireOptions struct {
 	// Keep is how many of the newest backups of a partition stay, at least 1.
 	Keep int
-	// Grace is how long a file stays that nothing names yet; 0 is an hour. It
-	// should be longer than the backup of one partition takes: a file that is
-	// removed too early is uploaded again.
+	// Grace is how long a file stays that nothing names yet, and a part of a cut
+	// that is not finished; 0 is an hour. It should be longer than the backup of
+	// one partition takes: a file that is removed too early is uploaded again.
 	Grace time.Duration
-	// Report is called for every object that was removed, by one goroutine at a
-	// time; nil: nothing is.
+	// Report is called for every object that was removed, or with Dry would be, by
+	// one goroutine at a time; nil: nobody is told.
 	Report func(name string, bytes int64)
 	// Dry removes and writes nothing: the result is what would be removed now. Ages
 	// are by this machine's clock then, and not by the bucket's.
@@ -31,21 +31,22 @@ type ExpireOptions struct {
 // Expired is what an expiry removed.
 type Expired struct {
 	Backups, Files int
-	Bytes          int64 // of files
+	Bytes          int64 // the bytes of the files
 	// Blocked are damaged objects that may name any file, since they cannot be read. If
 	// there are any, no files were removed. Verify reports them as well. They must be
 	// removed by hand, or become old enough to expire.
 	Blocked []*Damage
 }
 
-// batchNames bounds how many objects one condemnation names.
+// batchNames bounds how many objects one condemnation names. All of them must be removed
+// within condemnedTerm.
 const batchNames = 20_000
 
 // Expire removes the backups of each partition beyond the newest o.Keep, unless a cut names
-// them, and the files that nothing names. Backups, restores of what it keeps, and other
-// expiries may run at the same time; see hold.go. If an expiry breaks off, the next one
-// removes the rest. Links and devices stay, whatever their names, since Millrace did
-// not write them; Verify reports them.
+// them, parts of cuts that are not finished, and the files that nothing names. Backups,
+// restores of what it keeps, and other expiries may run at the same time; see hold.go. If an
+// expiry breaks off, the next one removes the rest. Links and devices stay, whatever their
+// names, since Millrace did not write them; Verify reports them.
 func (b *Bucket) Expire(ctx context.Context, o ExpireOptions) (e Expired, err error) {
 	if o.Keep < 1 {
 		return e, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "backup.keep", Detail: fmt.Sprintf("%d backups of a partition would leave none", o.Keep), WayOut: "keep at least 1"}
@@ -89,12 +90,13 @@ func (b *Bucket) Expire(ctx context.Context, o ExpireOptions) (e Expired, err er
 type expiry struct {
 	b    *Bucket
 	o    ExpireOptions
-	s    *survey
-	e    *Expired
-	now  time.Time // by the bucket's clock; by ours with Dry
+	s    *survey   // what the bucket had when the expiry began
+	e    *Expired  // the result
+	now  time.Time // the time by the bucket's clock; by this machine's with Dry
 	kept *reach    // the names of all that stays
 }
 
+// old reports whether an object is older than the grace.
 func (x *expiry) old(o objects.Object) bool { return x.now.Sub(o.Modified) > x.o.Grace }
 
 // keep marks all that stays.
@@ -122,7 +124,7 @@ func (x *expiry) keep() {
 	}
 }
 
-// keepHeld marks what holds name that are not too old.
+// keepHeld marks what the holds of s name, except holds older than holdTerm.
 func (x *expiry) keepHeld(s *survey) {
 	for _, h := range s.holds {
 		if x.now.Sub(h.Modified) > holdTerm {
@@ -152,7 +154,7 @@ func (x *expiry) keepNewest() {
 	}
 }
 
-// block adds a damage, unless it is nil, to those for which no files are removed.
+// block adds a damage, unless it is nil, to Expired.Blocked, so that no files are removed.
 func (x *expiry) block(d *Damage) {
 	if d != nil {
 		x.e.Blocked = append(x.e.Blocked, d)

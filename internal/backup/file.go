@@ -49,6 +49,7 @@ type Ref struct {
 // IsZero reports whether the Ref names nothing.
 func (r Ref) IsZero() bool { return r == Ref{} }
 
+// filesPrefix is what the names of files in a bucket begin with.
 const filesPrefix = "files/"
 
 // name returns the name of the file's object.
@@ -65,8 +66,8 @@ func fileOf(name string) (h Hash, ok bool) {
 	return h, Ref{SHA256: h}.name() == name
 }
 
-// Known are files that are taken to be in the bucket without a look, since a manifest that
-// expiry keeps names them.
+// Known are files that an upload takes to be in the bucket without a look, since a manifest
+// that expiry keeps names them.
 type Known map[Ref]bool
 
 // PutFile uploads a file, unless known names it or the bucket has it already. It reports
@@ -106,6 +107,8 @@ func (b *Bucket) Put(ctx context.Context, data []byte, known Known) (r Ref, uplo
 	return r, uploaded, err
 }
 
+// upload uploads data as the file r, unless known names it or the bucket has it already. The
+// error is objects.ErrChanged if data is not what r says.
 func (b *Bucket) upload(ctx context.Context, r Ref, data io.ReadSeeker, known Known) (uploaded bool, err error) {
 	if known[r] {
 		b.progress.add(r.Size)
@@ -157,8 +160,8 @@ func wrongSize(r Ref, got int64) *Damage {
 type reader struct {
 	ctx  context.Context
 	b    *Bucket
-	from io.Reader // to Seek, it must be an io.Seeker
-	sum  hash.Hash // nil: the caller hashes
+	from io.Reader // an io.Seeker too, if Seek is called
+	sum  hash.Hash // nil: the caller hashes, and does not call Seek
 	n    int64     // bytes read
 	want *Ref      // what the bytes must be at their end, else ErrChanged; nil: the caller checks
 }
@@ -244,7 +247,8 @@ func (b *Bucket) GetFile(ctx context.Context, r Ref, path string) error {
 	return err
 }
 
-// downloads is how many files are downloaded from a bucket at a time.
+// downloads is how many files are downloaded from a bucket at a time, over all goroutines.
+// It bounds connections and memory, however many partitions are restored at once.
 const downloads = 32
 
 // startGet waits until there is room for another download.

@@ -15,11 +15,12 @@ import (
 )
 
 // Hashes remembers the hashes of files that never change once written, such as a store's
-// tables. It knows a file by device, inode, size and time of modification. So a backup
-// reads only new files to hash them. The zero Hashes is empty and ready for use.
+// tables, so that a backup reads only new files to hash them. It knows a file by device,
+// inode, size and time of modification. A round is one time that a node backs up
+// its partitions. The zero Hashes is empty and ready for use.
 type Hashes struct {
 	mu        sync.Mutex
-	last, now map[fileID]Ref // the files that the last round asked for, and this one
+	last, now map[fileID]Ref // the files that the last round asked for, and those that this round did
 }
 
 // fileID tells a file from all others as long as it is not written.
@@ -37,7 +38,7 @@ func (h *Hashes) NewRound() {
 	h.last, h.now = h.now, make(map[fileID]Ref)
 }
 
-// Len returns how many files it remembers.
+// Len returns of how many files it has the hash.
 func (h *Hashes) Len() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -38,7 +38,7 @@ import (
 // limits of a process are by its own clock.
 const (
 	condemnedTerm = 10 * time.Minute
-	holdTerm      = time.Hour
+	holdTerm      = time.Hour // more than the four times condemnedTerm after which a backup gives up
 )
 
 // names is the object of a hold or of a condemnation.
@@ -94,8 +94,9 @@ type moment struct{ bucket, ours time.Time }
 // now returns the present time by the bucket's clock, or a little less.
 func (m moment) now() time.Time { return m.bucket.Add(time.Since(m.ours)) }
 
-// outlast waits until no condemnation in force names any of named. An expiry that begins
-// from now on reads the caller's hold, and spares these.
+// outlast waits until no condemnation in force names any object of named. began is when the
+// caller wrote its hold. An expiry that begins from now on reads that hold, and spares these
+// objects.
 func (b *Bucket) outlast(ctx context.Context, named []string, began moment) error {
 	var condemnations []objects.Object
 	err := b.objects.List(ctx, condemnedPrefix, func(o objects.Object) error {
@@ -145,11 +146,13 @@ func set(all []string) func(string) bool {
 	return func(s string) bool { return in[s] }
 }
 
-// atOnce is how many calls [parallel] runs at a time.
+// atOnce is how many calls [parallel] runs at a time: most of them wait for the object
+// store.
 const atOnce = 8
 
-// parallel calls do for each of all, atOnce of them at a time, and returns the results
-// in the order of all. With an error, which is the first, some results may be missing.
+// parallel calls do for each element of all, atOnce of them at a time, and returns the
+// results in the order of all. The error is the first that a call returned. Then some
+// results may be missing: they are zero.
 func parallel[T, R any](ctx context.Context, all []T, do func(context.Context, T) (R, error)) ([]R, error) {
 	results := make([]R, len(all))
 	g, ctx := errgroup.WithContext(ctx)

@@ -55,9 +55,9 @@ func newestFirst(ids []string) {
 }
 
 // Manifests yields a partition's backups, and reads each when it is asked for. If by is
-// zero, the newest come first. Else those made at by or before come first, the newest of
-// them first, and then the others, the oldest first. It leaves out damaged backups, and
-// calls report for each. After any other error it yields that error and ends.
+// zero, the newest come first. Else those made at the time by or before it come first, the
+// newest of them first, and then the others, the oldest first. It leaves out damaged
+// backups, and calls report for each. After any other error it yields that error and ends.
 func (b *Bucket) Manifests(ctx context.Context, p millrace.Partition, by time.Time, report func(*Damage)) iter.Seq2[*Manifest, error] {
 	return func(yield func(*Manifest, error) bool) {
 		listed, err := b.ids(ctx, prefixOf(p), report)

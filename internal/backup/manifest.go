@@ -18,8 +18,8 @@ type Offsets struct {
 	Features millrace.Offset `json:"features"`
 }
 
-// Digest is the digests of what a partition has applied of its two topics. Replicas at the
-// same offsets have equal digests.
+// Digest is the digests of what a partition has applied of its two topics, timeline
+// (Content) and features. Replicas at the same offsets have equal digests.
 type Digest struct {
 	Content  uint64 `json:"content,string"`
 	Features uint64 `json:"features,string"`
@@ -33,7 +33,7 @@ type Retention struct {
 
 // File is a file of a partition's store.
 type File struct {
-	Name string `json:"name"` // within the store's checkpoint
+	Name string `json:"name"` // its name within the store's checkpoint
 	Ref
 	Bottom bool `json:"bottom"` // no other file has older versions of its rows: a restore ingests it unchanged
 }
@@ -44,18 +44,18 @@ type Manifest struct {
 	Format    int                                `json:"format"`
 	Cluster   Identity                           `json:"cluster"`
 	Partition millrace.Partition                 `json:"partition"`
-	ID        string                             `json:"id"` // sorts by time
-	Time      millrace.Time                      `json:"time"`
-	Node      millrace.NodeID                    `json:"node"`
-	Applied   Offsets                            `json:"applied"`
-	Log       string                             `json:"log"`    // which log the offsets are of
-	Origin    []byte                             `json:"origin"` // the same, as the store encodes it
-	Digest    Digest                             `json:"digest"`
-	Clock     millrace.Time                      `json:"clock"` // the log's own, from the timestamps of its records: retention counts ages by it
-	Retention map[millrace.ContentType]Retention `json:"retention"`
-	Types     []millrace.ContentType             `json:"types"`
-	Schemas   Ref                                `json:"schemas"` // the registry of schemas
-	Files     []File                             `json:"files"`
+	ID        string                             `json:"id"`        // sorts by time
+	Time      millrace.Time                      `json:"time"`      // when the backup was made
+	Node      millrace.NodeID                    `json:"node"`      // which node made it
+	Applied   Offsets                            `json:"applied"`   // what the backup has of the log
+	Log       string                             `json:"log"`       // an id of the log that the offsets are of
+	Origin    []byte                             `json:"origin"`    // the same, as the store encodes it
+	Digest    Digest                             `json:"digest"`    // the digests of what was applied
+	Clock     millrace.Time                      `json:"clock"`     // the log's own, from the timestamps of its records: retention counts ages by it
+	Retention map[millrace.ContentType]Retention `json:"retention"` // by content type, what the node keeps; a type that is not there is kept whole
+	Types     []millrace.ContentType             `json:"types"`     // the node's content types: every type that the records may be of
+	Schemas   Ref                                `json:"schemas"`   // the registry of schemas
+	Files     []File                             `json:"files"`     // sstables, the files of the store
 }
 
 // The bounds of a manifest.
@@ -66,6 +66,7 @@ const (
 	maxFileBytes   = 1 << 40
 )
 
+// goodFile is a name of an sstable. It has no slash, so a restore writes it nowhere else.
 var goodFile = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,123}\.sst$`)
 
 // Refs returns every file that the manifest names, each once. The registry of schemas is
@@ -156,6 +157,7 @@ func errNoHash(r Ref) error {
 	return nil
 }
 
+// validSizes refuses a Ref with a size that no file has.
 func validSizes(r Ref) error {
 	if r.Size < 0 || r.Size > maxFileBytes {
 		return fmt.Errorf("size: %d is not between 0 and %d", r.Size, int64(maxFileBytes))
@@ -217,10 +219,11 @@ func (b *Bucket) readOurs(ctx context.Context, name string, into any, cluster *I
 	return h, nil
 }
 
-// WriteManifest makes a backup count: it looks for the manifest's files, writes the
-// manifest and reads it back. If files are not there, the error is a [MissingFiles]: upload
-// those, without a [Known], and call WriteManifest again. It sets the manifest's ID to one
-// that sorts after all others of its partition, except those dated ahead of now.
+// WriteManifest finishes a backup, so that it counts: it looks for the manifest's files,
+// writes the manifest and reads it back. If files are not there, the error is a
+// [MissingFiles]: upload those, without a [Known], and call WriteManifest again. It sets
+// the manifest's ID to one that sorts after all others of its partition, except those dated
+// ahead of now.
 func (b *Bucket) WriteManifest(ctx context.Context, m *Manifest) error {
 	owner, err := b.owner(ctx)
 	if err != nil {
@@ -264,6 +267,7 @@ func (m MissingFiles) Error() string {
 // bytes. The error is a [MissingFiles] of those that are not there or have another size.
 func (b *Bucket) Look(ctx context.Context, m *Manifest) error { return b.lookAll(ctx, m.Refs()) }
 
+// lookAll is [Bucket.Look] for the files of refs.
 func (b *Bucket) lookAll(ctx context.Context, refs []Ref) error {
 	missing, err := parallel(ctx, refs, func(ctx context.Context, r Ref) (*Ref, error) {
 		err := b.look(ctx, r)
@@ -296,9 +300,9 @@ type Amount struct {
 
 // Difference is how a backup of a partition differs from an older one.
 type Difference struct {
-	Shared   Amount `json:"shared"`
-	New      Amount `json:"new"`
-	Gone     Amount `json:"gone"`
+	Shared   Amount `json:"shared"`   // files of both
+	New      Amount `json:"new"`      // files that the older one does not have
+	Gone     Amount `json:"gone"`     // files that only the older one has
 	Content  int64  `json:"timeline"` // how far the offset in topic timeline moved
 	Features int64  `json:"features"` // how far the offset in topic features moved
 }

@@ -32,9 +32,9 @@ const (
 // place is what the name of an object says.
 type place struct {
 	kind      kind
-	partition millrace.Partition // of a manifest, of a part of a cut
-	id        string             // of a manifest, a cut, a hold ...
-	hash      Hash               // of a file
+	partition millrace.Partition // the partition of a manifest or of a part of a cut
+	id        string             // the id of a manifest or a record; the name of a cut, of a part's cut, of a hold or a condemnation
+	hash      Hash               // the hash of a file
 }
 
 const (
@@ -67,6 +67,9 @@ func ObjectOf(p millrace.Partition, id, cut string) string {
 	return manifestName(p, id)
 }
 
+// goodID is an id of a backup or of a record: idTime, a dash, and the node's name, or that
+// of a person. goodCut is a name of a cut, a hold or a condemnation. notInID is what newID
+// replaces in a node's name.
 var (
 	goodID  = regexp.MustCompile(`^[0-9]{8}T[0-9]{6}\.[0-9]{3}Z-[A-Za-z0-9._-]{1,64}$`)
 	goodCut = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$`)
@@ -130,6 +133,7 @@ func parse(name string) (at place) {
 	return place{}
 }
 
+// parsePartition reads a partition as names have it: three digits.
 func parsePartition(s string) (millrace.Partition, bool) {
 	n, err := strconv.ParseUint(s, 10, 16)
 	return millrace.Partition(n), err == nil && n < partitions && fmt.Sprintf("%03d", n) == s
@@ -138,8 +142,9 @@ func parsePartition(s string) (millrace.Partition, bool) {
 // idTime is the time at the beginning of an id, as [time.Time.Format] takes it.
 const idTime = "20060102T150405.000Z"
 
-// newID returns an id of the time now and a node. If that would not sort behind the id
-// after, it has the millisecond after that one's instead. after is "" if there is none.
+// newID returns an id with the time now and the name of a node. It sorts after the id after:
+// if now is no later than the time of after, the new id has the next millisecond instead.
+// after is "" if there is no id before.
 func newID(now time.Time, node millrace.NodeID, after string) string {
 	now = now.UTC()
 	if last, err := IDTime(after); err == nil && !now.Truncate(time.Millisecond).After(last) {

@@ -14,7 +14,8 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
-// format is the number that all JSON objects of a bucket have as their format.
+// format is the number that all JSON objects of a bucket have in their field format. A newer
+// Millrace may write a higher one, which this one refuses to read.
 const format = 1
 
 const partitions = partition.Count
@@ -37,8 +38,8 @@ func encode(v any) ([]byte, error) {
 	return line, nil
 }
 
-// decode reads what encode wrote into into. The error is a [Damage] for anything else. name
-// is the object's.
+// decode reads data, which encode wrote, into the value that into points to. The error is a
+// [Damage] for anything else. name is the object's.
 func decode(name string, data []byte, into any) error {
 	torn := func(detail string) error { return &Damage{Object: name, Kind: Torn, Detail: detail} }
 	at := bytes.IndexByte(data, '\n') + 1
@@ -67,7 +68,8 @@ func decode(name string, data []byte, into any) error {
 	return nil
 }
 
-// readObject reads a JSON object into into, and returns the hash of its bytes.
+// readObject reads a JSON object into the value that into points to, and returns the hash of
+// its bytes. objects.IsMissing tells the error for an object that is not there.
 func (b *Bucket) readObject(ctx context.Context, name string, into any) (h Hash, err error) {
 	data, err := b.readBytes(ctx, name)
 	if err != nil {
@@ -128,6 +130,7 @@ func (b *Bucket) createObject(ctx context.Context, name string, v any) error {
 	}
 }
 
+// How often createObject tries, and how long it waits between two tries.
 const (
 	createTries = 5
 	createPause = 100 * time.Millisecond

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Progress counts how far something that takes long has come, in bytes. A nil Progress can
-// be counted in, which does nothing. Now needs one that is not nil.
+// Progress counts how far something that takes long has come, in bytes. To count in a nil
+// Progress does nothing, but Now needs a Progress that is not nil.
 type Progress struct {
 	mu struct {
 		sync.Mutex
@@ -18,7 +18,8 @@ type Progress struct {
 	}
 }
 
-// marks is over how many seconds the rate is measured, if bytes move in each of them.
+// marks is how many marks there are. So the rate is measured over that many seconds, if
+// bytes move in each of them.
 const marks = 16
 
 // mark is how many bytes were done at a time.
@@ -45,7 +46,7 @@ func NewProgress(total int64) *Progress {
 }
 
 // Expect adds bytes to the total. If nothing was expected or done before, the rate is
-// measured from this call on.
+// measured from this call on. It does nothing if p is nil.
 func (p *Progress) Expect(bytes int64) {
 	if p == nil {
 		return

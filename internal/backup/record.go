@@ -21,12 +21,12 @@ type Drill struct {
 	Cluster   Identity           `json:"cluster"`
 	ID        string             `json:"id"`
 	Time      millrace.Time      `json:"time"`
-	Node      millrace.NodeID    `json:"node"`
+	Node      millrace.NodeID    `json:"node"` // which node did it
 	Partition millrace.Partition `json:"partition"`
-	Backup    string             `json:"backup"` // the id
-	Bytes     int64              `json:"bytes"`
-	Seconds   float64            `json:"seconds"`
-	Fault     string             `json:"fault"` // why it failed; empty if it did not
+	Backup    string             `json:"backup"`  // the id of the backup that was restored
+	Bytes     int64              `json:"bytes"`   // the size of the backup's files
+	Seconds   float64            `json:"seconds"` // how long the restore took
+	Fault     string             `json:"fault"`   // why the drill failed; empty if it did not
 }
 
 // WriteDrill records the result of a drill.
@@ -44,7 +44,7 @@ func (b *Bucket) Drills(ctx context.Context, most int) ([]*Drill, error) {
 	return records(ctx, b, drillsPrefix, most, func(d *Drill) (*Identity, *string) { return &d.Cluster, &d.ID })
 }
 
-// RecentDrills is how many of the newest drills should be given to [Failing].
+// RecentDrills is how many of the newest drills callers read for [Failing].
 const RecentDrills = 20
 
 // Failing returns the drills that failed and are the newest of their partition. A later
@@ -67,12 +67,12 @@ type Healing struct {
 	Cluster   Identity           `json:"cluster"`
 	ID        string             `json:"id"`
 	Time      millrace.Time      `json:"time"` // when the good copy was in place; it still had to catch up with the log then
-	Node      millrace.NodeID    `json:"node"`
+	Node      millrace.NodeID    `json:"node"` // the node whose copy it was
 	Partition millrace.Partition `json:"partition"`
-	Damage    string             `json:"damage"` // what was found
-	From      string             `json:"from"`   // the backup; empty: the log, from its beginning
-	Bytes     int64              `json:"bytes"`
-	Seconds   float64            `json:"seconds"`
+	Damage    string             `json:"damage"`  // what was found
+	From      string             `json:"from"`    // the backup; empty: the log, from its beginning
+	Bytes     int64              `json:"bytes"`   // the size of the backup's files; 0 without one
+	Seconds   float64            `json:"seconds"` // how long it took to put the good copy in place
 }
 
 // WriteHealing records damage that was healed.
@@ -90,8 +90,8 @@ func (b *Bucket) Healings(ctx context.Context, most int) ([]*Healing, error) {
 	return records(ctx, b, healingsPrefix, most, func(h *Healing) (*Identity, *string) { return &h.Cluster, &h.ID })
 }
 
-// Act is what somebody did to the bucket, or with it. [Bucket.WriteAct] sets Format,
-// Cluster, ID and the time.
+// Act is what somebody did to the bucket or with it, such as a removal or a restore.
+// [Bucket.WriteAct] sets Format, Cluster, ID and the time.
 type Act struct {
 	Format  int      `json:"format"`
 	Cluster Identity `json:"cluster"`
@@ -99,7 +99,8 @@ type Act struct {
 	audit.Entry
 }
 
-// WriteAct records what somebody is about to do. If it fails, that must not be done.
+// WriteAct records what somebody is about to do. If it fails, the caller must not do it,
+// since nothing would tell who did.
 func (b *Bucket) WriteAct(ctx context.Context, e audit.Entry) error {
 	e.Time = time.Now().UTC()
 	return b.createRecord(ctx, actsPrefix, millrace.TimeOf(e.Time), millrace.NodeID(e.Who), func(cluster Identity, id string) any {
@@ -113,7 +114,7 @@ func (b *Bucket) Acts(ctx context.Context, most int) ([]*Act, error) {
 }
 
 // maxAtOnce bounds how many ids createRecord tries. Records that a node writes at the same
-// time try the same ids, and a node does not heal so many partitions at a time.
+// time try the same ids, and a node heals far fewer partitions at a time.
 const maxAtOnce = 100
 
 // createRecord writes a record whose id sorts after those that are there. as returns the

@@ -18,15 +18,16 @@ type survey struct {
 	holds     []*found[names]
 	files     map[Hash]objects.Object
 	others    []objects.Object // condemnations, drills, healings, acts, scratch; not read
-	unknown   []objects.Object
+	unknown   []objects.Object // objects with names that this package never writes
 }
 
-// found is a JSON object and what came of reading it: a value or a damage.
+// found is a JSON object that was listed, and what came of reading it: a value or a damage.
+// Both are nil until it is read.
 type found[T any] struct {
 	objects.Object
 	place
 	value  *T
-	hash   Hash
+	hash   Hash // of its bytes
 	damage *Damage
 }
 
@@ -50,8 +51,8 @@ func (b *Bucket) survey(ctx context.Context) (*survey, error) {
 	})
 }
 
-// rewrite lists and reads the holds, cuts, parts of cuts and manifests for whose names seen
-// returns false; all if seen is nil.
+// rewrite lists and reads holds, cuts, parts of cuts and manifests: those with a name for
+// which seen returns false, or all if seen is nil.
 func (s *survey) rewrite(ctx context.Context, b *Bucket, seen func(string) bool) error {
 	for _, prefix := range []string{holdsPrefix, cutsPrefix, manifestsPrefix} {
 		err := b.objects.List(ctx, prefix, func(o objects.Object) error {

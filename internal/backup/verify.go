@@ -16,7 +16,7 @@ import (
 // and more.
 type Depth uint8
 
-// The depths of this package. Others may verify more by restoring.
+// The depths of this package. Its callers may verify more by restoring backups.
 const (
 	DepthFiles Depth = iota // manifests, and that their files are listed with the right sizes
 	DepthMeta               // cuts and their parts, and the bytes of the registries of schemas
@@ -86,7 +86,7 @@ func (b *Bucket) unclaimed(ctx context.Context) error {
 // verifier is one run of Verify.
 type verifier struct {
 	b       *Bucket
-	s       *survey
+	s       *survey // what the bucket had when the verification began
 	report  func(*Damage)
 	bad     map[string]bool // JSON objects that a restore refuses, by name
 	lacking Known           // files that a restore refuses, by the Refs that name them
@@ -259,7 +259,8 @@ func (v *verifier) bytes(ctx context.Context, depth Depth) error {
 	return nil
 }
 
-// expired reports whether everything that named a file was removed since the survey.
+// expired reports whether every manifest and part that named a file was removed since the
+// survey, so that the file is missing for a good reason.
 func (v *verifier) expired(ctx context.Context, r Ref) bool {
 	for _, m := range v.s.manifests {
 		if m.value != nil && slices.Contains(m.value.Refs(), r) {

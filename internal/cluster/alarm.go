@@ -51,8 +51,8 @@ func (c *Client) Alarm(ctx context.Context, what string, fault func() (time.Time
 	return c.alarms.add(ctx, what, fault)
 }
 
-// BeginFromDisk notes that what is served by the state in a file, until etcd is heard from.
-// Metrics then show the age of the file.
+// BeginFromDisk notes that the state called what is served from a file, until etcd is heard
+// from. Metrics then show the age of the file.
 func (c *Client) BeginFromDisk(what, file string) { c.fromDisk.Begin(what, file) }
 
 // now returns the alarms that there are now.
@@ -104,8 +104,8 @@ func (c *Client) Collect(out chan<- prometheus.Metric) {
 	c.fromDisk.Collect(out)
 }
 
-// TellFromDisk logs how old the state on disk is by which what is served, if it is. fault is
-// why etcd does not answer; nil: it does, and ends that.
+// TellFromDisk logs how old the file is if the state called what is served from disk. fault
+// is why etcd does not answer; nil: it does, and the state is served from disk no more.
 func (c *Client) TellFromDisk(what string, from keyspace.Origin, fault error) {
 	if at := c.fromDisk.Heard(what, fault); !at.IsZero() {
 		c.log.Warn("going by what is on disk: what changed since it was written is not known", "of", what, "written", at.UTC().Format(time.RFC3339), "age", time.Since(at).Round(time.Second), "revision", from.Revision, "err", fault)

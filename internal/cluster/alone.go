@@ -31,12 +31,12 @@ func (c *Client) actingKey() string { return c.prefix + "acting" }
 // out takes less; to restart a node takes longer.
 const aloneWait = 10 * time.Second
 
-// Alone calls do while no other process of the cluster is in Alone. It is for what takes
-// replicas out of use: what do reads about other replicas stays true while it acts. If
-// another process is in Alone for longer than aloneWait, the error says who and what it
-// does; do is not called then, nor if etcd does not answer. A process that dies in Alone
-// loses its place after LeaseSeconds. The context of do ends when the lease may be over.
-// act says in words what do does.
+// Alone calls do while no other process of the cluster is in Alone. It is for acts that take
+// replicas out of use: what such an act reads about other replicas stays true meanwhile. act
+// says in words what is done. If another process is in Alone for longer than aloneWait, or
+// etcd does not answer, do is not called. In the first case the error says which process that
+// is and what it does. A process that dies in Alone loses its place after LeaseSeconds. The
+// context of do ends when the lease may be over.
 func (c *Client) Alone(ctx context.Context, act string, do func(ctx context.Context) error) error {
 	body, err := json.Marshal(acting{c.who, act, time.Now().UTC().Truncate(time.Second)})
 	if err != nil {
@@ -145,7 +145,7 @@ func (h *claim) keep(ctx context.Context, alive <-chan *clientv3.LeaseKeepAliveR
 	}
 }
 
-// release gives a claim up.
+// release gives up a claim.
 func (h *claim) release(ctx context.Context) error {
 	h.stop()
 	<-h.lost

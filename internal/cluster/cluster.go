@@ -134,9 +134,9 @@ type Client struct {
 	relist   time.Duration // see relistEvery
 	alarms   alarms
 
-	unwritten *datadir.Writer
-	written   written
-	fromDisk  datadir.FromDisk
+	unwritten *datadir.Writer  // writes files, and tries again those that it could not write
+	written   written          // changes that brokers have to take over
+	fromDisk  datadir.FromDisk // what is served from a file, because etcd was not heard yet
 
 	reading chan struct{} // has one element while a prefix is read, see read
 	held    held
@@ -238,7 +238,7 @@ func (c *Client) Context() context.Context { return c.ctx }
 // Wait returns [Config.Wait].
 func (c *Client) Wait() time.Duration { return c.wait }
 
-// Relist returns how often at least a watcher reads its whole prefix anew.
+// Relist returns the longest time after which a watcher reads its whole prefix anew.
 func (c *Client) Relist() time.Duration { return c.relist }
 
 // Close ends every watcher and membership of the client.
@@ -380,8 +380,8 @@ func (c *Client) patience(ctx context.Context) (context.Context, context.CancelF
 	return context.WithTimeoutCause(ctx, c.wait, fmt.Errorf("%w at %v within %v", ErrAway, c.etcd.Endpoints(), c.wait))
 }
 
-// unheard returns the error of a wait for the first answer: why waited has ended, and the
-// last failure unless that is nil.
+// unheard returns the error of a wait for the first answer: why the context waited has ended,
+// and the last failure unless that is nil.
 func (c *Client) unheard(waited context.Context, last error) error {
 	why := context.Cause(waited)
 	if !errors.Is(why, ErrAway) {

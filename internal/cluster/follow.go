@@ -18,7 +18,7 @@ import (
 // read whole, at one revision. So compaction, a lost event, and a server that came back
 // older or empty need no handling of their own: each gives a state that is judged.
 const (
-	relistEvery = 10 * time.Second      // without a signal; a server that lost its past never gives one
+	relistEvery = 10 * time.Second      // from a read to the next one without a signal; a server that lost its past never gives a signal
 	restAfter   = 50 * time.Millisecond // between two reads, so that a thousand signals a second are twenty reads
 	// mapEvery is about the least time between two reads of the map. While a plan is under
 	// way the map changes ten times a second, and every process reads it. The reads are
@@ -27,7 +27,8 @@ const (
 )
 
 // LookTime is how long it takes, once etcd is back, until every running process has read it
-// anew and has said whether it remembers state that etcd has lost.
+// anew and has said whether it remembers state that etcd has lost: relistEvery, and a fifth
+// more, since reading and writing take time too.
 const LookTime = relistEvery * 6 / 5
 
 // Doubted reports whether an error casts doubt on all that etcd holds: etcd is away, holds

@@ -18,7 +18,7 @@ type held struct {
 }
 
 // holding counts the bytes that one watcher holds. Watchers read one at a time (see
-// [Client.read]), so that what fits found room for still fits when set is called.
+// [Client.read]), so that bytes for which fits found room still have it when set is called.
 type holding struct {
 	of    *held
 	what  string // the prefix, for the error

@@ -18,8 +18,8 @@ import (
 type Remembered struct {
 	Keyspace keyspace.Name   `json:"keyspace"`
 	Newest   map[string]Kept `json:"newest"` // by kind of documents, or MapKind
-	// Bodies has, by checksum, the host:directory that keeps the bytes of a version that
-	// serves by a document that etcd has lost.
+	// Bodies says who keeps the bytes of versions that serve according to documents that
+	// etcd has lost: a host:directory by checksum of the bytes.
 	Bodies map[string]string `json:"bodies,omitempty"`
 }
 

@@ -18,7 +18,7 @@ import (
 // they had, and would not take the change over.
 var ErrLost = errors.New("cluster: etcd has lost state")
 
-// MaxChanges is how often a change is tried while others change the same.
+// MaxChanges is how many times a change is tried while others change the same key.
 const MaxChanges = 20
 
 // RestoreWayOut is the way out of [ErrLost] that errors and alarms name.
@@ -28,10 +28,10 @@ const RestoreWayOut = "millrace cluster restore --data .., with the data directo
 // older state than processes have seen.
 func (c *Client) SetbackKey() string { return c.prefix + "setback" }
 
-// TellSetback notes in etcd that it went back to an older state, if a watcher has found that
-// by its snapshot s and its origin o. what names what it watches. It writes nothing into an
-// etcd with the state of another cluster. It is called with each snapshot, so a failure is
-// tried again.
+// TellSetback notes in etcd that etcd went back to an older state, if a watcher has found
+// that. s is the watcher's snapshot, o the origin with which it compared s, and what the name
+// of the state that it watches. TellSetback writes nothing into an etcd with the state of
+// another cluster. It is called with each snapshot, so a failure is tried again.
 func (c *Client) TellSetback(ctx context.Context, what string, s *keyspace.Snapshot, o keyspace.Origin) {
 	copied := s.Cluster != o.Cluster && o.Cluster != 0 // an etcd restored from a snapshot may have another id
 	ours := s.Keyspace == o.Keyspace && o.Keyspace != (keyspace.Name{}) || s.Keyspace.Before(o.Keyspace)

@@ -111,9 +111,9 @@ func (r *Row) SetNull(field int) {
 	r.set(field, 0)
 }
 
-// CopyField gives the field to the value that the field from of the same row has so far,
-// in place of what it has, a null included. The two are of the same kind, or an Int becomes
-// a Double.
+// CopyField copies what a field has so far, a null included, into another field of the same
+// row: from is the index of the first, to that of the second. The two are of the same kind,
+// or an Int becomes a Double.
 func (r *Row) CopyField(to, from int) {
 	r.s.words[to/64*r.s.stride+r.row] &^= 1 << (to % 64)
 	switch w := r.s.words[(r.s.layout.nullWords+from)*r.s.stride+r.row]; {
@@ -129,8 +129,8 @@ func (r *Row) CopyField(to, from int) {
 // Set gives a field the value that it has in a row of another slab of the same layout.
 func (r *Row) Set(field int, from *Slab, row int) { r.SetFrom(field, from, field, row) }
 
-// SetFrom gives a field the value that the field of has in a row of another slab. The two
-// are of the same kind, or an Int becomes a Double.
+// SetFrom gives a field the value of a field of another slab, in a row there; of is the
+// index of that field. The two are of the same kind, or an Int becomes a Double.
 func (r *Row) SetFrom(field int, from *Slab, of, row int) {
 	w := from.Word(of, row)
 	switch kind := r.s.layout.fields[field].Kind; {

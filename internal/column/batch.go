@@ -6,8 +6,8 @@ import (
 )
 
 // Batch has rows of many Packed of one layout side by side, with the columns that a scan
-// reads. A kernel then runs over a thousand rows at a time, where a timeline has twenty.
-// The memory of a batch is used again.
+// reads. A kernel, which is a loop over columns, then runs over a thousand rows at a
+// time, where a timeline has twenty. The memory of a batch is used again.
 //
 // Lists and long strings stay in the packed rows. The word of one names these and the
 // row, and is resolved when it is read. That happens for few rows, since filters come
@@ -26,9 +26,9 @@ type batchColumn struct {
 	most   uint64 // see Most
 	watch  bool   // most is kept
 
-	// In many columns all rows of many timelines have the same word. The words
-	// [from, to) are all equal, perhaps since before the batch was last cleared, and
-	// need not be written again for such a timeline.
+	// In many columns all rows of many timelines have the same word. All of words[from:to]
+	// have the value of the field equal, perhaps since before the batch was last cleared.
+	// They need not be written again for a timeline whose rows all have that word.
 	equal    uint64
 	from, to int
 }

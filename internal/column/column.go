@@ -66,9 +66,9 @@ type Layout struct {
 	fields    []Field
 	index     map[string]int
 	roles     map[string]int
-	time      int // column of the role "time", or -1
-	body      int // column of [BodyName], or -1
-	nullWords int
+	time      int               // column of the role "time", or -1
+	body      int               // column of [BodyName], or -1
+	nullWords int               // words of null bits a row: one for each 64 fields
 	packed    atomic.Uint32     // its index in layouts, plus 1; 0 until a slab of it is packed
 	blank     *Slab             // see Blank
 	other     map[string]string // see Carried

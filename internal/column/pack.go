@@ -105,7 +105,8 @@ func (k *packer) field(f int) {
 }
 
 // refers reports whether a column of strings is kept as references into the heap: if any is
-// long, or if they are ids, which are parts of the body anyway.
+// long, or if they are ids, which are parts of the body anyway. Ids that are all equal, or
+// have one byte at most, take less as words.
 func (k *packer) refers(f int) bool {
 	var long, different uint64
 	words := k.Column(f)
@@ -206,7 +207,7 @@ func (k *packer) numbers(words []uint64, kind Kind) descriptor {
 	}
 	var few [maxIndexed]uint64
 	index := few[:0]
-	if cost > rows+16 {
+	if cost > rows+16 { // an indexed column takes no less: it has two different words at least
 		index = distinct(index, words)
 		if len(index) > 0 {
 			consider(indexed, (rows+7)&^7+8*len(index))

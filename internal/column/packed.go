@@ -31,8 +31,8 @@ type Packed struct{ at unsafe.Pointer }
 
 // header begins the bytes.
 type header struct {
-	layout, rows   uint32
-	oldest, newest int64
+	layout, rows   uint32 // the index of the layout in layouts; how many rows
+	oldest, newest int64  // as [Packed.Times] has them
 	heap, size     uint32 // where the heap begins and ends
 	hot            uint32 // where the columns end that filters and models read; cold ones follow
 	_              uint32
@@ -56,7 +56,7 @@ type encoding uint8
 
 const (
 	small    encoding = iota // all words are the value in the descriptor
-	constant                 // all words are the one there
+	constant                 // all words are the one at the offset
 	narrow8                  // 1 byte a word
 	narrow16                 // 2 bytes
 	narrow32                 // 4 bytes

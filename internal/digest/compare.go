@@ -1,12 +1,13 @@
 // Package digest compares the replicas of partitions, finds those that do not have what their
 // log says, and has them made anew.
 //
-// No replica leads the others, and none knows that it is wrong. It shows when two replicas
-// have had different digests at the same offset of the same log. A digest is a checksum of all
-// that a replica has of a stream (content or features). If more than half of the replicas have
-// one digest, the others are wrong. Otherwise, as with two, a node makes the stream anew from
-// the log, or from a backup that both agree with, and the digest of that decides. If that is
-// not possible, no replica is taken out of service, and a person decides.
+// No replica leads the others, and a replica that is wrong does not know it. One of two
+// replicas is wrong if they have had different digests at the same offset of the same log. A
+// digest is a checksum of all that a replica has of a stream (content or features). If more
+// than half of the replicas have one digest, the others are wrong. Otherwise, as with two
+// replicas, a node makes the stream anew from the log, or from a backup that all agree with,
+// and the digest of that decides. If that is not possible, no replica is taken out of service,
+// and a person decides.
 package digest
 
 import (
@@ -34,7 +35,7 @@ type Difference struct {
 	Partition millrace.Partition
 	Stream    kafka.Stream
 	Offset    millrace.Offset            // the offset at which they are compared: see judge
-	Digests   map[millrace.NodeID]uint64 // the digests there, of the replicas that have been there
+	Digests   map[millrace.NodeID]uint64 // the digests at Offset, of the replicas that have passed it
 	// Wrong are the nodes whose digest is not the right one, and Right is one node that has
 	// it. Both are empty if it is not known which digest is right.
 	Wrong []millrace.NodeID
@@ -75,7 +76,7 @@ func (d *Difference) nodes() []millrace.NodeID {
 	return all
 }
 
-// Trail is the offsets that the replica of a node passed, and its digests there.
+// Trail is some offsets that the replica of a node has passed, and its digests there.
 type Trail struct {
 	Node millrace.NodeID
 	*nodev1.Trail
@@ -107,7 +108,7 @@ func Trails(ctx context.Context, m *topology.Map, dial Dial, of ...millrace.Part
 	return all, err
 }
 
-// ask is Trails, and also returns the nodes that do not answer.
+// ask does what Trails does, and also returns the nodes that do not answer, as mute.
 func ask(ctx context.Context, m *topology.Map, dial Dial, of ...millrace.Partition) (all map[millrace.Partition][]Trail, mute []topology.Node, err error) {
 	req := &nodev1.DigestsRequest{}
 	for _, p := range of {
@@ -178,8 +179,8 @@ func Judge(p millrace.Partition, trails []Trail) (all []Difference) {
 }
 
 // judge compares one stream of the replicas of one log. It does so at the offset that the most
-// of them have passed, and of several such offsets at the newest. A replica that differed
-// before and is equal there counts as right: what differed has been replaced since.
+// of them have passed, or at the newest if there are several such offsets. A replica that
+// differed before and is equal there counts as right: what differed has been replaced since.
 func judge(p millrace.Partition, s kafka.Stream, trails []Trail) (d Difference, differ bool) {
 	told := map[int64]map[millrace.NodeID]uint64{}
 	for _, t := range trails {

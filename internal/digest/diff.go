@@ -24,14 +24,15 @@ type Delta struct{ Sides [2]*nodev1.Row }
 
 // Diff reads what two replicas of a partition have at the same offsets.
 type Diff struct {
-	At      *nodev1.Offsets                  // these offsets
-	Digests [2]*nodev1.ReadPartitionResponse // their digests there, of content and features
+	At      *nodev1.Offsets                  // the offsets
+	Digests [2]*nodev1.ReadPartitionResponse // the replicas' digests there, of content and features
 	sides   [2]rows
 	cancel  context.CancelFunc
 }
 
-// Open begins to read two replicas. Each stops ingest for a moment at the same offsets, and
-// then sends what it has there. Close is to be called in the end.
+// Open begins to read two replicas. Each says how far it is; the later of the two offsets of
+// each stream is where both are read. Each replica stops ingest there for a moment, and then
+// sends what it has. Close is to be called in the end.
 func Open(ctx context.Context, p millrace.Partition, sides [2]Side) (_ *Diff, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	d := &Diff{At: &nodev1.Offsets{}, cancel: cancel}
@@ -148,7 +149,7 @@ type rows struct {
 	ended  bool          // the stream has ended
 }
 
-// recv returns the next message, in which an end of the stream is an error.
+// recv returns the next message. If the stream has ended, it returns an error.
 func (r *rows) recv() (*nodev1.ReadPartitionResponse, error) {
 	resp, err := r.stream.Recv()
 	if err == io.EOF {

@@ -11,9 +11,9 @@ import (
 )
 
 // Witness has one of the nodes make the stream anew, up to the offset at which the replicas
-// differ, and decides by the digest of that. It asks the nodes one after the other until one
-// succeeds. If none does, or no replica has that digest, it returns an error and d stays
-// undecided.
+// differ, and decides by the digest of the new stream. It asks the nodes one after the other
+// until one succeeds. If none does, or no replica has that digest, it returns an error and d
+// stays undecided.
 func Witness(ctx context.Context, m *topology.Map, dial Dial, d *Difference) error {
 	req := &nodev1.WitnessPartitionRequest{Partition: int32(d.Partition), Stream: int32(d.Stream), Offset: int64(d.Offset), Agreed: int64(d.Agreed)}
 	for _, id := range d.nodes() {
@@ -57,10 +57,10 @@ func undecided(d *Difference, why string) error {
 }
 
 // Condemn has a node take its replica, one of d.Wrong, out of service and make it anew. It
-// returns an error if that is the last replica which answers for its partition; the replica of
-// a backup node, which answers nobody, may always go. m must be the cluster as it is now, not
-// as it was before [Witness], which may take long. Nobody else may take replicas out of service
-// at the same time. The error says what a person has to do.
+// returns an error, which says what a person has to do, if no other replica answers for the
+// partition. The replica of a backup node, which answers nobody, may always go. m must be the
+// cluster as it is now, not as it was before [Witness], which may take long. Nobody else may
+// take replicas out of service at the same time.
 func Condemn(ctx context.Context, m *topology.Map, dial Dial, d *Difference, id millrace.NodeID) error {
 	n, ok := m.Node(id)
 	right, rightOK := m.Node(d.Right)
@@ -84,8 +84,8 @@ func Condemn(ctx context.Context, m *topology.Map, dial Dial, d *Difference, id 
 	return err
 }
 
-// othersAnswer reports whether another node than but answers for the partition, with a replica
-// that is not known to be wrong.
+// othersAnswer reports whether a node other than the node but answers for the partition, with a
+// replica that is not known to be wrong.
 func othersAnswer(m *topology.Map, d *Difference, but millrace.NodeID) bool {
 	for _, id := range m.Replicas(d.Partition) {
 		ready := m.Ready(id)

@@ -26,7 +26,7 @@ import (
 // 100 ms to read or to refuse.
 const (
 	MaxBytes  = 512 << 10
-	MaxDepth  = 32      // of lists and mappings in one another
+	MaxDepth  = 32      // how deep lists and mappings may stand in one another
 	MaxValues = 1 << 15 // scalars, lists and mappings, keys included
 	maxMarks  = 1 << 16 // see marks; they are counted before the library reads anything
 )
@@ -102,7 +102,7 @@ type Fault struct {
 }
 
 // Error is the error of a document: its faults as far as they could be found, the first
-// maxFaults in the order of the document.
+// maxFaults in the order in which they were found.
 type Error struct {
 	Faults []Fault
 }

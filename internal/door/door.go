@@ -25,7 +25,7 @@ const (
 	// Patience is how long a connection may go on without a request after that handshake: a
 	// client opens its connections before it has requests.
 	Patience = 2 * time.Minute
-	// toldWithin is how long a connection may go on whose identity has its share of the port
+	// toldWithin is how long a connection may go on if its identity has its share of the port
 	// already. In that time its caller can read that it is refused.
 	toldWithin = time.Second
 )
@@ -35,7 +35,7 @@ const refusalBody = `{"type":"urn:millrace:overloaded","title":"overloaded","sta
 // RefusalHTTP is the answer to a connection too many on a port of plain HTTP.
 var RefusalHTTP = fmt.Sprintf("HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(refusalBody), refusalBody)
 
-// Config is what a door lets in.
+// Config says what a door lets in.
 type Config struct {
 	Port    string      // its name in logs and metrics
 	Conns   int         // connections at a time; 0: DefaultConns
@@ -47,11 +47,11 @@ type Config struct {
 }
 
 // Door is a listener that takes at most Config.Conns connections of another listener at a
-// time. One address has at most half of them, and at most an eighth of them may be its
-// connections of which no request was let in yet; both bounds are at least fewConns. The
-// latter are closed when that takes too long. One identity, from any number of addresses,
-// has at most half of all, too. A connection beyond that ends once its caller is told so,
-// and only a few wait to be told.
+// time. One address has at most half of them. The connections of one address of which no
+// request was let in yet are at most an eighth of them, and are closed when that takes too
+// long. Both bounds are at least fewConns. One identity, from any number of addresses, has at
+// most half of all, too. A connection beyond that ends once its caller is told so, and only a
+// few wait to be told.
 //
 // The server behind it calls [Conn.Let] when a request is let in, with the caller's identity.
 type Door struct {
@@ -308,6 +308,7 @@ func Of(c net.Conn) *Conn {
 	}
 }
 
+// key is the key of the Conn in the context of a request.
 type key struct{}
 
 // With returns ctx with the connection of a request.

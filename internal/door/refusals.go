@@ -34,7 +34,7 @@ const (
 var reasons = []Reason{Full, Peer, Identity, Late, Handshake, Unknown, Forbidden, Origin, Host}
 
 // tellEvery is how often the log has a line for one port, address and reason. maxLines is how
-// many of those it keeps apart at a time; further addresses share the line of "others".
+// many such lines are counted apart at a time; further addresses share the line of "others".
 const (
 	tellEvery = 10 * time.Second
 	maxLines  = 1000
@@ -74,6 +74,8 @@ func (r *Refusals) of(port string) {
 	}
 }
 
+// tell counts a refusal, and logs it unless its line was logged within tellEvery. err may be
+// nil.
 func (r *Refusals) tell(port, peer string, reason Reason, err error) {
 	if r == nil {
 		return
@@ -128,6 +130,7 @@ func (c *Conn) Failed(err error) {
 // failed, which such a server tells nowhere but in its log, and logs everything else.
 func (d *Door) ErrorLog() *log.Logger { return log.New(httpErrors{d}, "", 0) }
 
+// httpErrors is where an HTTP server's log writes to; see ErrorLog.
 type httpErrors struct{ of *Door }
 
 func (h httpErrors) Write(text []byte) (int, error) {

@@ -22,13 +22,14 @@ import (
 // Changed is what a change did to a document, or would do.
 type Changed struct {
 	Version   artefacts.Version
-	Fresh     bool     // it was not there before
-	Sentences []string // what changes, and how many move from which variant to which; empty: nothing changes
+	Fresh     bool     // this version of the document was published now, and was not there before
+	Sentences []string // in words, what changes, and how many slots move from which variant to which; empty: nothing changes
 }
 
+// documentName matches the names that a document may have.
 var documentName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,62}$`)
 
-// Check returns what [Store.Define] would do.
+// Check returns what [Store.Define] would do, or the error with which it would refuse.
 func (s *Store) Check(ctx context.Context, name string, src []byte) (Changed, error) {
 	st, err := s.Read(ctx)
 	if err != nil {
@@ -48,10 +49,11 @@ func (st *State) admit(docs []experiment.Document, known experiment.Known) (*exp
 	return next, st.Set.StartsNone(next)
 }
 
-// compiler makes the set that is to serve out of all documents, of which the last is the
-// changed one. It is [State.admit] for a definition, and [experiment.Steer] for another
-// state or share. For a pause or stop it is [experiment.Serve], which accepts experiments
-// that no longer fit the feeds and models that there are, so that these too can be ended.
+// compiler makes the set of experiments that is to serve out of all documents; the last one
+// is the document that is changed. It is [State.admit] for a definition, and
+// [experiment.Steer] for another state or share. For a pause or stop it is
+// [experiment.Serve]. That accepts experiments that no longer fit the feeds and models that
+// there are, so that these can be ended too.
 type compiler func([]experiment.Document, experiment.Known) (*experiment.Set, error)
 
 // check checks a document against all others as st has them, and returns what it would
@@ -85,8 +87,8 @@ func (s *Store) check(st *State, name string, src []byte, compile compiler) (Cha
 	return Changed{Sentences: st.Set.Diff(next)}, nil
 }
 
-// inPlaceAnew says what is in a document that replaces one which cannot be read, so that
-// what it changes is not known.
+// inPlaceAnew says what is in a document that replaces one which cannot be read. What such a
+// document changes is not known.
 func inPlaceAnew(d *experiment.Document) (all []string) {
 	for _, e := range d.Experiments {
 		all = append(all, fmt.Sprintf("experiment %s: %s, at %g%% of its slots; what it was before cannot be read", e.Name, e.State, float64(e.Share)/100))
@@ -95,9 +97,9 @@ func inPlaceAnew(d *experiment.Document) (all []string) {
 }
 
 // wakesNone refuses a change after which another document, which is left out of the set
-// because of a fault, would fit again and its running experiments would assign: nobody has
-// decided that now. docs are those of the set after the change. name is the document that
-// is changed; it may begin to assign, since its author wants that.
+// because of a fault, would fit again and its running experiments would give variants:
+// nobody has decided that now. docs are the documents of the set after the change. name is
+// the document that is changed; its experiments may begin, since its author wants that.
 func (s *Store) wakesNone(st *State, name string, docs map[string]versionedDocument) error {
 	for _, left := range slices.Sorted(maps.Keys(st.whole)) {
 		running := slices.ContainsFunc(st.whole[left].doc.Experiments, func(x experiment.Experiment) bool { return x.State == experiment.Running })
@@ -120,15 +122,16 @@ func (s *Store) wakesNone(st *State, name string, docs map[string]versionedDocum
 }
 
 // Define checks a document against all others and puts it in place. Brokers
-// assign by it within a second.
+// give variants by it within a second.
 func (s *Store) Define(ctx context.Context, name string, src []byte) (c Changed, err error) {
 	return s.change(ctx, func(st *State) (string, []byte, compiler, error) { return name, src, st.admit, nil })
 }
 
-// Steer gives an experiment another state and share: those that to returns for the experiment
-// as it is now. to is called again if others have changed something meanwhile. An error of
-// to changes nothing. An experiment whose document cannot be read can still be paused and
-// stopped: the last version that can be read takes the document's place (see halted).
+// Steer gives an experiment another state and share. The function to returns both for the
+// experiment as it is now. It is called again if others have changed something meanwhile.
+// If it returns an error, nothing changes. An experiment whose document cannot be read can
+// still be paused and stopped: the last version that can be read takes the document's
+// place (see halted).
 func (s *Store) Steer(ctx context.Context, name string, to func(now experiment.Experiment) (experiment.State, int, error)) (Changed, error) {
 	return s.change(ctx, func(st *State) (string, []byte, compiler, error) {
 		d, err := st.Find(name)
@@ -190,9 +193,9 @@ func (st *State) halted(name string, to func(experiment.Experiment) (experiment.
 	return "", nil, nil
 }
 
-// change publishes the document that propose makes out of all documents, and makes it serve
-// if no other document has changed meanwhile. Else it calls propose again, at most maxTries
-// times in all.
+// change publishes the document that propose makes out of all documents. It makes the
+// document serve if no other one has changed meanwhile. Else it calls propose again, at
+// most maxTries times in all.
 func (s *Store) change(ctx context.Context, propose func(*State) (name string, src []byte, compile compiler, err error)) (c Changed, err error) {
 	defer func() {
 		if err == nil {
@@ -260,7 +263,7 @@ func (u *unplaced) without(v artefacts.Version) {
 	u.versions = slices.DeleteFunc(u.versions, func(o artefacts.Version) bool { return o == v })
 }
 
-// take returns all of them, and forgets them.
+// take returns all versions, and forgets them.
 func (u *unplaced) take() (all []artefacts.Version) {
 	u.Lock()
 	defer u.Unlock()
@@ -271,11 +274,11 @@ func (u *unplaced) take() (all []artefacts.Version) {
 // takeBackWithin bounds how long TakeBack takes.
 const takeBackWithin = 5 * time.Second
 
-// TakeBack removes versions that were published for a change and never served, since the
-// change was refused after that, or made anew because others had changed something. Each
-// change calls it at its end, unless it failed with an error after which its caller repeats it
-// ([artefacts.Unsteady]). Such a caller calls TakeBack after the last attempt. TakeBack has
-// a context of its own, since the caller's may be over.
+// TakeBack removes the versions that were published for a change and never served. That is
+// so if the change was refused afterwards, or was made again because others had changed
+// something. Each change calls TakeBack at its end, unless it failed with an error after
+// which its caller repeats it ([artefacts.Unsteady]). Such a caller calls TakeBack after
+// the last attempt. TakeBack has a context of its own, since the caller's may be over.
 func (s *Store) TakeBack() {
 	ctx, cancel := context.WithTimeout(context.Background(), takeBackWithin)
 	defer cancel()

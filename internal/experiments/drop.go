@@ -13,8 +13,8 @@ import (
 	"github.com/millrace/millrace/relevance/experiment"
 )
 
-// MayDrop reads all documents and returns an error that says why one of them may not be
-// dropped; nil: it may. State may be nil with an error.
+// MayDrop reads all documents, and returns an error that says why the document name may
+// not be dropped; nil if it may. With an error the State may be nil.
 func (s *Store) MayDrop(ctx context.Context, name string) (*State, error) {
 	st, err := s.Read(ctx)
 	if err != nil {
@@ -73,7 +73,8 @@ func (st *State) usesLayersOf(name string) (all []string) {
 	return all
 }
 
-// Drop removes a document and its versions from the cluster. It refuses what MayDrop does.
+// Drop removes a document and its versions from the cluster; the version that serves comes
+// last. It refuses what MayDrop refuses.
 func (s *Store) Drop(ctx context.Context, name string) error {
 	st, err := s.MayDrop(ctx, name)
 	if err != nil {

@@ -15,14 +15,14 @@ import (
 )
 
 // Begun returns since when an experiment has been in its document without a break. An
-// earlier experiment of the same name, which was dropped or taken out of the document, is
-// another one. Zero: for as long as the history tells.
+// earlier experiment of the same name, which was dropped or taken out of the document, does
+// not count. It returns zero if the experiment is as old as the history, or older.
 func (s *Store) Begun(ctx context.Context, of *experiment.Defined) (begun time.Time, err error) {
 	events, err := s.Documents.History(ctx, of.Document)
 	if err != nil {
 		return begun, err
 	}
-	var gone []string // going backwards, the sums of versions that were dropped after this event and before the next version served
+	var gone []string // the checksums of the versions that were dropped between this event and the next change of what serves
 	for _, e := range slices.Backward(events) {
 		switch e.What {
 		case ledger.Dropped: // the version that served, or an older one to make room
@@ -45,8 +45,8 @@ func (s *Store) Begun(ctx context.Context, of *experiment.Defined) (begun time.T
 }
 
 // Runs returns since when an experiment that runs now has run without a pause, as far as the
-// history and the kept versions tell; zero: they do not. Going back, it stops at the first
-// time that is earlier than the parameter before, which is enough for the caller.
+// history and the kept versions tell; zero if they do not tell. It goes back in the history
+// only to the first time that is earlier than the parameter before, and returns that time.
 func (s *Store) Runs(ctx context.Context, of *experiment.Defined, before time.Time) (since time.Time, err error) {
 	events, err := s.Documents.History(ctx, of.Document)
 	if err != nil {
@@ -77,8 +77,8 @@ func (s *Store) Runs(ctx context.Context, of *experiment.Defined, before time.Ti
 	return since, nil
 }
 
-// mayHaveHad reports whether a version of a document may have had an experiment. A version
-// that is not kept, or cannot be read, may.
+// mayHaveHad reports whether a version of a document may have had an experiment. It reports
+// true for a version that is not kept or cannot be read.
 func (s *Store) mayHaveHad(ctx context.Context, v artefacts.Version, name string) bool {
 	if !s.Documents.Has(v) {
 		return true
@@ -120,7 +120,7 @@ func (s *Store) Same(ctx context.Context, a, b artefacts.Version, name string) (
 }
 
 // PausedBy returns the change that paused an experiment which is paused, as the history
-// of its document tells it; ok is false where it no longer does.
+// of its document tells; ok is false if the history no longer has that change.
 func (s *Store) PausedBy(ctx context.Context, of *experiment.Defined) (by ledger.Event, ok bool, err error) {
 	events, err := s.Documents.History(ctx, of.Document)
 	name := of.Experiment.Name

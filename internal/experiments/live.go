@@ -1,5 +1,6 @@
 // Package experiments keeps the definitions of experiments in the cluster: [Store]
-// changes them, and [Live] is the set of them that assigns now. See DESIGN.md.
+// changes them, and [Live] is the set of those by which a process assigns variants now (gives
+// them to viewers and entities). See DESIGN.md.
 package experiments
 
 import (
@@ -30,14 +31,14 @@ type Source interface {
 	Changed() <-chan struct{} // closed at the next change
 	// Gone returns when a name was dropped last; zero: never, as far as is known.
 	Gone(name string) time.Time
-	// Use keeps on disk the versions that assign, by name. LastUsed returns what the
-	// process before this one kept so, with its body.
+	// Use keeps on disk the versions of documents that are in use, by name. LastUsed
+	// returns what the process before this one kept in that way: versions with their bodies.
 	Use(versions map[string]artefacts.Version)
 	LastUsed() map[artefacts.Version][]byte
 }
 
-// Known is what definitions may refer to. Changed returns a channel that is closed when that
-// changes; nil: never.
+// Known is what definitions may refer to, such as feeds and models. Changed returns a channel
+// that is closed when that changes; nil if no change is ever signalled.
 type Known interface {
 	experiment.Known
 	Changed() <-chan struct{}
@@ -45,13 +46,13 @@ type Known interface {
 
 const (
 	readTime   = 5 * time.Second        // how long one document may take to read
-	retryAfter = 5 * time.Second        // how long after a fault all documents are taken again
+	retryAfter = 5 * time.Second        // how long after a fault all documents are looked at again
 	lookAgain  = 10 * time.Second       // the same without a fault: what documents refer to may change without a signal
-	takeEvery  = 100 * time.Millisecond // the least time from one take to the next
+	takeEvery  = 100 * time.Millisecond // the least time between the beginnings of two looks
 
-	// maxDocuments bounds the documents of a cluster. maxPasses bounds how often documents
-	// at fault are left out, and the rest compiled, before brokers keep the set that they
-	// have.
+	// maxDocuments bounds the documents of a cluster. maxPasses bounds how often a broker
+	// leaves out documents at fault and compiles the rest again. After so many passes it
+	// keeps the set that it has.
 	maxDocuments = 100
 	maxPasses    = 10
 )
@@ -64,11 +65,11 @@ type Live struct {
 	log   *slog.Logger
 
 	set    atomic.Pointer[experiment.Set]
-	faults atomic.Pointer[map[string]string]
+	faults atomic.Pointer[map[string]string] // see Faults
 	stop   context.CancelFunc
-	ended  sync.WaitGroup
+	ended  sync.WaitGroup // the goroutine that follows changes
 
-	taken map[string]versionedDocument // by name, the documents in the set; after Follow only take touches it
+	taken map[string]versionedDocument // by name, the documents in the set; after Follow only that goroutine uses it
 }
 
 // versionedDocument is a document, and the version that it is.
@@ -104,9 +105,9 @@ func (l *Live) Close() {
 // Current returns the definitions that assign now.
 func (l *Live) Current() *experiment.Set { return l.set.Load() }
 
-// Faults returns by document what is wrong. Either the serving version is not taken over, and
-// the document is as it last was good, or left out; or some of its experiments do not fit,
-// and give nobody a variant. The caller must not change the map.
+// Faults returns by document what is wrong. Either the serving version is not taken over:
+// then the last good version is in the set, or none. Or some experiments of the document
+// do not fit what is known, and give nobody a variant. The caller must not change the map.
 func (l *Live) Faults() map[string]string { return *l.faults.Load() }
 
 func (l *Live) follow(ctx context.Context, changed, refers <-chan struct{}) {
@@ -137,7 +138,7 @@ func (l *Live) follow(ctx context.Context, changed, refers <-chan struct{}) {
 func (l *Live) take(ctx context.Context) {
 	serving, faults := l.src.Serving(), map[string]string{}
 	next := map[string]versionedDocument{}
-	lost := time.Duration(0) // how long it waited for documents that could not be read; after readTime it reads no more
+	lost := time.Duration(0) // how long take has waited for documents that could not be read; after readTime it reads no more
 	for i, name := range slices.Sorted(maps.Keys(serving)) {
 		if i >= maxDocuments {
 			faults[name] = fmt.Sprintf("there are %d documents, more than %d; drop some", len(serving), maxDocuments)
@@ -184,6 +185,7 @@ func (l *Live) take(ctx context.Context) {
 	l.src.Use(used)
 }
 
+// errUnread is the fault of a document that take did not try to read.
 var errUnread = errors.New("experiments: it is read later; others could not be read for too long")
 
 func (l *Live) read(ctx context.Context, v artefacts.Version) (experiment.Document, error) {
@@ -196,9 +198,10 @@ func (l *Live) read(ctx context.Context, v artefacts.Version) (experiment.Docume
 	return experiment.Parse(v.Name, body)
 }
 
-// compile makes a set of documents. In docs, a document at fault is replaced by what it was
-// when it was last good, or else removed; faults says why. A document with experiments that
-// do not fit what is known stays, and its other experiments assign; faults names it too.
+// compile makes a set of documents. In docs, it replaces a document at fault by its last good
+// version, or removes it if there is none; faults says why. A document with experiments that
+// do not fit what is known stays in docs, and its other experiments give variants; faults
+// names it too.
 func (l *Live) compile(docs map[string]versionedDocument, faults map[string]string) *experiment.Set {
 	for range maxPasses {
 		set, err := experiment.Serve(inOrder(docs), l.known)

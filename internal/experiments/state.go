@@ -18,18 +18,19 @@ import (
 type State struct {
 	Set      *experiment.Set
 	Versions map[string]artefacts.Version // by document, the version that should serve
-	Texts    map[string][]byte            // by document, its YAML; none for one that cannot be read
-	Faults   map[string]error             // by document, why all of it is left out of the set, or which of its experiments give nobody a variant
+	Texts    map[string][]byte            // by document, its YAML; a document whose bytes cannot be had is not there
+	Faults   map[string]error             // by document, why it is left out of the set, or which of its experiments give nobody a variant
 
 	docs     map[string]versionedDocument   // the documents in the set
 	left     map[string]experiment.Document // the documents that are left out, as far as they could be read
-	whole    map[string]versionedDocument   // those of left that have no fault but that they contradict others
+	whole    map[string]versionedDocument   // those of left whose only fault is that they contradict others
 	earlier  map[string]earlierDocument     // the documents whose bytes cannot be had, as they last could be read
 	events   map[string][]ledger.Event      // by document, its history; of dropped documents too
-	revision int64
+	revision int64                          // the revision of etcd of all this
 }
 
-// earlierDocument is a version of a document that served before the present one.
+// earlierDocument is a version of a document that served before the present one, and its
+// YAML.
 type earlierDocument struct {
 	versionedDocument
 	text []byte
@@ -63,8 +64,9 @@ func (st *State) DocumentOf(name string) string {
 	return ""
 }
 
-// Had returns the document whose history names an experiment, the one that named it last; ""
-// if none does. It finds experiments that were taken out of a document or dropped with it.
+// Had returns the document whose history names an experiment; "" if none does. If several
+// do, it returns the one that named it last. It finds experiments that were taken out of a
+// document or dropped with it.
 func (st *State) Had(name string) (document string) {
 	var last time.Time
 	for of, events := range st.events {
@@ -145,13 +147,13 @@ func (u unread) Error() string {
 func (u unread) Unwrap() error { return u.error }
 
 // Bare reports whether the bytes of a document cannot be had. Brokers that have them on disk
-// go on by them.
+// still use them.
 func (st *State) Bare(document string) bool {
 	_, is := st.earlier[document]
 	return is
 }
 
-// WayBack says how to get a document back that is left out.
+// WayBack says in words what a user can do about a document that is left out.
 func (st *State) WayBack(document string) string {
 	if errors.Is(st.Faults[document], artefacts.ErrNoBytes) {
 		return fmt.Sprintf("%s; else put document %s in place again with millrace experiment define, or take it out with millrace experiment drop %s", artefacts.BytesWayOut, document, document)
@@ -159,7 +161,7 @@ func (st *State) WayBack(document string) string {
 	return fmt.Sprintf("mend document %s, or give its experiments state: stopped, and let millrace experiment define put it in place; or take it out with millrace experiment drop %s", document, document)
 }
 
-// but returns all documents of the set but one, in order.
+// but returns all documents of the set except name, in the order of their names.
 func (st *State) but(name string) []experiment.Document {
 	docs := maps.Clone(st.docs)
 	delete(docs, name)

@@ -15,10 +15,10 @@ import (
 // Store changes the documents of experiments in a cluster. A change that is
 // refused changes nothing.
 type Store struct {
-	Documents *artefacts.Kind // of [Kind]
-	Known     experiment.Known
-	Who       string // who makes changes, as the history names them
-	Why       string // why, for the history; empty: the history says what is changed
+	Documents *artefacts.Kind  // of [Kind]
+	Known     experiment.Known // what definitions may refer to
+	Who       string           // who makes changes, as the history names them
+	Why       string           // why, for the history; empty: the history says what is changed
 	// With is another document that is changed in the transaction of each change; nil:
 	// none.
 	With *artefacts.With
@@ -27,15 +27,15 @@ type Store struct {
 	unplaced unplaced
 }
 
-// parsed keeps the version of each document that was read and parsed last. It need not be
-// read again, since the bytes of a version never change.
+// parsed keeps, for each document, the version that was read and parsed last. That need
+// not be read again, since the bytes of a version never change.
 type parsed struct {
 	sync.Mutex
 	of map[string]parsedDocument // by name
 }
 
-// parsedDocument is a version of a document, and what is wrong with it apart from others;
-// nil: nothing.
+// parsedDocument is a version of a document, its YAML, and its fault, which is what is wrong
+// with it whatever other documents there are; nil: nothing.
 type parsedDocument struct {
 	versionedDocument
 	text  []byte
@@ -53,8 +53,9 @@ func (s *Store) UseParsed(from *Store) {
 	s.parsed.of = of
 }
 
-// document returns a version of a document, and keeps it in place of another version. The
-// error says why its bytes cannot be had; what is wrong in them is its fault.
+// document returns a version of a document, and keeps it in s.parsed in place of another
+// version. An error says why the bytes cannot be had. What is wrong in the bytes is not an
+// error but the document's fault.
 func (s *Store) document(ctx context.Context, v artefacts.Version) (parsedDocument, error) {
 	s.parsed.Lock()
 	d, ok := s.parsed.of[v.Name]
@@ -111,8 +112,8 @@ func (s *Store) Read(ctx context.Context) (*State, error) {
 }
 
 // read is one attempt of Read. faults are versions that are known to be unreadable, and why;
-// it does not try to read them. With an error it returns the version that could not be read,
-// if the error is about one.
+// read does not try to read these. If the error is about one version, read returns that
+// version, else the zero value.
 func (s *Store) read(ctx context.Context, faults map[artefacts.Version]error) (*State, artefacts.Version, error) {
 	st := &State{revision: s.Documents.Revision(), Texts: map[string][]byte{}, Faults: map[string]error{}, docs: map[string]versionedDocument{}, left: map[string]experiment.Document{}, whole: map[string]versionedDocument{}, earlier: map[string]earlierDocument{}, events: s.Documents.Histories()}
 	st.Versions = s.Documents.Serving()
@@ -168,7 +169,7 @@ func (s *Store) wholeBefore(ctx context.Context, name string) earlierDocument {
 }
 
 // settle makes a set of documents, as a broker that starts does. It removes from docs each
-// document that contradicts others, and calls out with it before.
+// document that contradicts others, and calls out with its name before it does.
 func settle(docs map[string]versionedDocument, known experiment.Known, out func(name string, fault error)) (*experiment.Set, error) {
 	for {
 		set, err := experiment.Serve(inOrder(docs), known)

@@ -21,9 +21,10 @@ import (
 )
 
 // TrailsKind is the kind of the cluster's documents that say why experiments are
-// ramped (given a larger share) and paused, each under its experiment's name. They are
-// apart from the definitions, so that noting a look at an experiment, or holding it, does not
-// change its definition and so begin its evidence anew.
+// ramped (given a larger share) and paused, each under its experiment's name. A coordinator
+// pauses an experiment if one of its guards (bounds on harm) is broken. Trails are apart from
+// the definitions: a look at an experiment or a hold must not change its definition, since
+// then its evidence would begin anew.
 const TrailsKind = "decisions"
 
 // Trail is what coordinators saw of an experiment and decided about it, and whether a person
@@ -31,28 +32,28 @@ const TrailsKind = "decisions"
 type Trail struct {
 	Looked    *Look      `json:"looked,omitempty"`    // the last look; nil: no coordinator has looked
 	Decisions []Decision `json:"decisions,omitempty"` // the newest last
-	Hold      *Hold      `json:"hold,omitempty"`      // nil: it may be ramped
-	Sources   Sources    `json:"sources,omitzero"`
+	Hold      *Hold      `json:"hold,omitempty"`      // nil: the experiment may be ramped
+	Sources   Sources    `json:"sources,omitzero"`    // where its evidence is read from
 }
 
-// Sources are the topics that the evidence of an experiment is read from. By them the
-// coordinator that leads next finds out that a topic was deleted and created again while
-// nobody looked.
+// Sources are the topics that the evidence of an experiment is read from. They have the
+// IDs of the topics: by these the coordinator that leads next finds out that a topic was
+// deleted and created again while nobody looked.
 type Sources struct {
 	Since     millrace.Time  `json:"since"` // when the evidence begins
 	Exposures exposure.Topic `json:"exposures,omitzero"`
 	Outcomes  exposure.Topic `json:"outcomes,omitzero"`
 }
 
-// Tell reports whether s has all that now has, so that nothing needs to be noted.
+// Tell reports whether s already tells all that now does, so that nothing needs to be noted.
 func (s Sources) Tell(now Sources) bool {
 	next, _ := s.with(now)
 	return next == s
 }
 
-// with returns the sources with what is known of them now. anew are the topics that were
-// created again: they have another ID than before. Sources of other evidence (Since differs)
-// are replaced as a whole.
+// with returns s with what now tells beyond it. anew are the topics that were created again:
+// they have another ID in now than in s. If s is of other evidence (Since differs), with
+// returns now as it is.
 func (s Sources) with(now Sources) (next Sources, anew []exposure.Topic) {
 	if next = s; s.Since != now.Since {
 		return now, nil
@@ -73,22 +74,22 @@ func (s Sources) with(now Sources) (next Sources, anew []exposure.Topic) {
 // Look is what a coordinator saw when it last looked at an experiment, and what it waits for.
 type Look struct {
 	When   time.Time `json:"when"`
-	By     string    `json:"by"`              // the coordinator
-	Says   string    `json:"says"`            // what it waits for
-	Share  int       `json:"share,omitempty"` // the experiment's share then, in slots of 10,000; 0: noted by an older release
-	Inputs []string  `json:"inputs,omitempty"`
-	Whole  time.Time `json:"whole,omitzero"`  // when all that was shown was last known to have been read
-	Newest time.Time `json:"newest,omitzero"` // the newest answer that was read; zero: none was
-	Since  time.Time `json:"since,omitzero"`  // when the evidence began anew, since a feed or model changed; zero: it begins with the experiment
-	Anew   string    `json:"anew,omitempty"`  // which feed or model changed
-	Blind  string    `json:"blind,omitempty"` // why guards do not see what is shown, or what viewers do
+	By     string    `json:"by"`               // the coordinator
+	Says   string    `json:"says"`             // what the coordinator waits for
+	Share  int       `json:"share,omitempty"`  // the experiment's share then, in slots of 10,000; 0: noted by an older release
+	Inputs []string  `json:"inputs,omitempty"` // the numbers that it saw, in words
+	Whole  time.Time `json:"whole,omitzero"`   // when it last was sure to have read all exposures that there were
+	Newest time.Time `json:"newest,omitzero"`  // the newest answer that was read; zero: none was
+	Since  time.Time `json:"since,omitzero"`   // when the evidence began anew, since a feed or model changed; zero: it begins with the experiment
+	Anew   string    `json:"anew,omitempty"`   // which feed or model changed
+	Blind  string    `json:"blind,omitempty"`  // why guards do not see what is shown, or what viewers do
 	Stay   Stay      `json:"stay,omitzero"`
-	// Outcomes is what is known of what viewers do; nil: the definition has none.
+	// Outcomes is what is known of what viewers do; nil: the definition names no outcomes.
 	Outcomes *OutcomesLook `json:"outcomes,omitempty"`
 }
 
-// Stay is for how long an experiment has been watched at its share, with each variant
-// shown as it is now. The coordinator that leads next goes on from there.
+// Stay is for how long an experiment has been watched since it got its present share, and
+// since each variant shows what it shows now. The coordinator that leads next adds to it.
 type Stay struct {
 	Since   time.Time `json:"since"`   // when the experiment got its share, or its evidence began anew if that was later
 	Seconds float64   `json:"seconds"` // how much of the time since then a coordinator watched
@@ -107,13 +108,15 @@ type OutcomesLook struct {
 	Told *outcome.Report `json:"told,omitempty"`
 }
 
-// LooksEvery is how long a coordinator may take from one look to the next. It looks far more
-// often; one that has not looked for so long does not watch.
+// LooksEvery is the longest time between two looks of a coordinator that watches an
+// experiment. In fact it looks far more often: if its last look is older, it does not
+// watch.
 const LooksEvery = 30 * time.Second
 
-// Unwatched says why no coordinator watches an experiment with guards, so that nobody would
-// notice if it does harm. It returns "" if one watches it, or need not have looked yet. since
-// is when the experiment began to run; t and err are what [Trails.Of] returned.
+// Unwatched says why no coordinator watches an experiment with guards, so that nobody
+// would notice if the experiment does harm. It returns "" if a coordinator watches it, or
+// need not have looked yet. since is when the experiment began to run; t and err are what
+// [Trails.Of] returned.
 func (t *Trail) Unwatched(err error, since, now time.Time) string {
 	last := since
 	if t.LookedSince(since) {
@@ -142,16 +145,16 @@ func (t *Trail) LookedSince(since time.Time) bool {
 // a note that evidence is gone.
 type Decision struct {
 	When   time.Time `json:"when"`
-	By     string    `json:"by"`
-	Person bool      `json:"person,omitempty"` // By is a person, not a coordinator
+	By     string    `json:"by"`               // the coordinator, a person, or beginner or restorer
+	Person bool      `json:"person,omitempty"` // By is a person
 	Cut    bool      `json:"cut,omitempty"`    // it only notes that evidence is gone; nothing was decided
-	What   string    `json:"what"`
+	What   string    `json:"what"`             // in words
 	Why    string    `json:"why"`              // empty: a person gave no reason
 	Inputs []string  `json:"inputs,omitempty"` // the numbers that it was decided by, in words
 }
 
-// Apart reports whether a decision is only in the trail. A step or a pause by a coordinator
-// is not: it also changes the experiment's document, whose history tells of it.
+// Apart reports whether a decision is only in the trail. A step of a ramp or a pause by a
+// coordinator is not: it also changes the experiment's document, whose history tells of it.
 func (d *Decision) Apart() bool {
 	return d.Person || d.Cut || d.By == restorer || d.By == beginner
 }
@@ -162,9 +165,9 @@ func (t *Trail) SteppedSince(when time.Time) bool {
 	return slices.ContainsFunc(t.Decisions, func(d Decision) bool { return !d.Apart() && d.When.After(when) })
 }
 
-// PausedLast returns the last step or pause by a coordinator in the trail, if that was a pause
-// of the experiment and no coordinator has looked at it since, since it did not run. Else it
-// returns nil.
+// PausedLast returns the last step or pause by a coordinator in the trail, if that was a
+// pause and no coordinator has looked at the experiment after it. (Coordinators look only
+// at experiments that run.) Else it returns nil.
 func (t *Trail) PausedLast(name string) *Decision {
 	for i := range t.Decisions {
 		d := &t.Decisions[len(t.Decisions)-1-i]
@@ -190,8 +193,8 @@ type Hold struct {
 	Why  string    `json:"why,omitempty"`
 }
 
-// beginner is Hold.By for an experiment whose trail could not be read: there may have been a
-// veto in it.
+// beginner is Hold.By and Decision.By for a trail that was begun anew because the old one
+// could not be read: there may have been a veto in it.
 const beginner = "a trail that could not be read"
 
 // anew returns a trail, with a hold, in place of one that cannot be read.
@@ -201,19 +204,21 @@ func anew(name string, why error, when time.Time) Trail {
 	return t
 }
 
-// restorer is Hold.By for every ramp after a restoration of etcd: a veto may have been lost.
+// restorer is Hold.By and Decision.By for the holds after a restoration of etcd: a veto may
+// have been lost.
 const restorer = "a restoration of etcd"
 
-// restoredName is the document that has the number of the restoration after which ramps were
-// held last. No experiment can have such a name.
+// restoredName is the document that has the number of the last restoration of etcd after
+// which ramps were held; see [documents.Kind.Generation]. No experiment can have such a
+// name.
 const restoredName = "0-restored"
 
 // IsTrail reports whether a document of [TrailsKind] is an experiment's.
 func IsTrail(name string) bool { return name != restoredName }
 
-// HoldRestored holds the ramps of experiments once after each restoration of etcd. It calls
-// to for the names of the experiments, and only if they are to be held. It returns the names
-// of those that it held or found held.
+// HoldRestored holds the ramps of experiments once after each restoration of etcd. If they
+// are to be held, it calls to, which returns the names of the experiments. It returns the
+// names of those that are held then; nil if there was no new restoration.
 func (t *Trails) HoldRestored(ctx context.Context, lead *cluster.Lead, to func() ([]string, error)) (held []string, err error) {
 	now := t.docs.Generation()
 	if known, _ := strconv.ParseInt(t.docs.Current()[restoredName].Body, 10, 64); known >= now {
@@ -243,7 +248,7 @@ func (t *Trails) HoldRestored(ctx context.Context, lead *cluster.Lead, to func()
 // The bounds of a trail.
 const (
 	maxDecisions  = 30  // the newest are kept
-	maxInputs     = 60  // of a decision or a look
+	maxInputs     = 60  // inputs of a decision or a look; others are dropped
 	maxInputBytes = 200 // bytes of each input, and of other texts
 )
 
@@ -264,6 +269,7 @@ func (t *Trails) Changed() <-chan struct{} { return t.docs.Changed() }
 // trail cannot be read; the trail returned with it is a new one, with a hold.
 func (t *Trails) Of(name string) (Trail, error) { return parseTrail(name, t.docs.Current()[name].Body) }
 
+// parseTrail reads the trail of experiment name; see [Trails.Of].
 func parseTrail(name, body string) (trail Trail, err error) {
 	if body == "" {
 		return trail, nil
@@ -300,10 +306,10 @@ func (t *Trail) inLines() {
 	}
 }
 
-// Look notes what the leading coordinator saw. If lead leads no more, as after it was
-// frozen, it notes nothing and returns [cluster.ErrNotLeader]. Like all that changes a
-// trail, it begins one that cannot be read anew, with a hold that stays until a person
-// resumes the experiment.
+// Look notes what the leading coordinator saw. If lead no longer leads, as after the process
+// was frozen, it notes nothing and returns [cluster.ErrNotLeader]. Like every change of a
+// trail, it replaces a trail that cannot be read by a new one, with a hold that stays until a
+// person resumes the experiment.
 func (t *Trails) Look(ctx context.Context, lead *cluster.Lead, name string, l Look) error {
 	l.Says, l.Blind, l.Anew, l.Inputs = short(l.Says), short(l.Blind), short(l.Anew), shortInputs(l.Inputs)
 	return t.change(ctx, lead, name, func(trail *Trail) error { trail.Looked = &l; return nil })
@@ -326,9 +332,9 @@ func (t *Trails) Reads(ctx context.Context, lead *cluster.Lead, name, by string,
 // ErrHeld refuses a step that somebody has vetoed.
 var ErrHeld = errors.New("experiments: its next step is held")
 
-// Ramps returns the change of a trail that notes a step of a ramp, for [Store.With]: it is
-// made in one transaction with the change of the experiment's document, so that there is no
-// step without its reason. The change fails with [ErrHeld] if there is a hold.
+// Ramps returns the change of a trail that notes a step of a ramp, for [Store.With]. The
+// Store makes it in one transaction with the change of the experiment's document, so that
+// there is no step without its reason. The change fails with [ErrHeld] if there is a hold.
 func (t *Trails) Ramps(name string, d Decision) *artefacts.With {
 	return t.with(name, func(body string) (string, error) {
 		trail, err := parseTrail(name, body)
@@ -358,6 +364,7 @@ func (t Trail) textWith(d Decision) (string, error) {
 	return string(text), err
 }
 
+// decide adds a decision, and drops the oldest ones beyond maxDecisions.
 func (t *Trail) decide(d Decision) {
 	d.Why, d.Inputs = short(d.Why), shortInputs(d.Inputs)
 	t.Decisions = append(t.Decisions, d)
@@ -365,8 +372,8 @@ func (t *Trail) decide(d Decision) {
 }
 
 // Hold vetoes the next step of an experiment's ramp, until Resume. It refuses an experiment
-// that a person holds already. A hold because a trail could not be read, or because etcd was
-// restored, it replaces. It also adds the hold to the decisions.
+// that a person holds already. It replaces a hold that is there because a trail could not be
+// read or etcd was restored. It also adds the hold to the decisions.
 func (t *Trails) Hold(ctx context.Context, name string, h Hold) error {
 	if err := line.Check("why", h.Why); err != nil {
 		return err
@@ -400,9 +407,10 @@ type Noted struct{ docs map[string]documents.Document }
 // Noted returns the trails as they are now.
 func (t *Trails) Noted() Noted { return Noted{t.docs.Current()} }
 
-// Keep deletes the trails in before of all experiments but those of names. before is from
-// the time before the caller listed the experiments. A trail that has changed since stays:
-// its experiment may have been defined and held since.
+// Keep deletes the trails in before, except those of the experiments in names. The caller
+// must first have called Noted, for before, and then have listed the experiments. A trail
+// that has changed since Noted stays: its experiment may have been defined and held
+// meanwhile.
 func (t *Trails) Keep(ctx context.Context, names []string, before Noted) error {
 	for _, name := range slices.Sorted(maps.Keys(before.docs)) {
 		if !IsTrail(name) || slices.Contains(names, name) {
@@ -434,7 +442,7 @@ func (t *Trails) change(ctx context.Context, lead *cluster.Lead, name string, by
 	})
 }
 
-// short returns s, cut to at most maxInputBytes: behind a word, with an ellipsis.
+// short returns s, cut to at most maxInputBytes bytes: after a word, with " ..." at the end.
 func short(s string) string {
 	if len(s) <= maxInputBytes {
 		return strings.ToValidUTF8(s, "")

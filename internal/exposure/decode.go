@@ -11,8 +11,8 @@ import (
 
 // Decode reads the body of a record that was written under the schema with a fingerprint:
 // the present schema of exposures or the earlier one. The record shares no memory with
-// body. The error is a [*schemas.Error] if body is no such record, and a [*millrace.Error]
-// if the parts of the record do not fit each other.
+// body. The error is a [*schemas.Error] if body is no such record, a [*millrace.Error] if
+// the parts of the record do not fit each other, and another one for any other schema.
 func Decode(schema millrace.Fingerprint, body []byte) (*Record, error) {
 	of := schemas.Exposure()
 	earlier := schema == schemas.EarlierExposure().Fingerprint()

@@ -13,9 +13,10 @@ const (
 	branchText  = 2
 )
 
-// Append appends the record's Avro body, without framing. It reads the body once more to
-// check it, so every reader of Avro can read it. The error is a [*millrace.Error] or a
-// [*schemas.Error], which names the field; dst is then returned as it was.
+// Append appends the record's Avro body, without framing, under the present schema. It
+// checks the body as readers do, so that every reader of Avro can read it. The error is a
+// [*millrace.Error] or a [*schemas.Error], which names the field; dst is then returned as
+// it was.
 func (r *Record) Append(dst []byte) ([]byte, error) {
 	if err := r.check(); err != nil {
 		return dst, err
@@ -134,8 +135,8 @@ func appendValue(b []byte, v Value) []byte {
 	return appendNumber(b, v.Number)
 }
 
-// appendNumber appends a number, or null for NaN. It appends an infinite one as the largest
-// or least finite number.
+// appendNumber appends a number, or null for NaN. It appends an infinite number as the
+// largest or least finite one, since readers refuse infinite numbers.
 func appendNumber(b []byte, x float64) []byte {
 	if math.IsNaN(x) {
 		return appendLong(b, branchNull)

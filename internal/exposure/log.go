@@ -36,12 +36,13 @@ type Entry struct {
 // topic.
 var ErrRefused = errors.New("exposure: refused")
 
-// ErrAnew says that a topic of exposures or outcomes was deleted and made again. What the
-// former topic had and nobody had read is lost, so that what is counted by it is
+// ErrAnew says that a topic of exposures or outcomes was deleted and made again. What nobody
+// had read of the former topic is lost, so counts that are made from the topic are
 // incomplete.
 var ErrAnew = errors.New("was deleted and made again: what had not been read of the one before is lost")
 
-// Topic is a topic of exposures or outcomes that is read.
+// Topic is a topic of exposures or outcomes that somebody reads. Outcomes are what viewers
+// did with the items of answers.
 type Topic struct {
 	Name string `json:"name"`
 	ID   string `json:"id"` // Kafka's; a topic that was made again has another; empty: not known
@@ -68,9 +69,9 @@ const DefaultDrain = 5 * time.Second
 const (
 	defaultMaxBytes = 64 << 20
 
-	maxBatchBytes   = 1 << 20 // of keys and values; a batch of one entry may have more
-	maxBatchEntries = 1000
-	entryBytes      = 64 // what an entry takes beside its key and value
+	maxBatchBytes   = 1 << 20 // the most bytes of keys and values in one call of the producer; a batch of one entry may have more
+	maxBatchEntries = 1000    // the most entries in one call of the producer
+	entryBytes      = 64      // what an entry takes in memory beside its key and value
 
 	firstPause = 50 * time.Millisecond // after a failure; each pause is twice the one before
 	maxPause   = 5 * time.Second
@@ -80,15 +81,15 @@ const (
 // Written, DroppedFull, DroppedEnd, Invalid and Refused.
 type Counts struct {
 	Added        int64
-	Waiting      int64
-	WaitingBytes int64 // of memory
+	Waiting      int64 // in memory, those that are being written included
+	WaitingBytes int64 // the memory of those that wait
 	Written      int64
 	DroppedFull  int64 // there was no room
 	DroppedEnd   int64 // the log was closed, or Close stopped waiting; what was being written then may be in the topic
-	Invalid      int64 // refused: not a valid record
-	Refused      int64 // refused by the producer
+	Invalid      int64 // no valid record, so that it could not be encoded
+	Refused      int64 // the producer returned ErrRefused
 
-	FeaturesLeftOut int64 // of those added: written without their features, with which they were too large
+	FeaturesLeftOut int64 // of those added: encoded without their features, with which they were too large
 	Failures        int64 // calls of the producer that did not write some entries, which are tried again
 }
 
@@ -105,16 +106,16 @@ type Counts struct {
 type Log struct {
 	cfg    Config
 	wake   chan struct{}      // has a value when there may be something to do
-	ctx    context.Context    // of the producer's calls
+	ctx    context.Context    // the context of the producer's calls
 	cancel context.CancelFunc // ends ctx
 	done   chan struct{}      // closed when the goroutine has ended
 
 	mu struct {
 		sync.Mutex
-		queue  []queued
-		counts Counts
-		tell   error // a first refusal, for the goroutine to log; later ones are only counted
-		closed bool
+		queue  []queued // in the order of Add, those that are being written included
+		counts Counts   // see Counts
+		tell   error    // a first refusal, for the goroutine to log; later ones are only counted
+		closed bool     // Close was called
 	}
 }
 

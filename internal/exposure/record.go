@@ -11,28 +11,28 @@ import (
 // Record is what one answer showed to one viewer. The fields are those of
 // schemas/exposure.avsc, which says what each means.
 type Record struct {
-	ID                                string // of the request
-	Time                              millrace.Time
-	Viewer                            string // empty if the request named none
-	Feed                              string
-	FeedVersion                       int64
-	Broker                            string
-	AsOf                              millrace.Time
-	ServedBefore                      int // items, by earlier pages
-	TimelinesAsked, TimelinesAnswered int
-	Experiments                       []Experiment
-	HeldOut                           []string      // the layers of experiments from which the viewer is held out
-	ShadowShare                       float64       // the share of answers that shadows rank again; 0: this one was not sampled
-	Interleaving                      *Interleaving // nil: the answer is no draft
-	Models                            []Model       // those that ranked items; that of the receipt first
-	Shadows                           []Model       // those that ranked the answer again, then those that failed to
-	Items                             []Item
-	FeaturesLeftOut                   bool    // set by Log if the record would have been too large
-	Millis                            float64 // until there was an answer, or a refusal
-	Refusal                           string  // the reason of a refusal; empty for an answer
-	ScoringNanos                      int64   // what scoring took on all index nodes together
-	Looked                            int     // items that were checked for features that they lack
-	Lacking                           []Lacked
+	ID                                string          // the id of the request
+	Time                              millrace.Time   // when the answer was made
+	Viewer                            string          // empty if the request named none
+	Feed                              string          // the name of the feed
+	FeedVersion                       int64           // the version of the feed's definition in the cluster; 0 for a definition of the broker's own
+	Broker                            string          // the name of the broker that answered
+	AsOf                              millrace.Time   // the time that filter and model took for now
+	ServedBefore                      int             // how many items earlier pages have served
+	TimelinesAsked, TimelinesAnswered int             // how many timelines the request asked for, and how many were answered: fewer in a partial answer
+	Experiments                       []Experiment    // the experiments that had a part in the answer
+	HeldOut                           []string        // the layers (sets of experiments) that hold the viewer out: the viewer gets none of their experiments
+	ShadowShare                       float64         // the share of answers that shadows rank again; 0: this one was not sampled
+	Interleaving                      *Interleaving   // nil: the answer is no draft
+	Models                            []Model         // the models that ranked items; the one that the answer's receipt names comes first
+	Shadows                           []Model         // the shadow models that ranked the answer again, then those that failed to
+	Items                             []Item          // in the order in which they were served
+	FeaturesLeftOut                   bool            // set by Log if the record would have been too large
+	Millis                            float64         // milliseconds until the broker had an answer, or a refusal
+	Refusal                           string          // the reason of a refusal; empty for an answer
+	ScoringNanos                      int64           // nanoseconds that scoring took on all index nodes together; 0 for a refusal
+	Looked                            int             // if shadows ranked the answer: how many items were checked for features that they lack
+	Lacking                           []Lacked        // by feature, how many of these items lack it
 	ShadowRankings                    []ShadowRanking // one for each of Shadows, without those that failed
 }
 
@@ -55,41 +55,41 @@ type Lacked struct {
 // ShadowRanking is how a shadow, a model that only ranks for comparison, ranked the
 // candidates of an answer.
 type ShadowRanking struct {
-	// How like the answer it is, from 0 to 1: the share of the first ten items in common,
-	// that of all items, and rank-biased overlap.
+	// How like the answer the shadow's ranking is, from 0 to 1: the share of the first ten
+	// items in common, the share of all items in common, and rank-biased overlap.
 	Overlap10, Overlap, RBO float64
 
-	Tau                       float64 // Kendall's, of the items in common; NaN: none
-	ServedNanos, ServedScored int64   // how long the answer's model took to score the candidates again, and how many
-	Nanos, Scored             int64   // the same for the shadow
-	Looked                    int     // items of this ranking that were checked for features that they lack
-	Lacking                   []Lacked
+	Tau                       float64      // Kendall's tau-b of the items in common, from -1 to 1; NaN: there are not two
+	ServedNanos, ServedScored int64        // how many nanoseconds the answer's model took to score the candidates again, and how many candidates there were
+	Nanos, Scored             int64        // the same for the shadow
+	Looked                    int          // items of this ranking that were checked for features that they lack
+	Lacking                   []Lacked     // by feature, how many of these items lack it
 	Items                     []ShadowItem // in the order of the shadow
 }
 
 // ShadowItem is an item of a shadow's ranking.
 type ShadowItem struct {
-	ID, Entity, Type string
+	ID, Entity, Type string  // of the record
 	Score            float64 // may be NaN
 }
 
 // Experiment is a variant that had a part in an answer.
 type Experiment struct {
-	Layer, Experiment, Variant string
-	Unit                       string  // what got the variant, such as the viewer
-	Checksum                   string  // of the experiment's definition
-	Probability                float64 // that a unit that fits the targeting gets the variant; 0 if forced
-	ProbabilityInside          float64 // that a unit in the experiment gets the variant; 0 if forced
+	Layer, Experiment, Variant string  // names; a layer is a set of experiments of which a unit is in one at most
+	Unit                       string  // what got the variant: the viewer, a value of an attribute, or an entity
+	Checksum                   string  // the checksum of the experiment's definition
+	Probability                float64 // the chance that a unit that fits the targeting gets the variant; 0 if forced
+	ProbabilityInside          float64 // the chance that a unit in the experiment gets the variant; 0 if forced
 	Forced                     bool    // the definition names the viewer: this is not chance, and is not counted
 }
 
 // Interleaving is how an answer was drafted from the rankings of several models; see
 // package interleave.
 type Interleaving struct {
-	Experiment string
-	Seed       uint64
-	Turns      uint64   // turns of the draft before this page
-	Teams      []string // the models
+	Experiment string   // the experiment that had the answer drafted
+	Seed       uint64   // decides the order in which the teams draft
+	Turns      uint64   // how many turns of the draft came before this page
+	Teams      []string // the models, each of which drafts items of its own ranking
 }
 
 // Model is a version of a model.
@@ -117,8 +117,8 @@ func (it *Item) Finite() bool { return math.Abs(it.Score) < math.MaxFloat64 }
 
 // Value is a feature's value: a number, NaN if it is missing, or a text.
 type Value struct {
-	Number float64
-	Text   string
+	Number float64 // the value unless IsText
+	Text   string  // the value if IsText
 	IsText bool
 }
 

@@ -13,22 +13,21 @@ import (
 	"cel.dev/cel-go/common/operators"
 )
 
-// The longest pattern of matches, and the costs of calls, beside 1 for each node; see
-// MaxCost.
+// The limit of a pattern, and what calls cost beside 1 for each node; see MaxCost.
 const (
-	maxPatternBytes = 256
-	patternCost     = 100 // of matches, and 1 more for each instruction of the compiled pattern
+	maxPatternBytes = 256 // of the regular expression in a call of matches
+	patternCost     = 100 // of a call of matches, and 1 more for each instruction of the compiled pattern
 	stringCost      = 10  // of a call whose first argument is a string or a list
 )
 
 // function is one overload of a function.
 type function struct {
-	takes  []Type // of the arguments; of a member call, the target's first
-	gives  Type   // of the result
+	takes  []Type // the types of the arguments; in a member call the type of x comes first
+	gives  Type   // the type of the result
 	more   bool   // the last argument may repeat
 	member bool   // it is called as x.name(y)
-	// lower makes the node of a call whose arguments need more checks than their types.
-	// Nil: there are none.
+	// lower makes the node of a call whose arguments need more checks than those of
+	// their types. Nil: the types are enough, and finish makes the node.
 	lower func(c *checker, e ast.Expr, args []*Node) *Node
 }
 
@@ -77,6 +76,7 @@ func init() {
 	}
 }
 
+// functions returns the functions of the expression's mode.
 func (c *checker) functions() map[string][]function {
 	if c.env.Mode == Model {
 		return modelFunctions
@@ -84,6 +84,7 @@ func (c *checker) functions() map[string][]function {
 	return filterFunctions
 }
 
+// call makes the node of a call of a function: it takes the first overload that fits.
 func (c *checker) call(e ast.Expr) *Node {
 	call := e.AsCall()
 	name := call.FunctionName()
@@ -148,12 +149,13 @@ func (f function) fits(args []*Node) bool {
 			return false
 		}
 		if a.Type == Dyn && (f.gives == Time || f.gives == Duration || takes == Int || takes == Double) {
-			return false // these need a literal, or a conversion that a viewer value does not need: its numbers are doubles
+			return false // timestamp and duration need a literal, and a viewer value needs no conversion: its numbers are doubles
 		}
 	}
 	return true
 }
 
+// describe returns the types of arguments in words, for a fault.
 func describe(args []*Node) string {
 	parts := make([]string, len(args))
 	for i, a := range args {
@@ -162,6 +164,7 @@ func describe(args []*Node) string {
 	return strings.Join(parts, " and ")
 }
 
+// usage returns a hint that shows how a function is called.
 func usage(name string, overloads []function) string {
 	var forms []string
 	for _, f := range overloads {
@@ -206,8 +209,8 @@ func (c *checker) unknownFunction(e ast.Expr, name string) *Node {
 	return c.fault(e, "no function "+name, hint)
 }
 
-// text returns the string of a literal argument of the function what; false, with a
-// problem noted, if the argument is no string literal.
+// text returns the string of a literal argument. If the argument is no string literal, it
+// returns false, and notes a problem that names the function, what.
 func (c *checker) text(a *Node, what string) (string, bool) {
 	if s, ok := a.Value.(string); ok && a.Op == Const {
 		return s, true
@@ -231,7 +234,7 @@ func (c *checker) timestamp(e ast.Expr, args []*Node) *Node {
 	return c.constant(e, Time, t.UnixMilli())
 }
 
-// strictTime is the form of RFC 3339 that CEL accepts; package time is laxer.
+// strictTime is the form of RFC 3339 that CEL accepts; package time accepts more.
 var strictTime = regexp.MustCompile(`^\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)$`)
 
 // duration makes the constant of a duration: a Duration in a filter, and a number of
@@ -265,7 +268,7 @@ func (c *checker) pattern(e ast.Expr, args []*Node) *Node {
 	if len(s) > maxPatternBytes {
 		return c.problem(p.Line, p.Col, fmt.Sprintf("the pattern has %d bytes; at most %d are allowed", len(s), maxPatternBytes), "")
 	}
-	if c.cost > MaxCost { // it is refused already; compile no more
+	if c.cost > MaxCost { // the expression will be refused, so the pattern need not be compiled
 		return c.finish(e, Bool, args...)
 	}
 	re, err := syntax.Parse(s, syntax.Perl)

@@ -56,7 +56,7 @@ func (c *checker) decay(e ast.Expr, args []*Node) *Node {
 	return c.finish(e, Double, age, halfLife)
 }
 
-// maxItem is the highest index of a list that an expression may have.
+// maxItem is the highest index of a list that an expression may name, 65,535.
 const maxItem = 1<<16 - 1
 
 // item makes list[i] a call of item. The index i must be a literal from 0 to maxItem, so
@@ -122,6 +122,8 @@ func (c *checker) table(e ast.Expr) (*Node, Type) {
 	return c.fault(e, "the first argument of lookup is a table", `write a table's name, or {"en": 1.0}`), 0
 }
 
+// mapLiteral returns the node of a map literal, and the type of its keys; nil after a
+// fault.
 func (c *checker) mapLiteral(e ast.Expr) (*Node, Type) {
 	entries := e.AsMap().Entries()
 	if len(entries) == 0 {

@@ -76,8 +76,8 @@ func (c *checker) ident(e ast.Expr) *Node {
 	return c.fault(e, "unknown name "+name, didYouMean(name, slices.Collect(maps.Keys(roots)), "an expression starts from record, entity, viewer or as_of, and in models also from object"))
 }
 
-// selection makes the node of record.a.b or has(record.a.b). A field with dots in its
-// name is one column.
+// selection makes the node of record.a.b or has(record.a.b). a.b is the name of one column:
+// a schema's field b in a nested record a.
 func (c *checker) selection(e ast.Expr) *Node {
 	var steps []ast.Expr // outermost first
 	root := e
@@ -125,8 +125,9 @@ func (c *checker) selection(e ast.Expr) *Node {
 	return n
 }
 
-// field returns the type of a field below a root, or notes a problem at the first step of
-// its path that does not exist, and returns 0.
+// field returns the type of a field below a root (record, entity, object or viewer). If
+// there is no such field, it notes a problem at the first step of the path that does not
+// exist, and returns 0.
 func (c *checker) field(op Op, root string, steps []ast.Expr, path []string) Type {
 	scope := c.scope(op)
 	full := strings.Join(path, ".")
@@ -198,9 +199,9 @@ func (c *checker) scope(op Op) map[string]Type {
 }
 
 // fieldTypes merges the fields of layouts. The first layout that has a field decides its
-// type. If one has it as an int and another as a double, it is a double, and in mixed. If
-// a later layout has any other type, the field is null in the records of that layout, and
-// it is in torn.
+// type. If one layout has the field as an int and another as a double, it is a double, and
+// in mixed. If a later layout gives it any other type, the field is in torn: it is null in
+// the records of that layout.
 func fieldTypes(layouts []*column.Layout, mode Mode) (all map[string]Type, mixed, torn map[string]bool) {
 	all, mixed, torn = map[string]Type{}, map[string]bool{}, map[string]bool{}
 	for _, l := range layouts {
@@ -231,7 +232,8 @@ func fieldTypes(layouts []*column.Layout, mode Mode) (all map[string]Type, mixed
 
 // Mixed returns the fields of records and of entities' features that are an int in some
 // schema and a double in another, such as record.likes; sorted. A filter reads them as
-// doubles. If it does not type-check so, it reads them as ints, int(record.likes).
+// doubles. A filter that does not type-check with doubles reads them as ints, as if it said
+// int(record.likes).
 func (env Env) Mixed() (names []string) {
 	for root, layouts := range map[string][]*column.Layout{"record.": env.Record, "entity.": env.Entity} {
 		_, mixed, _ := fieldTypes(layouts, env.Mode)
@@ -243,11 +245,13 @@ func (env Env) Mixed() (names []string) {
 	return names
 }
 
+// typeOfKind has the type of the values of each kind of column.
 var typeOfKind = [...]Type{
 	column.Bool: Bool, column.Int: Int, column.Time: Time, column.Double: Double,
 	column.String: String, column.Doubles: Doubles, column.Strings: Strings,
 }
 
+// opOf has the operation of each of CEL's operators.
 var opOf = map[string]Op{
 	operators.LogicalNot: Not, operators.LogicalAnd: And, operators.LogicalOr: Or, operators.Conditional: Cond,
 	operators.Equals: Eq, operators.NotEquals: Ne, operators.Less: Lt, operators.LessEquals: Le,

@@ -20,19 +20,20 @@ type Env struct {
 	// the features of entities, and of those of objects. A field that only some of
 	// them have is null in records of the others.
 	Record, Entity, Object []*column.Layout
-	// Viewer declares the viewer's values in a model: Bool, Double, String,
-	// Doubles or Strings. In filters it is nil, and a value of any name is a Dyn.
-	// viewer.id is always there.
+	// Viewer has the types of the viewer's values in a model, by name: Bool, Double,
+	// String, Doubles or Strings. In filters it is nil, and a value of any name is a
+	// Dyn. viewer.id, a String, is always there.
 	Viewer map[string]Type
 	// Tables are a model's lookup tables by name, with the type of their keys: String
 	// or Double.
 	Tables map[string]Type
 }
 
-// The limits of an expression.
+// The limits of an expression. They bound the time and the memory that a caller's
+// expression can take.
 const (
 	MaxSourceBytes = 16 << 10
-	MaxNodes       = 1000
+	MaxNodes       = 1000 // parts of the source, such as a field, a constant or an operator
 	MaxDepth       = 64   // levels of nesting
-	MaxCost        = 4000 // see DESIGN.md, "Cost"
+	MaxCost        = 4000 // 1 for each node, and more for some calls; see DESIGN.md, "Cost"
 )

@@ -25,6 +25,7 @@ const (
 	Dyn
 )
 
+// typeNames has the name of each type as CEL writes it.
 var typeNames = [...]string{
 	Null: "null", Bool: "bool", Int: "int", Double: "double", String: "string", Time: "timestamp",
 	Duration: "duration", Doubles: "list(double)", Strings: "list(string)", Map: "map", Dyn: "dyn",
@@ -86,8 +87,8 @@ const (
 type Node struct {
 	Op    Op
 	Type  Type
-	Name  string  // of a field, function or table
-	Value any     // of a Const, by Type: nil, bool, int64, float64, string, int64 of a Time or Duration, []float64, []string, *MapValue
+	Name  string  // the name of the field, function or table; "" for all other operations
+	Value any     // the value of a Const, by Type: nil, bool, int64, float64, string, int64 (Time and Duration, milliseconds), []float64, []string, *MapValue
 	Args  []*Node // operands; a member call's target is the first
 	Line  int     // where the source says it, from 1
 	Col   int     // in characters, from 1

@@ -6,6 +6,7 @@ import (
 	"cel.dev/cel-go/common/ast"
 )
 
+// opNames has how the source writes each operator.
 var opNames = [...]string{
 	Not: "!", And: "&&", Or: "||", Cond: "?:", Eq: "==", Ne: "!=", Lt: "<", Le: "<=", Gt: ">", Ge: ">=",
 	Add: "+", Sub: "-", Mul: "*", Div: "/", Mod: "%", Neg: "-", In: "in",
@@ -14,6 +15,7 @@ var opNames = [...]string{
 func isNumber(t Type) bool { return t == Int || t == Double }
 func isList(t Type) bool   { return t == Doubles || t == Strings || t == Map }
 
+// operator makes the node of an operator with its operands.
 func (c *checker) operator(e ast.Expr, op Op) *Node {
 	if op == In {
 		return c.in(e)
@@ -192,6 +194,7 @@ func (c *checker) arithmetic(op Op, a, b Type) Type {
 	return 0
 }
 
+// mismatch notes that an operator does not take operands of these types.
 func (c *checker) mismatch(e ast.Expr, op Op, a, b Type) *Node {
 	if c.env.Mode == Model && (a == Time || b == Time) && op == Sub {
 		return c.fault(e, "- does not take timestamps in a model", "use age(t), the seconds from t to as_of")
@@ -202,6 +205,8 @@ func (c *checker) mismatch(e ast.Expr, op Op, a, b Type) *Node {
 	return c.fault(e, fmt.Sprintf("%s does not take %s and %s", opNames[op], article(a), article(b)), c.castHint(a, b))
 }
 
+// castHint returns a hint how to convert one of two values so that their types go together;
+// "" if there is none.
 func (c *checker) castHint(a, b Type) string {
 	switch {
 	case c.env.Mode == Model && (a == Bool || b == Bool):
@@ -257,8 +262,8 @@ func (c *checker) membership(e ast.Expr, x, list *Node) *Node {
 	return c.node(e, In, Bool, x, list)
 }
 
-// list checks a literal list. A filter's may hold viewer values, and stands only on
-// the right of in; a model's is constant.
+// list checks a literal list. In a filter it may hold viewer values, and stands only on the
+// right of in. In a model all its elements are constants.
 func (c *checker) list(e ast.Expr) *Node {
 	elements, ok := c.args(e.AsList().Elements())
 	if !ok {

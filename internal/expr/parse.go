@@ -15,9 +15,9 @@ import (
 // maxProblems is how many faults of one expression are reported at most.
 const maxProblems = 20
 
-// celParser is the hand-written parser of cel-go, a Pratt parser, and not its generated
-// one. It takes linear time, and refuses deep nesting before it recurses. It is safe for
-// concurrent use.
+// celParser is the hand-written parser of cel-go, a Pratt parser, and not the generated one
+// that cel-go also has. It takes linear time, and refuses deep nesting before it recurses.
+// It is safe for concurrent use.
 var celParser = func() *parser.Parser {
 	p, err := parser.NewParser(
 		parser.EnablePrattParser(true),
@@ -56,10 +56,9 @@ func Parse(src string, env Env) (*Node, error) {
 	return root, err
 }
 
-// lower gives each part of a syntax tree its type, and makes nodes of it. With whole, it
-// reads fields as integers that are an integer in one schema and a double in another. So
-// a filter keeps its meaning that was written before some schema made such a field a
-// double.
+// lower gives each part of a syntax tree its type, and makes nodes of it. If whole is set,
+// it reads mixed fields, which are an integer in one schema and a double in another, as
+// integers. So a filter keeps its meaning if a later schema makes a field a double.
 func lower(src string, tree *ast.AST, env Env, whole bool) (*Node, error) {
 	c := &checker{env: env, src: []rune(src), info: tree.SourceInfo(), whole: whole}
 	root := c.expr(tree.Expr())
@@ -116,22 +115,23 @@ func syntaxError(src string, mode Mode, found []*common.Error) *Error {
 	return refuse(src, problems...)
 }
 
-// checker does what [lower] says. Of a part that is wrong it notes a problem and makes nil
-// instead of a node; the parts that contain it note nothing more.
+// checker does the work of [lower]. For a part that is wrong it notes a problem and makes
+// nil instead of a node; the parts that contain it note nothing more.
 type checker struct {
 	env      Env
 	src      []rune
 	info     *ast.SourceInfo
 	problems []Problem
-	nodes    int
-	cost     int
-	fields   [Viewer]map[string]Type // of Record, Entity and Object, by name; built when first asked for
-	mixed    [Viewer]map[string]bool // those that are an integer in some schema and a double in another
-	torn     [Viewer]map[string]bool // those whose types in several schemas do not go together
+	nodes    int                     // how many nodes were made so far
+	cost     int                     // what these nodes cost together; see MaxCost
+	fields   [Viewer]map[string]Type // for each of Record, Entity and Object, its fields by name; built when first asked for
+	mixed    [Viewer]map[string]bool // the fields that are an integer in some schema and a double in another
+	torn     [Viewer]map[string]bool // the fields whose types in several schemas do not go together
 	doubted  []string                // hints on torn fields that were read; told only if there is a fault
 	whole    bool                    // mixed fields are read as integers
 }
 
+// problem notes a problem, up to maxProblems, and returns nil, the node of a wrong part.
 func (c *checker) problem(line, col int, message, suggestion string) *Node {
 	if len(c.problems) < maxProblems {
 		c.problems = append(c.problems, Problem{line, col, message, suggestion})
@@ -139,13 +139,13 @@ func (c *checker) problem(line, col int, message, suggestion string) *Node {
 	return nil
 }
 
-// at returns the line and column of an offset in characters.
+// at returns the line and the column, from 1, of an offset in characters.
 func (c *checker) at(offset int) (line, col int) {
 	loc := c.info.GetLocationByOffset(int32(offset))
 	return loc.Line(), loc.Column() + 1
 }
 
-// offset returns where e's own token stands: the operator, the dot of a
+// offset returns the offset, in characters, of e's own token: the operator, the dot of a
 // selection, the name of a call, the first character of anything else.
 func (c *checker) offset(e ast.Expr) int {
 	r, _ := c.info.GetOffsetRange(e.ID())
@@ -159,7 +159,7 @@ func (c *checker) offset(e ast.Expr) int {
 	return at - len(e.AsCall().FunctionName())
 }
 
-// fieldOffset returns where the field's name of a selection stands, after the dot.
+// fieldOffset returns the offset of the field's name in a selection, after the dot.
 func (c *checker) fieldOffset(e ast.Expr) int {
 	at := c.offset(e) + 1
 	for at < len(c.src) && isSpace(c.src[at]) {
@@ -170,6 +170,7 @@ func (c *checker) fieldOffset(e ast.Expr) int {
 
 func isSpace(r rune) bool { return r == ' ' || r == '\t' || r == '\n' || r == '\r' || r == '\f' }
 
+// fault notes a problem at the place of e, and returns nil.
 func (c *checker) fault(e ast.Expr, message, suggestion string) *Node {
 	line, col := c.at(c.offset(e))
 	return c.problem(line, col, message, suggestion)
@@ -187,6 +188,7 @@ func (c *checker) node(e ast.Expr, op Op, t Type, args ...*Node) *Node {
 	return &Node{Op: op, Type: t, Args: args, Line: line, Col: col}
 }
 
+// constant makes a Const of a type and a value; nil beyond MaxNodes.
 func (c *checker) constant(e ast.Expr, t Type, v any) *Node {
 	n := c.node(e, Const, t)
 	if n != nil {

@@ -7,8 +7,8 @@ import (
 
 // Problem is one fault of an expression.
 type Problem struct {
-	Line, Col  int // from 1; Col in characters
-	Message    string
+	Line, Col  int    // from 1; Col in characters
+	Message    string // what is wrong
 	Suggestion string // what to do about it, or empty
 }
 
@@ -22,8 +22,8 @@ func (p Problem) String() string {
 
 // Error has every fault of an expression, up to maxProblems, in the order of the source.
 type Error struct {
-	Source   string
-	Problems []Problem
+	Source   string    // the expression, without bytes that are not UTF-8
+	Problems []Problem // at least one
 }
 
 // Error renders each problem with its line of the source and a caret:

@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// line is one figure.
+// line is one figure as JSON.
 type line struct {
 	Figure string   `json:"figure"`
 	Value  float64  `json:"value"`

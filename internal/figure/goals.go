@@ -10,11 +10,16 @@ type goal struct {
 	slack float64 // the share of value by which it may be missed: processors and runs differ
 }
 
+// most returns a goal that a figure is to be at most value, and least one that it is to be at
+// least value. slack is a share of value.
 func most(name string, value, slack float64) goal  { return goal{name, true, value, slack} }
 func least(name string, value, slack float64) goal { return goal{name, false, value, slack} }
 
 // goals are the goals of all figures, grouped by the command that measures them. A figure
-// without a goal is printed because it helps to read another one.
+// without a goal is printed because it helps to read another one. The benchmark that prints a
+// figure says what it is. A figure A_vs_B is a ratio: with most, how much A takes compared
+// with B; with least, how many times better A is than B. A comment that ends a line has the
+// unit of the value, or says what is measured.
 //
 // If the project aims higher than a goal here, the DESIGN.md of the measured package says so,
 // and says what stands in the way.

@@ -15,9 +15,10 @@ import (
 // as it likes.
 const first, beyond = 10_000, 32_000
 
+// given are the ports that this process has returned.
 var given struct {
 	sync.Mutex
-	next int
+	next int          // the port to try next
 	held map[int]bool // ports that were returned: their processes may not listen yet
 }
 

@@ -12,8 +12,9 @@ import (
 // tcpUserTimeout is TCP_USER_TIMEOUT, which package syscall does not have for every processor.
 const tcpUserTimeout = 18
 
-// giveUp has the operating system end the connection once it is lost, see lostAfter. If the
-// system cannot, the connection is used all the same.
+// giveUp has the operating system end the connection once it is lost; see lostAfter. It is
+// for [net.Dialer.Control]. If the system does not know the option, the connection is used
+// without it.
 func giveUp(_, _ string, c syscall.RawConn) error {
 	return c.Control(func(fd uintptr) {
 		_ = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, tcpUserTimeout, int(lostAfter.Milliseconds()))
@@ -33,7 +34,8 @@ type conn struct {
 	in, out transfer
 }
 
-// tune returns a conn that reads and writes by c; c itself if it is no TCP connection.
+// tune returns a conn that reads and writes by c; it returns c itself if that is no TCP
+// connection.
 func tune(c net.Conn) net.Conn {
 	tcp, ok := c.(*net.TCPConn)
 	if !ok {
@@ -79,14 +81,15 @@ func (c *conn) Write(p []byte) (n int, err error) {
 // transfer is one direction of a connection, for one call at a time.
 type transfer struct {
 	sync.Mutex
-	call uintptr
-	name string
-	addr net.Addr
+	call uintptr                               // SYS_READ or SYS_WRITE
+	name string                                // the call's name, for errors
+	addr net.Addr                              // of the other side, for errors
 	wait func(try func(fd uintptr) bool) error // calls try when the socket is ready, until it returns true
 	try  func(fd uintptr) bool                 // the method once, bound in advance so that a call allocates nothing
 
+	// Of the call that is made now.
 	p     []byte
-	n     int
+	n     int // bytes that were read or written
 	errno syscall.Errno
 }
 

@@ -12,12 +12,13 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// TLS returns credentials of a client that calls config at each handshake, so that
+// TLS returns credentials for a client. They call config at each handshake, so that
 // certificates may be replaced while the client runs.
 func TLS(config func() *tls.Config) credentials.TransportCredentials {
 	return fresh{credentials.NewTLS(config()), config}
 }
 
+// fresh are the credentials that TLS returns.
 type fresh struct {
 	credentials.TransportCredentials
 	config func() *tls.Config
@@ -26,7 +27,7 @@ type fresh struct {
 // ClientHandshake implements credentials.TransportCredentials.
 func (f fresh) ClientHandshake(ctx context.Context, authority string, c net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	now := f.config()
-	return credentials.NewTLS(now).ClientHandshake(ctx, cmp.Or(now.ServerName, authority), c) // a configured name goes first: etcd's client gives each address as authority
+	return credentials.NewTLS(now).ClientHandshake(ctx, cmp.Or(now.ServerName, authority), c) // a configured name goes first, since etcd's client passes each address as authority
 }
 
 // Clone implements credentials.TransportCredentials.
@@ -42,6 +43,7 @@ func Greeted(c credentials.TransportCredentials) credentials.TransportCredential
 	return greeted{c}
 }
 
+// greeted are the credentials that Greeted returns.
 type greeted struct {
 	credentials.TransportCredentials
 }
@@ -87,12 +89,13 @@ func (c *greetedConn) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Plain returns credentials of a client that speaks plain text, to addresses
-// that check allows.
+// Plain returns credentials for a client that speaks plain text. They refuse a connection to
+// an address for which check returns an error.
 func Plain(check func(addr string) error) credentials.TransportCredentials {
 	return plain{insecure.NewCredentials(), check}
 }
 
+// plain are the credentials that Plain returns.
 type plain struct {
 	credentials.TransportCredentials
 	check func(addr string) error

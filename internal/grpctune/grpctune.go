@@ -1,5 +1,5 @@
-// Package grpctune has the options of all gRPC servers and clients in Millrace, by which a
-// call costs less, and their credentials.
+// Package grpctune has the credentials of all gRPC servers and clients in Millrace, and
+// options that make a call cheaper.
 package grpctune
 
 import (
@@ -12,10 +12,10 @@ import (
 	"google.golang.org/grpc/backoff"
 )
 
-// Flow control windows, of a stream and of a connection. Fixed ones spare the
-// ping and its answer by which gRPC otherwise estimates each busy connection's
-// bandwidth, a tenth of a small call; these are enough for 10 Gbit/s at a
-// round trip of a millisecond.
+// Flow control windows, of a stream and of a connection. They are fixed: otherwise
+// gRPC estimates the bandwidth of each busy connection by a ping and its answer,
+// which take a tenth of the time of a small call. At a round trip of a millisecond
+// a stream can carry 8 Gbit/s, and a connection 16 times as much.
 const (
 	streamWindowBytes = 1 << 20
 	connWindowBytes   = 16 << 20
@@ -25,9 +25,9 @@ const (
 func Server() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.StaticStreamWindowSize(streamWindowBytes), grpc.StaticConnWindowSize(connWindowBytes),
-		// Goroutines that stay have stacks that are large enough already, and
-		// growing them is a tenth of a small call. When all are busy a call
-		// gets a goroutine of its own.
+		// These goroutines stay, so that their stacks are large enough already. To
+		// grow a stack takes a tenth of the time of a small call. If all of them are
+		// busy, a call gets a goroutine of its own.
 		grpc.NumStreamWorkers(uint32(2 * runtime.GOMAXPROCS(0))),
 	}
 }
@@ -41,8 +41,9 @@ func Client() []grpc.DialOption {
 	}
 }
 
-// Reconnect returns the option by which a server that is back is used soon: it
-// is dialled about every two seconds, while gRPC's default pauses grow to two minutes.
+// Reconnect returns the option by which a client soon uses a server that is back: it
+// dials a lost server about every two seconds. The pauses of gRPC's default grow to two
+// minutes.
 func Reconnect() grpc.DialOption {
 	return grpc.WithConnectParams(grpc.ConnectParams{
 		Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
@@ -50,12 +51,13 @@ func Reconnect() grpc.DialOption {
 	})
 }
 
-// lostAfter is how long a server may leave unconfirmed what was sent to it before its
-// connection is given up. A machine that vanishes closes no connection. Without this limit
-// the operating system would send the same bytes again for a quarter of an hour, and until
-// then a client would go on sending calls to the server.
+// lostAfter is how long bytes that were sent may stay without the server's confirmation.
+// After that the connection is given up. A machine that vanishes does not close its
+// connections. Without this limit the operating system would send the same bytes again for a
+// quarter of an hour, and a client would send calls to the server all that time.
 const lostAfter = 10 * time.Second
 
+// dial connects to addr over TCP, with giveUp and tune.
 func dial(ctx context.Context, addr string) (net.Conn, error) {
 	c, err := (&net.Dialer{Control: giveUp}).DialContext(ctx, "tcp", addr)
 	if err != nil {
@@ -64,7 +66,8 @@ func dial(ctx context.Context, addr string) (net.Conn, error) {
 	return tune(c), nil
 }
 
-// Listen is net.Listen for TCP whose connections are tuned, for servers of gRPC and of HTTP.
+// Listen listens on a TCP address as [net.Listen] does, for servers of gRPC and of HTTP. It
+// tunes the connections that it accepts; see tune.
 func Listen(addr string) (net.Listener, error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {

@@ -7,11 +7,13 @@ import (
 	"unicode/utf8"
 )
 
-// maxKnown is how many known names a wrong one is compared with at most.
+// maxKnown is how many known names a wrong one is compared with at most, so that a wrong
+// name costs little.
 const maxKnown = 256
 
 // Nearest returns a sentence for people: which of the first [maxKnown] known names they
-// probably meant by a wrong one, or else which are known. It is empty if none are.
+// probably meant by a wrong name, or else which names are known. It is empty if none are
+// known.
 func Nearest(name string, known []string) string {
 	if best := nearest(name, known[:min(len(known), maxKnown)]); best != "" {
 		return Meant(best)
@@ -34,7 +36,7 @@ func nearest(name string, known []string) string {
 // Meant returns the sentence that suggests a name.
 func Meant(name string) string { return "did you mean " + name + "?" }
 
-// maxListed is how many names are listed.
+// maxListed is how many names are listed, so that the sentence stays short.
 const maxListed = 12
 
 // listed returns the sentence that lists the known names, the first maxListed of them.
@@ -86,7 +88,7 @@ func Distance(a, b string, most int) int {
 			}
 			least = min(least, row[j])
 		}
-		if least > most && slices.Min(last[:m+1]) > most { // a swap looks back two rows
+		if least > most && slices.Min(last[:m+1]) > most { // the row before counts too, since a swap looks back two rows
 			return most + 1
 		}
 	}

@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// Index does what [Nearest] does for any number of names, and compares with no more of
-// them. If there are more than [maxKnown], it compares with the neighbours of a name in two
-// orders: by how names begin, and by how they end. So it misses a name that was mistyped at
-// both ends.
+// Index does what the function [Nearest] does for any number of names, and compares a name
+// with no more than [maxKnown] of them. If there are more, these are the neighbours of the
+// name in two orders: by how names begin, and by how they end. So it misses a name that was
+// mistyped at both ends.
 type Index struct{ names, turned []string } // the names in the two orders
 
 // NewIndex returns an index of names. It copies names.
@@ -30,8 +30,8 @@ func (x *Index) Nearest(name string) string {
 	return listed(x.names)
 }
 
-// around returns the neighbours of a name in names, which are in that order: up to
-// maxKnown/4 on each side.
+// around returns the neighbours of a name in names, which are sorted by order: up to
+// maxKnown/4 on each side. With two orders that is maxKnown in all.
 func around(names []string, name string, order func(a, b string) int) []string {
 	at, _ := slices.BinarySearchFunc(names, name, order)
 	return names[max(at-maxKnown/4, 0):min(at+maxKnown/4, len(names))]

@@ -15,10 +15,10 @@ import (
 // DeadLetter is a record that was refused, as the topic of dead letters has it.
 type DeadLetter struct {
 	Offset millrace.Offset // of the letter
-	Time   millrace.Time   // when it was put there
+	Time   millrace.Time   // when it was written to the topic
 	Reason string          // why it was refused: a stable word
 	Detail string          // the same for people
-	Source string          // where it was read: topic/partition/offset
+	Source string          // where the record was read: topic/partition/offset
 	Batch  string          // only of a batch that was kept aside: see HeaderBatch
 	Piece  string          // which part of that batch it is: see HeaderPiece
 	Key    []byte

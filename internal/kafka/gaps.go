@@ -20,8 +20,8 @@ import (
 // skips the batch and reports no error. So the code here fetches a gap once more, as the
 // log has it, and judges it.
 
-// Looks fetches what the log has at an offset, for a reader that does not see it: see
-// Between and At. Only one goroutine may use it.
+// Looks fetches what the log has where a reader gets no records: in a gap (Between), or at
+// the offset at which the reader stands still (At). Only one goroutine may use it.
 type Looks struct {
 	cl  *kgo.Client
 	had stretch // what was fetched last; it may serve gaps that follow
@@ -187,7 +187,7 @@ func (l *Looks) open() kgo.Decompressor {
 type Standing struct {
 	mu struct {
 		sync.Mutex
-		fetches map[int32]int64         // how many came from each broker
+		fetches map[int32]int64         // how many fetches came from each broker, by its id
 		vain    map[PartitionOf]*inVain // fetches since a poll last returned a record of the partition
 	}
 }

@@ -34,7 +34,7 @@ type Source struct {
 	Offset    millrace.Offset
 }
 
-// Sources print as the header src: "posts/3/1234".
+// String returns the place as the header src has it: "posts/3/1234".
 func (s Source) String() string { return string(s.Append(nil)) }
 
 // Append appends the printed form to b.

@@ -14,7 +14,7 @@ import (
 // Ends is where the partitions of a topic end.
 type Ends struct {
 	Topic string
-	At    time.Time       // a time: all that was in the topic then is before All
+	At    time.Time       // just before the ends were asked for: all that was in the topic then is before All
 	All   map[int32]int64 // the end of the log of each partition
 	// Stable is where committed reads of each partition end: at All, or at the first
 	// entry of an open transaction.
@@ -51,7 +51,8 @@ type Hidden struct {
 	Since   time.Time       // when it was seen to be hidden first; zero: not known
 }
 
-// Hidden returns what is hidden at the offsets from or later, by partition; nil: nothing.
+// Hidden returns what is hidden; nil: nothing. The map from has for each partition the
+// offset from which on hidden entries count; in a partition that it lacks, all count.
 func (e Ends) Hidden(from map[int32]int64) *Hidden {
 	h := Hidden{Topic: e.Topic, From: map[int32]int64{}}
 	for p, end := range e.All {
@@ -85,17 +86,19 @@ func (h *Hidden) Error() string {
 	return fmt.Sprintf("kafka: not read yet: %s, where a transaction is open%s and hides what is behind it; end its producer, or abort it with kafka-transactions.sh", strings.Join(places, ", "), since)
 }
 
-// Reach finds as of which time everything in a topic can be read, by looks at it one
-// after the other. While transactions follow each other, some part is always hidden; but
-// what was hidden at one look can be read at a later one. The zero value has not looked
-// yet.
+// Reach finds a recent time for which everything that was in a topic then can be read.
+// For that it looks at the topic again and again. While transactions follow each other,
+// some part is always hidden; but what was hidden at one look can be read at a later one.
+// The zero value has not looked yet.
 type Reach struct {
 	mark Ends // of an earlier look; not all of it could be read then. Zero: there is none
 }
 
-// Look takes a look at a topic that ends at now and is of interest from the offsets from
-// on. It returns a time: everything that was in the topic then can be read. If that is
-// longer ago than recent, or no look has found such a time, the error is a [Hidden].
+// Look takes a look at a topic. The parameter now is where the topic ends, and from has the
+// offset of each partition from which on the topic matters. Look returns a time for which
+// everything that was in the topic then can be read. If no look has found such a time, or
+// it is not within the duration recent before now, the time is zero and the error is a
+// [Hidden].
 func (r *Reach) Look(now Ends, from map[int32]int64, recent time.Duration) (time.Time, error) {
 	hidden := now.Hidden(from)
 	if hidden == nil {

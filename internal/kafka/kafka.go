@@ -1,16 +1,21 @@
 // Package kafka has everything that Millrace says to Kafka, by the client franz-go. This
 // package has how a Kafka is reached, Millrace's topics, a producer, and looks at topics
-// and groups from outside. The packages below it, which DESIGN.md lists as rooms, do the
-// rest. They read the log of record (streams); they work in a consumer group and in
-// transactions, and find one moment of the whole log (groups); and they follow topics of
-// small records (progress, schemalog, exposures).
+// and groups from outside. The packages below it do the rest. They read the log of record
+// (streams); they work in a consumer group and in transactions, and find one moment of the
+// whole log (groups); and they follow topics of small records (progress, schemalog,
+// exposures).
+//
+// The log of record is the topics timeline and features: partitioners write their inputs to
+// it, and index nodes are built from it. A record that a partitioner or an index node
+// refuses becomes a dead letter, in a topic of its own.
 //
 // [Brokers] says which Kafka is meant, and how it is reached: addresses, TLS and SASL in
 // one value.
 //
-// The package decides for all of them: reads are committed reads; a position that the log
-// no longer has is an error, and no reader jumps over it; a compressed batch is bounded
-// before it is opened; acknowledgements come from all replicas.
+// The package decides for all of them: reads are committed reads, which leave out aborted
+// transactions and end at the first open one; a position that the log no longer has is an
+// error, and no reader jumps over it; a compressed batch is bounded before it is opened;
+// acknowledgements come from all replicas.
 package kafka
 
 import (

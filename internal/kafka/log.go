@@ -26,7 +26,7 @@ const (
 // Streams is how many there are.
 const Streams = 2
 
-// Streams print as their topic's default name.
+// String returns the default name of the stream's topic.
 func (s Stream) String() string { return [Streams]string{"timeline", "features"}[s] }
 
 // TopicPartition is a partition of a stream.
@@ -35,7 +35,7 @@ type TopicPartition struct {
 	Partition millrace.Partition
 }
 
-// TopicPartitions print as "timeline/644".
+// String returns the stream and the partition, such as "timeline/644".
 func (tp TopicPartition) String() string { return fmt.Sprintf("%s/%d", tp.Stream, tp.Partition) }
 
 // Position is where to read on: the next offset, and the epoch of the leader that wrote
@@ -72,7 +72,7 @@ type LogID struct {
 	Topics  [Streams]TopicID
 }
 
-// Logs print as "cluster/timeline's id/features' id".
+// String returns "cluster/timeline's id/features' id".
 func (l LogID) String() string {
 	return fmt.Sprintf("%s/%s/%s", l.Cluster, l.Topics[Timeline], l.Topics[Features])
 }

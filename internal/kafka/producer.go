@@ -173,8 +173,8 @@ func (p *Producer) Flush(ctx context.Context) error {
 // Acknowledged returns how many records have been acknowledged.
 func (p *Producer) Acknowledged() int64 { return p.acked.Load() }
 
-// Err returns the first failure of Produce since the last Flush so far, without waiting.
-// Flush still returns it.
+// Err returns the first failure of Produce since the last Flush that is known now; nil:
+// none. It does not wait. Flush still returns the failure.
 func (p *Producer) Err() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -84,9 +84,9 @@ const (
 	// looks is how many times a batch must come from Kafka with the same bytes before it is
 	// taken to be broken there, and not on the way.
 	looks      = 3
-	lookPause  = 100 * time.Millisecond // between two of them
+	lookPause  = 100 * time.Millisecond // between two such looks
 	lookWithin = 5 * time.Second        // for all partitions together
-	lookBytes  = 1 << 20                // how much one look fetches
+	lookBytes  = 1 << 20                // how many bytes one look fetches
 )
 
 // Steps makes a client read on behind any batch that can never be read: one that is too
@@ -101,7 +101,7 @@ type Steps struct {
 	places func(context.Context) (map[int32]int64, error) // see NewSteps
 
 	at     map[int32]int64 // what places returned last
-	looked time.Time       // when that was
+	looked time.Time       // when that was, or when NewSteps was called
 	next   map[int32]int64 // the offset that would come next if none were left out
 	gaps   []gap           // offsets that were left out and not looked into yet
 }
@@ -254,7 +254,7 @@ func (l *Looks) look(ctx context.Context, topic string, partition int32, at int6
 const (
 	lengthAt     = 8  // how many bytes follow the length
 	prefixBytes  = 12 // up to the end of the length
-	magicAt      = 16
+	magicAt      = 16 // one byte
 	lastDeltaAt  = 23 // of magic 2: the last offset, less the first
 	newestMagic  = 2
 	headersBytes = 61 // of magic 2, all fields before the records

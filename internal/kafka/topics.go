@@ -17,11 +17,11 @@ import (
 // Topics has the names of Millrace's own topics. An empty field stands for the default
 // name, see WithDefaults.
 type Topics struct {
-	Timeline    string
-	Features    string
-	Schemas     string
-	DeadLetters string
-	Progress    string
+	Timeline    string // content records, by partition
+	Features    string // relevance features, by partition
+	Schemas     string // the schemas of both, and which of them operators refuse
+	DeadLetters string // records that were refused
+	Progress    string // how far partitioners are, and what they are asked to do
 }
 
 // own are Millrace's own topics. None of them deletes by age or size: the timeline and the

@@ -22,7 +22,7 @@ type TopicSpan struct {
 	id       kadm.TopicID
 	from, to map[int32]int64 // the offsets [from, to) of the partitions that have something
 	ends     Ends
-	starts   map[int32]int64 // where all partitions begin
+	starts   map[int32]int64 // the first offset of each partition of the time or later, as StartsAfter returns it
 	since    millrace.Time   // in each partition, entries before the first of this time are left out; 0: none are
 	size     int64           // offsets in all partitions
 	passed   atomic.Int64    // offsets that the present reading has passed
@@ -45,8 +45,8 @@ func (unanswered) Timeout() bool { return true }
 
 func (u unanswered) Unwrap() error { return u.error }
 
-// OpenTopic returns the span of a topic from a time on, for which it asks where the topic
-// begins and ends. It fails if Kafka does not answer for ten seconds.
+// OpenTopic asks where a topic begins and ends, and returns the span of the topic from a
+// time on; 0: from its beginning. It fails if Kafka does not answer for ten seconds.
 func OpenTopic(ctx context.Context, brokers Brokers, topic string, from millrace.Time) (*TopicSpan, error) {
 	look, err := NewClient(brokers, nil)
 	if err != nil {

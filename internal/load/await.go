@@ -18,15 +18,16 @@ const (
 	// lookEvery is how often a load looks whether its topic is consumed.
 	lookEvery = 200 * time.Millisecond
 	// grace is how long running partitioners may take to find a new topic, and then
-	// to say what it carries. After it the topic counts as not consumed by them.
+	// again to say what it carries. A topic that they have not found by then counts
+	// as not consumed.
 	grace = 5 * time.Second
 )
 
 // await waits until Kafka answers, the topic exists and a partitioner consumes it. It
 // creates the topic if need be. If something is missing after o.Wait, the error says
-// what. future is how far a record's time may be after its arrival, as the partitioners
-// say, or by default. A forced load does not wait for a partitioner, and creates
-// Millrace's own topics, too.
+// what. future is how far a record's time may be after its arrival: what the partitioners
+// say, or else schemas.DefaultFuture. A forced load does not wait for a partitioner, and
+// creates Millrace's own topics, too.
 func await(ctx context.Context, o Options) (future time.Duration, err error) {
 	bounded, cancel := context.WithTimeout(ctx, o.Wait)
 	defer cancel()

@@ -21,16 +21,16 @@ import (
 // are encoded in parallel and delivered in their order, so that the records of one entity
 // stay in order.
 type chunk struct {
-	text    []byte // of all lines
-	lines   []line
-	done    chan struct{} // closed when records and refused are complete
-	records []kafka.Outgoing
-	refused []refusal
+	text    []byte           // the text of all lines, one after the other
+	lines   []line           // where the lines are in text
+	done    chan struct{}    // closed when records and refused are complete
+	records []kafka.Outgoing // in the order of the lines
+	refused []refusal        // in the order of the lines
 }
 
 // line is a place in the text of a chunk.
 type line struct {
-	number   int   // in the file, from 1
+	number   int   // the line's number in the file, from 1
 	from, to int   // the line is text[from:to] of the chunk
 	fault    error // why the line was refused when it was read; nil: it was not
 }
@@ -43,7 +43,7 @@ type refusal struct {
 }
 
 const (
-	chunkBytes = 256 << 10 // of the lines in a chunk, unless one line is longer
+	chunkBytes = 256 << 10 // a chunk of at least so many bytes, or of chunkLines lines, is full
 	chunkLines = 2000
 )
 
@@ -136,7 +136,7 @@ func (l *loader) fill(c *chunk) (err error) {
 
 // encode turns the lines of a chunk into records. It makes the check that partitioners
 // make, so that a record whose bytes they would refuse is not sent. Records of one entity
-// go to one partition, so that its changes stay in order.
+// go to one partition of the topic, so that the entity's changes stay in order.
 func (l *loader) encode(c *chunk) {
 	now, values := millrace.TimeOf(time.Now()), make([]byte, 0, len(c.text))
 	c.records = make([]kafka.Outgoing, 0, len(c.lines))

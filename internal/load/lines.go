@@ -20,9 +20,9 @@ type lines struct {
 	file   *os.File
 	zstd   *zstd.Decoder // nil if the file is not compressed
 	buf    *bufio.Reader
-	number int          // of the line read last, from 1; 0: none yet
-	read   atomic.Int64 // bytes of the file, compressed if it is
-	size   int64        // of the file, in bytes; 0: not known
+	number int          // the number of the line read last, from 1; 0: none yet
+	read   atomic.Int64 // how many bytes of the file are read; of a compressed file, compressed bytes
+	size   int64        // the file's size in bytes; 0: not known
 }
 
 func openLines(name string) (*lines, error) {
@@ -46,8 +46,8 @@ func openLines(name string) (*lines, error) {
 	return l, nil
 }
 
-// is reports whether a name is another name of the file, or the same. It is false for a
-// pipe or a device, which cannot be overwritten.
+// is reports whether name names this file too. It is false for a pipe or a device, which
+// cannot be overwritten.
 func (l *lines) is(name string) bool {
 	from, err := l.file.Stat()
 	if err != nil || !from.Mode().IsRegular() {
@@ -64,8 +64,9 @@ func (l *lines) Close() error {
 	return l.file.Close()
 }
 
-// next appends the next line to dst, without its newline. A line longer than maxLineBytes
-// is appended cut, with a *schemas.Error. After the last line the error is io.EOF.
+// next appends the next line to dst, without its newline. Of a line longer than
+// maxLineBytes it appends the first maxLineBytes, and returns a *schemas.Error. After the
+// last line the error is io.EOF.
 func (l *lines) next(dst []byte) ([]byte, error) {
 	from, tooLong, any := len(dst), false, false
 	for {
@@ -90,6 +91,7 @@ func (l *lines) next(dst []byte) ([]byte, error) {
 	return bytes.TrimSuffix(dst, []byte{'\n'}), nil
 }
 
+// countingReader adds to n the number of bytes that are read through it.
 type countingReader struct {
 	r io.Reader
 	n *atomic.Int64
@@ -101,13 +103,14 @@ func (c countingReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// aside is the file of rejected lines. It is created with the first of them.
+// aside is the file of rejected lines. It is created, or emptied, for the first of them.
 type aside struct {
 	name string
 	file *os.File
 	buf  *bufio.Writer
 }
 
+// write appends a line and a newline to the file.
 func (a *aside) write(line []byte) error {
 	if a.file == nil {
 		file, err := os.OpenFile(a.name, os.O_WRONLY|os.O_CREATE, 0o600)

@@ -24,13 +24,13 @@ import (
 type Options struct {
 	Brokers    kafka.Brokers
 	Topic      string          // the content or feature topic
-	Partitions int32           // of the topic, if it has to be created; 0: 4
+	Partitions int32           // how many the topic gets, if it has to be created; 0: 4
 	Topics     kafka.Topics    // Millrace's own topics; Schemas and Progress are used
 	Schema     *schemas.Schema // what every line must fit
 	File       string          // NDJSON; a name that ends in .zst is decompressed
 	Rejected   string          // where rejected lines go; empty = FILE.rejected.ndjson, for FILE.ndjson
-	Wait       time.Duration   // for Kafka, and for a partitioner that consumes the topic; 0 = 30 s
-	Force      bool            // loads though no partitioner consumes the topic
+	Wait       time.Duration   // how long to wait for Kafka, and for a partitioner that consumes the topic; 0 = 30 s
+	Force      bool            // load even if no partitioner consumes the topic
 	// Review checks the schema against the known schemas before anything is loaded. Its
 	// error ends the load. Nil: nothing is checked.
 	Review   func(ctx context.Context, known *registry.Snapshot, add *schemas.Schema) error
@@ -40,12 +40,12 @@ type Options struct {
 
 // Report says how a load went. Blank lines do not count.
 type Report struct {
-	Lines    int // that were read, loaded or not
-	Loaded   int // acknowledged by Kafka; Lines - Rejected unless Run failed
-	Rejected int
-	Bytes    int64 // of the file, as it lies on the disk
+	Lines    int   // lines that were read, loaded or not
+	Loaded   int   // records that Kafka acknowledged; Lines - Rejected unless Run failed
+	Rejected int   // lines that do not fit
+	Bytes    int64 // how many bytes of the file were read, as they lie on the disk
 	Elapsed  time.Duration
-	Faults   []LineFault // of the first rejected lines, at most maxFaults
+	Faults   []LineFault // the faults of the first rejected lines, at most maxFaults
 	// RejectedFile holds the rejected lines as they were (one longer than 4 MiB
 	// is cut); empty if there are none.
 	RejectedFile string
@@ -53,7 +53,7 @@ type Report struct {
 
 // LineFault is why a line was rejected.
 type LineFault struct {
-	Line int // from 1
+	Line int // the line's number in the file, from 1
 	Err  error
 }
 
@@ -70,10 +70,12 @@ func (f LineFault) String() string {
 	return fmt.Sprintf("line %d: %v", f.Line, f.Err)
 }
 
-// maxFaults bounds the faults a Report names; the rejected file has every line.
+// maxFaults bounds the faults that a Report names. The file of rejected lines has all of
+// those lines.
 const maxFaults = 100
 
-// maxLineBytes bounds a line. A body at its limit takes less than that as JSON.
+// maxLineBytes bounds a line, 4 MiB. A record's Avro body of millrace.MaxBodyBytes takes
+// less than that as JSON.
 const maxLineBytes = 4 * millrace.MaxBodyBytes
 
 // Validate reports every fault of the options at once.
@@ -174,8 +176,9 @@ func (l *loader) prepare(ctx context.Context) (err error) {
 	return err
 }
 
-// publish publishes the schema, unless this load has done so. It is called once a line
-// fits: a published schema stays for good, and takes its name.
+// publish publishes the schema, unless this load has done so. It is called only when a line
+// fits: a published schema stays for good, and later schemas of its name must be compatible
+// with it.
 func (l *loader) publish(ctx context.Context) error {
 	if l.published {
 		return nil
@@ -205,12 +208,12 @@ type loader struct {
 	in         *lines
 	to         *kafka.Producer
 	aside      *aside
-	partitions int32
+	partitions int32         // how many the topic has
 	future     time.Duration // how far a record's time may be after its arrival
 	began      time.Time
 	counts     counts
-	faults     []LineFault
-	published  bool
+	faults     []LineFault // see Report.Faults
+	published  bool        // this load has published the schema
 }
 
 // errKafka says that a record could not be produced. The producer's Flush says why.
@@ -246,6 +249,7 @@ func (l *loader) deliver(ctx context.Context, c *chunk) error {
 	return nil
 }
 
+// reject counts a refused line, notes its fault, and writes it aside.
 func (l *loader) reject(r refusal) error {
 	l.counts.rejected.Add(1)
 	if len(l.faults) < maxFaults {

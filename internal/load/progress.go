@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// counts are read by the progress while a load runs.
+// counts are of the lines read so far. showProgress reads them while a load runs.
 type counts struct{ lines, rejected atomic.Int64 }
 
 // showProgress prints the progress of the load, as a bar on a terminal and else as a line
@@ -20,7 +20,7 @@ func (l *loader) showProgress() (stop func()) {
 	every, end := time.Second, ""
 	bar := isTerminal(w)
 	if bar {
-		every, end = 100*time.Millisecond, "\033[K" // it clears what is left of a longer line
+		every, end = 100*time.Millisecond, "\033[K" // this escape sequence clears the rest of the line, where a longer one stood
 	}
 	tick, done, finished := time.NewTicker(every), make(chan struct{}), make(chan struct{})
 	go func() {

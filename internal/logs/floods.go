@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// A place in the code may write maxLines lines in linesEvery. Otherwise a line for each bad
-// record that others send could fill a disk. DEBUG has no such bound, since somebody asked for
-// it.
+// A place in the code may write maxLines lines in linesEvery. Without this bound, a line for
+// each bad record that others send could fill a disk. DEBUG has no such bound, since somebody
+// asked for it.
 const (
 	maxLines   = 100
 	linesEvery = 10 * time.Second
@@ -22,7 +22,7 @@ type place struct {
 	mu      sync.Mutex
 	since   time.Time // when the current linesEvery began
 	lines   int       // since then
-	leftOut int       // lines left out that no line has told of yet
+	leftOut int       // lines that were left out and that no written line has counted yet
 }
 
 // take reports whether a line is to be written. It adds to the line how many lines of the same

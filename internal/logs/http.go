@@ -17,7 +17,8 @@ import (
 
 // Handler returns a handler that shows the levels (GET) and changes one (POST). POST has the
 // parameters package, level and for, such as ?package=broker&level=DEBUG&for=10m; without for
-// a change lasts an hour. Each change is written to acts before it is made.
+// a change lasts an hour. Each change is written to acts before it is made; if acts is nil, it
+// is in the log of the process alone.
 func (l *Levels) Handler(acts *audit.Log) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {

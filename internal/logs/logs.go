@@ -20,10 +20,11 @@ import (
 	"github.com/millrace/millrace/internal/audit"
 )
 
-// Setting is the level from which on a process logs, and the levels of packages that differ.
+// Setting is the level from which on a process logs, and the levels of packages that have
+// another one.
 type Setting struct {
 	Level    slog.Level
-	Packages map[string]slog.Level // by package, such as broker or internal/kafka; counts for the packages below it, too
+	Packages map[string]slog.Level // by package, such as broker or internal/kafka; a level counts for the packages below, too
 }
 
 // MarshalText returns the form that UnmarshalText reads.
@@ -80,7 +81,7 @@ type Levels struct {
 	start    Setting
 	mu       sync.Mutex             // guards changes
 	changes  map[string]Change      // by package; "" is for packages without a level of their own
-	current  atomic.Pointer[levels] // what counts now, unless it has ended
+	current  atomic.Pointer[levels] // the levels that count until its time ends has come
 	packages sync.Map               // the package of a place in the code: program counter (uintptr) to string
 	floods   floods
 }
@@ -95,7 +96,7 @@ type Change struct {
 // levels are the levels that count at some time.
 type levels struct {
 	of    map[string]slog.Level // by package; "" is for all others
-	least slog.Level            // of all of them
+	least slog.Level            // the lowest of all of them
 	ends  time.Time             // when the first change ends, and other levels count; zero: never
 }
 
@@ -264,6 +265,7 @@ func (h handler) anyway(ctx context.Context) bool {
 }
 
 func (h handler) Handle(ctx context.Context, r slog.Record) error {
+	// If all packages have one level, Enabled has checked it already.
 	if n := h.levels.now(); len(n.of) > 1 && r.Level < n.levelOf(h.levels.packageOf(r.PC)) && !h.anyway(ctx) {
 		return nil
 	}

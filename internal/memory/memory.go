@@ -12,10 +12,10 @@ import (
 
 // Budget is a number of bytes that requests share. Its methods may be called concurrently.
 type Budget struct {
-	limit int64
-	what  string
-	held  atomic.Int64
-	seed  maphash.Seed
+	limit int64            // bytes
+	what  string           // see New
+	held  atomic.Int64     // bytes that are taken
+	seed  maphash.Seed     // of the hash of owners
 	owned [64]atomic.Int64 // the part of held by hash of the owner; owners may share a place
 }
 

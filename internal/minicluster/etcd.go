@@ -16,7 +16,7 @@ import (
 // Etcd is a real etcd server of one member inside this process.
 type Etcd struct {
 	server *embed.Etcd
-	once   sync.Once // for Close: that of the server panics when it is called again
+	once   sync.Once // for Close: the server's own Close panics when it is called again
 }
 
 // StartEtcd starts etcd with its data in dir, listening on listen, such as

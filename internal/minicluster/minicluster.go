@@ -53,17 +53,17 @@ import (
 type Config struct {
 	Dir      string   // where all parts keep their data
 	Nodes    int      // index nodes, node-1 and so on; 0: those that Dir has, 3 if it has none
-	Replicas int      // of each partition of a new cluster; default 2, at most as many as nodes
+	Replicas int      // how many replicas each partition of a new cluster has; default 2, at most as many as nodes
 	Content  []string // topics of content records; default "activity"
 	Features []string // topics of feature records; default "entity-features"
 
 	Kafka       string // a Kafka to use; empty starts one in this process
 	TopicPrefix string // what the names of all topics and groups begin with, to share a Kafka
 	Etcd        string // an etcd to use; empty starts one in this process
-	Name        string // of the cluster in etcd; default "millrace"
+	Name        string // the cluster's name in etcd; default "millrace"
 	Version     string // the version that the broker reports
 
-	KafkaAddr, EtcdAddr, HTTPAddr, GRPCAddr, AdminAddr string // to listen on
+	KafkaAddr, EtcdAddr, HTTPAddr, GRPCAddr, AdminAddr string // the addresses to listen on
 
 	LogLevels http.Handler // serves /log on the admin port; nil: there is no /log
 
@@ -72,7 +72,7 @@ type Config struct {
 	// Exposures is the topic, without TopicPrefix, of what answers of experiments
 	// showed; empty: none.
 	Exposures string
-	// Leans returns what [coordinator.Config.Leans] is set to; nil: it is not set.
+	// Leans returns the value of [coordinator.Config.Leans]; nil: that field is not set.
 	Leans func(context.Context, *cluster.Client) (coordinator.Leans, error)
 
 	// Node, if set, adjusts the configuration of each index node.
@@ -84,6 +84,8 @@ type Config struct {
 	Log    *slog.Logger // nil: silent
 }
 
+// defaults fills in the defaults, and puts TopicPrefix before the topics of Content and
+// Features.
 func (c *Config) defaults() {
 	c.Content = c.prefixed(c.Content, "activity")
 	c.Features = c.prefixed(c.Features, "entity-features")
@@ -114,15 +116,15 @@ func (c *Config) inputs() []string { return slices.Concat(c.Content, c.Features)
 
 // Cluster is a running cluster. Its addresses are set when Start returns.
 type Cluster struct {
-	Kafka, Etcd, HTTP, GRPC, Admin string
+	Kafka, Etcd, HTTP, GRPC, Admin string // host:port
 
 	cfg     Config
-	ids     []millrace.NodeID // of Nodes, in the same order
+	ids     []millrace.NodeID // the ids of Nodes, in the same order
 	topics  kafka.Topics
 	client  *cluster.Client
-	maps    *cluster.Watcher
+	maps    *cluster.Watcher // which nodes there are and who hosts what
 	broker  *broker.Broker
-	metrics *prometheus.Registry
+	metrics *prometheus.Registry // of all roles
 	Nodes   []*indexnode.Node
 	stops   []func()        // tells each node to stop
 	stopped []chan struct{} // closed when the node has stopped
@@ -205,6 +207,7 @@ func (c *Cluster) startCoordinator(run context.Context, metrics prometheus.Regis
 	return nil
 }
 
+// startKafka starts Kafka, unless the configuration names one, and creates the topics.
 func (c *Cluster) startKafka(ctx context.Context) error {
 	if c.Kafka = c.cfg.Kafka; c.Kafka == "" {
 		k, err := StartKafka(c.cfg.Dir, c.cfg.KafkaAddr)
@@ -289,6 +292,7 @@ func (c *Cluster) nodeIDs(m *topology.Map) ([]millrace.NodeID, error) {
 
 func (c *Cluster) nodeDir(id millrace.NodeID) string { return filepath.Join(c.cfg.Dir, string(id)) }
 
+// startNode opens an index node and runs it until run ends or StopNode stops it.
 func (c *Cluster) startNode(run context.Context, id millrace.NodeID, metrics prometheus.Registerer) error {
 	cfg := indexnode.Config{
 		ID: id, Dir: c.nodeDir(id), Brokers: kafka.At(c.Kafka), Topics: c.topics, Cluster: c.client,
@@ -449,7 +453,7 @@ func (c *Cluster) Ready() error {
 	return nil
 }
 
-// pollEvery is the time between two looks of wait.
+// pollEvery is the time between two calls of done by wait. It is short, since tests wait.
 const pollEvery = 5 * time.Millisecond
 
 // wait calls done again and again until it returns nil, ctx ends, or a part of the cluster
@@ -511,7 +515,7 @@ func (c *Cluster) Produce(ctx context.Context, topic string, s *schemas.Schema, 
 }
 
 // WaitIndexed waits until every replica has applied all that the content and feature topics
-// have, what is written during the wait included.
+// have, also what is written during the wait.
 func (c *Cluster) WaitIndexed(ctx context.Context) error {
 	look, err := kafka.NewInspector(kafka.At(c.Kafka))
 	if err != nil {
@@ -532,8 +536,9 @@ func (c *Cluster) WaitIndexed(ctx context.Context) error {
 	})
 }
 
-// applied returns an error that names a partition of which a node has not applied all of the
-// topics timeline and features; nil if there is none.
+// applied returns nil if every node has applied all records of the topics timeline and
+// features for its partitions; else an error that names one partition of a node that has
+// not.
 func (c *Cluster) applied(ctx context.Context, look *kafka.Inspector) error {
 	m := c.maps.Current()
 	for stream, topic := range [2]string{kafka.Timeline: c.topics.Timeline, kafka.Features: c.topics.Features} {
@@ -553,7 +558,8 @@ func (c *Cluster) applied(ctx context.Context, look *kafka.Inspector) error {
 	return nil
 }
 
-// Produced returns the sum of the end offsets of a topic's partitions.
+// Produced returns the sum of the end offsets of a topic's partitions: the number of its
+// records, with the markers of transactions.
 func (c *Cluster) Produced(ctx context.Context, topic string) (int64, error) {
 	look, err := kafka.NewInspector(kafka.At(c.Kafka))
 	if err != nil {

@@ -46,24 +46,24 @@ func main() {
 // config is what the command line says. The first five are the arguments and flags.
 type config struct {
 	packages []string
-	n        int
-	seed     uint64
-	with     string
-	least    int
-	dir      string        // of the module; empty: the working directory
-	patience time.Duration // tests that run for this and five times their usual time are taken to run for ever
+	n        int           // how many faults to draw
+	seed     uint64        // of the draw
+	with     string        // packages whose tests are run too, separated by commas
+	least    int           // how many of a hundred faults tests must notice
+	dir      string        // the directory of the module; empty: the working directory
+	patience time.Duration // tests that run longer than this plus five times their usual time are taken to run for ever
 	out      io.Writer
 }
 
-// pkg is a package as go list tells it, with what is needed of its sources.
+// pkg is a package. The exported fields are what go list prints of it.
 type pkg struct {
 	Dir, ImportPath, Name string
 	GoFiles, TestGoFiles  []string
 	XTestGoFiles          []string
 
-	src   map[string][]byte // the Go files, by path
-	sites []*site           // first all of the package, then those that draw has drawn
-	at    map[*site]int     // the numbers of the sites that were drawn, from 1
+	src   map[string][]byte // the Go files without tests, by path
+	sites []*site           // at first all sites of the package; after draw, only those that it has drawn
+	at    map[*site]int     // the numbers of the sites that were drawn, from 1; unique over all packages
 }
 
 // result is what became of a fault.
@@ -73,7 +73,7 @@ type result struct {
 	by  string // the test that noticed it, or what else did; empty: nothing
 }
 
-// unreached is printed of a fault whose code no test runs.
+// unreached is printed for a fault whose code no test runs.
 const unreached = "no test comes by"
 
 func (c *config) run(ctx context.Context) error {
@@ -135,8 +135,8 @@ func (c *config) list(ctx context.Context, patterns []string) (all []*pkg, err e
 	}
 }
 
-// draw draws c.n sites at random, of all packages together, and leaves each package only its
-// own. No two of them overlap.
+// draw draws c.n sites at random, of all packages together, and leaves in the sites of each
+// package only those that were drawn. No two of them overlap.
 func (c *config) draw(pkgs []*pkg) {
 	r := rand.New(rand.NewPCG(c.seed, 0))
 	type place struct {
@@ -172,7 +172,7 @@ func (c *config) judge(ctx context.Context, tmp string, p *pkg) (all []result, e
 	if err != nil {
 		return nil, err
 	}
-	for _, s := range p.sites { // those that did not build are no longer among them
+	for _, s := range p.sites { // c.tests has removed the faults that did not build
 		v := result{site: s, pkg: p, by: ""}
 		for i := range tests {
 			t := &tests[i]
@@ -360,8 +360,9 @@ func (t *suite) try(ctx context.Context, tmp string) error {
 	return nil
 }
 
-// notices returns the test that notices a fault; "" for none. The test must fail twice. A test
-// that failed because the machine was busy passes when it runs again.
+// notices returns the test that notices a fault; "" for none. A test that fails must fail a
+// second time, alone: one that failed because the machine was busy passes then. In that case
+// all tests are run once more, and what notices the fault in that run counts.
 func (t *suite) notices(ctx context.Context, id int) (by string, err error) {
 	by, err = t.noticedBy(ctx, id)
 	if by == "" || err != nil {
@@ -378,7 +379,8 @@ func (t *suite) notices(ctx context.Context, id int) (by string, err error) {
 }
 
 // noticedBy runs the tests once with a fault and returns what notices it: the first test that
-// fails, or a panic, or that the tests do not end; "" for none. some are further arguments.
+// fails, or the text of a panic, or a text that says that the tests do not end; "" if nothing
+// does. some are further arguments of the test binary.
 func (t *suite) noticedBy(ctx context.Context, id int, some ...string) (by string, err error) {
 	out, err := t.run(ctx, t.within, fmt.Sprint("MILLRACE_MUTANT=", id), append(some, "-test.failfast=true")...)
 	switch {

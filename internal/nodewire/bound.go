@@ -8,17 +8,17 @@ import (
 )
 
 const (
-	// maxValues is how many fields and elements a request may have, those in its
-	// messages included. Brokers send half of that at most: a parsed one takes
-	// some hundred bytes, of two that it takes on the wire.
+	// maxValues is how many fields and elements a request may have, with those in the
+	// messages in it. It is needed since a value takes a hundred bytes or more once it is
+	// parsed, but may take only two on the wire. Brokers send half of this number at most.
 	maxValues = 500_000
-	maxDepth  = 100 // of messages in messages
+	maxDepth  = 100 // how deep messages may be nested
 )
 
 var errTooMany = errors.New("nodewire: the request has too many values")
 
-// bounded refuses a message that takes far more memory than bytes, before it is
-// parsed.
+// bounded refuses a message that would take far more memory than it has bytes. It does so
+// before the message is parsed.
 func bounded(b []byte, of protoreflect.MessageDescriptor) error {
 	left := maxValues
 	return count(b, of, maxDepth, &left)
@@ -31,7 +31,7 @@ func count(b []byte, of protoreflect.MessageDescriptor, depth int, left *int) er
 	for len(b) > 0 {
 		number, kind, n := protowire.ConsumeTag(b)
 		if n < 0 {
-			return nil // which the parser says
+			return nil // the message is malformed, and the parser will refuse it
 		}
 		m := protowire.ConsumeFieldValue(number, kind, b[n:])
 		if m < 0 {

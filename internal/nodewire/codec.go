@@ -1,9 +1,9 @@
-// Package nodewire is the codec of what brokers ask index nodes and of what
-// these answer: protobuf, by hand where there is much of it. What
-// [proto.Marshal] and [proto.Unmarshal] take for a question and its answer,
-// mostly to follow pointers and to make a hundred small pieces of memory, is 5 %
-// of the processor time of a query. Either end may as well speak with one
-// that has protobuf's own codec.
+// Package nodewire is the codec for the requests of brokers to index nodes and for the answers
+// of these. Both are protobuf messages. The parts that make up most of a message are encoded
+// and decoded by hand-written code, since [proto.Marshal] and [proto.Unmarshal] would take 5 %
+// of the CPU time of a query, mostly to follow pointers and to allocate a hundred small pieces of
+// memory. The bytes are those of protobuf, so either end can speak with a peer that has
+// protobuf's own codec.
 package nodewire
 
 import (
@@ -15,17 +15,18 @@ import (
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 )
 
-// Protocol is what this version's index nodes understand, and say in every
-// answer. It rises with what a node must heed for its answer to be right:
+// Protocol is the version of the protocol that the index nodes of this release understand. They
+// send it in every answer. It rises by one with each field of a request that a node must
+// understand for its answer to be right. The fields of each version are:
 //
 //  1. QueryRequest.served_key
 //  2. QueryRequest.weights
 const Protocol = 2
 
-// Codec returns the codec. It writes and reads what gRPC's own does. What it
-// does not know by hand (accounts of a record, explanations, whatever newer
-// ends may add) and what is no such message it leaves to protobuf, so that what
-// protobuf refuses is refused.
+// Codec returns the codec. It writes and reads the same bytes as gRPC's own codec. It leaves
+// to protobuf every other message, and every message with a field that the hand-written code
+// does not handle (accounts of a record, explanations, fields that newer releases may add). So
+// what protobuf refuses is refused.
 func Codec() encoding.CodecV2 { return codec{encoding.GetCodecV2("proto")} }
 
 type codec struct{ encoding.CodecV2 }
@@ -51,8 +52,8 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	return mem.BufferSlice{mem.NewBuffer(&w.b, pool)}, nil
 }
 
-// Unmarshal implements encoding.CodecV2. The items of an answer share memory
-// of their own, and are kept or let go of together.
+// Unmarshal implements encoding.CodecV2. The items of an answer share one piece of memory, so
+// it is freed only when nothing refers to any of them.
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	switch m := v.(type) {
 	case *nodev1.QueryRequest:
@@ -65,7 +66,7 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return c.CodecV2.Unmarshal(data, v)
 }
 
-// unmarshalRequest is proto.Unmarshal.
+// unmarshalRequest does what proto.Unmarshal does, and refuses a request with too many values.
 func unmarshalRequest(b []byte, m *nodev1.QueryRequest) error {
 	if proto.Reset(m); readRequest(b, m) {
 		return nil
@@ -76,8 +77,8 @@ func unmarshalRequest(b []byte, m *nodev1.QueryRequest) error {
 	return proto.Unmarshal(b, m)
 }
 
-// unmarshalResponse is proto.Unmarshal, but that the message shares the memory
-// of b.
+// unmarshalResponse does what proto.Unmarshal does, except that the message may share the
+// memory of b.
 func unmarshalResponse(b []byte, m *nodev1.QueryResponse) error {
 	if proto.Reset(m); readResponse(b, m) {
 		return nil

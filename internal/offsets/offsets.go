@@ -1,5 +1,5 @@
-// Package offsets is how the receipt of an answer says which part of the log it includes: for
-// each partition the offsets of two topics, packed, or as lists.
+// Package offsets reads and writes the part of a receipt that says how much of the log an
+// answer includes: for each partition the offsets of two topics, packed or as lists.
 //
 // The packed form begins with the number of partitions, as a uvarint. Then come
 // three columns with a number for each partition: how far the partition's number
@@ -55,6 +55,7 @@ func Pack(parts []Part) []byte {
 	return b
 }
 
+// appendColumn appends a column in the packed form.
 func appendColumn(b []byte, column []uint64) []byte {
 	if len(column) == 0 {
 		return b
@@ -66,7 +67,7 @@ func appendColumn(b []byte, column []uint64) []byte {
 	width := bits.Len64(most - least)
 	b = append(binary.AppendUvarint(b, least), byte(width))
 	var word uint64 // the bits that are not written yet, the lowest first
-	full := 0       // how many these are
+	full := 0       // how many bits of word are used
 	for _, x := range column {
 		x -= least
 		word |= x << full
@@ -85,7 +86,7 @@ func appendColumn(b []byte, column []uint64) []byte {
 
 var errMalformed = errors.New("offsets: the packed offsets are malformed")
 
-// unpack returns the parts of the packed form, and refuses anything else.
+// unpack returns the parts of the packed form. It returns errMalformed for anything else.
 func unpack(b []byte) ([]Part, error) {
 	n, size := binary.Uvarint(b)
 	if size <= 0 || n > partition.Count {
@@ -115,6 +116,7 @@ func unpack(b []byte) ([]Part, error) {
 	return parts, nil
 }
 
+// readColumn reads a column of n numbers, and returns the bytes that follow it.
 func readColumn(b []byte, n int) (column []uint64, rest []byte, err error) {
 	if n == 0 {
 		return nil, b, nil
@@ -177,8 +179,8 @@ func Read(r *feedv1.Receipt) (map[millrace.Partition]Next, error) {
 	return all, nil
 }
 
-// Digest is a sum of partitions and their offsets, in any order. Answers with
-// the same digest include the same part of the log.
+// Digest is a checksum of partitions and their offsets that does not depend on their order.
+// Answers with the same digest include the same part of the log.
 type Digest uint64
 
 // Add adds a partition: XXH64 of its number in 4 bytes and its offsets in 8

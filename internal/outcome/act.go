@@ -11,12 +11,12 @@ import (
 // Act is an action that a viewer did with an item of an answer. If they did it several
 // times, it is one Act.
 type Act struct {
-	Item        Place
+	Item        Place // the item, and its answer
 	Action      string
 	At          millrace.Time         // when they first did it
 	Shown       millrace.Time         // the time of the answer
-	Experiments []exposure.Experiment // of the answer
-	Drafted     string                // the experiment whose draft the answer is; empty: the answer is no draft
+	Experiments []exposure.Experiment // the experiments that had a part in the answer
+	Drafted     string                // the experiment that had the answer drafted; empty: the answer is no draft
 	Teams       []string              // the models that drafted the answer
 	Team        int                   // the index in Teams of the one that drafted the item; -1: none did
 }
@@ -56,13 +56,14 @@ func (l *Ledger) shared(text string) string {
 }
 
 // Acts joins the outcomes with answers, and calls take for each act, in the order of the
-// times of acts. It calls offer once; offer must call the function that it gets for every
-// answer. What was done longer than the window after its answer is left out, even if it
-// names the answer. So other outcomes in the ledger make no difference.
+// times of acts. It calls offer once, with a function that offer must call for every answer.
+// What was done longer than the window after its answer is left out, even if it names the
+// answer. So other outcomes in the ledger make no difference.
 //
 // told is what became of the outcomes: told[0] of those that were in no ledger before, and
-// told[1] of the others. If of is not empty, outcomes that belong to an answer, or name one,
-// count there only if the experiment of had a part in the answer.
+// told[1] of the others. of is the name of an experiment, or empty. If it is not empty, an
+// outcome that belongs to an answer in which this experiment had no part counts in told as
+// one that belongs to nothing. The error is that of offer.
 func (l *Ledger) Acts(of string, offer func(take func(*exposure.Record)) error, take func(*Act)) (told [2]Report, err error) {
 	l.of, l.ends = of, true
 	if err := offer(l.Offer); err != nil {

@@ -8,13 +8,13 @@ import (
 )
 
 // Course counts outcomes over time: right ones, which belong to an answer, and wrong ones,
-// which name an answer to which they cannot belong. From it, [Course.Broken] tells when what
-// writes outcomes was broken. The zero value has none.
+// which name an answer to which they cannot belong. From it, [Course.Broken] tells when the
+// program that writes outcomes was broken. The zero value has no outcomes.
 //
 // The counts are kept by spans of time. If there are too many spans, neighbours are joined
 // unless one has more right ones and the other more wrong ones. If that is not enough, the
-// spans where the two numbers differ least are joined with their neighbours. So a time in
-// which outcomes were broken is known as exactly after a year as on its day.
+// spans where the two numbers differ least are joined with their neighbours. So it stays
+// known exactly from when to when outcomes were broken, even after a year.
 type Course struct {
 	spans  []span        // in the order of time, of whole seconds; none overlaps another
 	newest millrace.Time // see Newest
@@ -26,7 +26,7 @@ type span struct {
 	right, wrong int
 }
 
-// excess returns how many more wrong ones than right ones there are.
+// excess returns how many more wrong outcomes than right ones there are.
 func (s span) excess() int { return s.wrong - s.right }
 
 // with returns a span that covers both, with the outcomes of both.
@@ -129,9 +129,10 @@ func (s Stretch) String() string {
 // Broken returns the times in which outcomes were broken, in the order of time; the last
 // stretch may go on. A stretch begins at the point after which ten more wrong ones than
 // right ones came, however many right ones came before it. It ends at the point after which
-// ten more right ones came. In a stretch the right ones prove nothing either, since what
-// writes outcomes wrongly may name answers that fit by chance. Outcomes of viewers and
-// answers of which nothing is known are in every log, and are not in a course.
+// ten more right ones than wrong ones came. In a stretch the right ones prove nothing
+// either: a program that writes outcomes wrongly may name answers that fit by chance.
+// Outcomes of viewers and answers of which nothing is known are in every log, and are not
+// in a course.
 func (c *Course) Broken() (all []Stretch) {
 	// These are sums of all spans up to some time: now, up to the present one; began, up to
 	// the beginning of the stretch; turn, up to the point where the excess of wrong ones was

@@ -8,23 +8,24 @@ import (
 )
 
 // Met tells which outcomes cannot belong to any answer: their viewer was shown nothing, or
-// they name an answer that there is not. It is a Bloom filter of viewers and answers. With
-// up to five million of both together, it finds all but a few of a hundred such outcomes. It
-// never takes an outcome that may belong to an answer for one of them.
+// they name an answer that does not exist. It is a Bloom filter of viewers and answers. With
+// five million of both together it misses one in two hundred of such outcomes, and with ten
+// million four in a hundred. It never takes an outcome that may belong to an answer for one
+// of them.
 type Met struct {
-	from millrace.Time // of the answers
+	from millrace.Time // the time from which on the answers were added
 	bits []uint64
 }
 
 const (
 	metBits   = 1 << 26 // 8 MiB
-	metProbes = 4       // bits for each name
+	metProbes = 4       // the bits that are set for each name, of a viewer or an answer
 )
 
 // NewMet returns a Met for the answers from a time on. All of them must be added.
 func NewMet(from millrace.Time) *Met { return &Met{from: from, bits: make([]uint64, metBits/64)} }
 
-// From returns the time from which on it has the answers.
+// From returns the time from which on the Met has the answers.
 func (m *Met) From() millrace.Time { return m.from }
 
 // Add adds an answer.

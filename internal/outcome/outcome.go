@@ -1,5 +1,7 @@
 // Package outcome joins what viewers did, such as clicks, likes and hides ([Outcome]), with
-// the answers that showed it to them, as brokers recorded these (exposure.Record).
+// the answers that showed it to them, as brokers recorded these answers (exposure.Record).
+// An answer may be a draft: items that several models, its teams, chose in turn (package
+// relevance/interleave).
 package outcome
 
 import (
@@ -17,25 +19,26 @@ import (
 
 // Outcome is something that a viewer did with a record.
 type Outcome struct {
-	ID     string // see [Report.Twice]
-	Viewer string
-	Record string
+	ID     string        // the outcome's own; an outcome that is logged again has the same one: see [Report.Twice]
+	Viewer string        // who did it
+	Record string        // with which record
 	Action string        // such as click
 	Answer string        // the answer_id of the receipt the record came with; empty: not known
 	At     millrace.Time // by the clock of the program that logged it
 	Again  bool          // an earlier ledger had it, which may have lacked its answer
 }
 
-// MaxOutcomes is how many a Ledger holds.
+// MaxOutcomes is how many outcomes a Ledger holds. They take some 220 MB: see entry.
 const MaxOutcomes = 2 << 20
 
-// Skew is by how much the clocks of brokers and of programs that log outcomes may differ.
+// Skew is by how much the clocks of brokers and of programs that log outcomes may differ: an
+// outcome may be dated up to Skew before the answer that it belongs to.
 const Skew = time.Minute
 
 // Place names one item of one answer.
 type Place struct {
-	Answer string // its id
-	Place  int    // in the answer, from 1
+	Answer string // the answer's id
+	Place  int    // the item's place in the answer, from 1
 }
 
 // Done is how often one action was done with an item, and when first.
@@ -59,37 +62,37 @@ type Done struct {
 // The ledger keeps hashes in place of names. There are many more outcomes than answers that
 // have any, and names may be as long as those who log outcomes like.
 type Ledger struct {
-	window   time.Duration
+	window   time.Duration       // how long after an answer an outcome may belong to it without naming it
 	of       string              // the experiment whose answers count in a report; empty: all do
 	ends     bool                // the window applies also to outcomes that name their answer: see Acts
 	seen     map[uint64]struct{} // settled outcomes, hashed with the answer that each belongs to
 	named    map[uint64]int32    // by answer: the last of the entries that name it
 	met      map[uint64]int32    // by viewer and record: the last of the entries that name no answer
-	all      []entry
-	earliest millrace.Time
-	actions  []string          // by number
-	action   map[string]int32  // the number of each action
-	owners   []owner           // answers to which an outcome belongs, or belonged for a while
-	texts    map[string]string // see shared
-	report   [2]Report         // of outcomes that were in no ledger before, and of the others
-	notes    *[2]Notes         // of the same two; nil: nothing is noted
-	came     []came            // outcomes to be noted
+	all      []entry             // the outcomes, in the order of Add
+	earliest millrace.Time       // the time of the earliest outcome
+	actions  []string            // the actions, by the numbers that entries have
+	action   map[string]int32    // the number of each action
+	owners   []owner             // answers to which an outcome belongs, or belonged for a while
+	texts    map[string]string   // the texts of owners, each once: see shared
+	report   [2]Report           // the report of outcomes that were in no ledger before, and that of the others
+	notes    *[2]Notes           // where the outcomes of the same two kinds are noted; nil: nowhere
+	came     []came              // settled outcomes that note will add to notes
 }
 
 // entry is an outcome and the item that it belongs to: 56 bytes without a pointer, and some
 // 50 more in the maps.
 type entry struct {
 	same    uint64 // see sameAs
-	viewer  uint64 // these two are hashes
-	record  uint64
+	viewer  uint64 // a hash, see hashOf
+	record  uint64 // a hash too
 	at      millrace.Time
-	before  int32 // the entry before it in the list of named or met; none if it is the first
-	action  int32 // the index in Ledger.actions
-	owner   int32 // the index in Ledger.owners; none if it belongs to no answer
-	place   int32 // in the answer, from 1
-	team    int32 // none without one
-	strange strange
-	again   bool // see Outcome.Again
+	before  int32   // the entry before it in the list of named or met; none if it is the first
+	action  int32   // the index in Ledger.actions
+	owner   int32   // the index in Ledger.owners; none if it belongs to no answer
+	place   int32   // the item's place in the answer, from 1
+	team    int32   // the index in owner.teams of the team that drafted the item; none without one
+	strange strange // why the outcome does not belong to the answer that it names
+	again   bool    // see Outcome.Again
 }
 
 // none is in the place of an index if there is none.
@@ -101,7 +104,7 @@ type strange uint8
 
 const (
 	notInIt   strange = 1 + iota // the answer did not show the record
-	notTheirs                    // it was another viewer's
+	notTheirs                    // the answer was another viewer's
 )
 
 // maxSeen bounds how many outcomes a ledger remembers over a Reset, to recognise those that
@@ -119,7 +122,8 @@ func sameAs(o *Outcome) uint64 {
 	return maphash.Comparable(seed, [...]string{o.ID, o.Viewer, o.Record, o.Action, o.Answer})
 }
 
-// shown returns one hash of two: of a record and of the viewer to whom it was shown.
+// shown returns one hash of two, such as those of a viewer and of a record that they were
+// shown.
 func shown(by, record uint64) uint64 {
 	return by*0x9e3779b97f4a7c15 ^ bits.RotateLeft64(record, 32)*0xd6e8feb86659fd93
 }
@@ -327,8 +331,9 @@ func (l *Ledger) fits(e *entry, t millrace.Time) bool {
 }
 
 // nearer reports whether the outcome e belongs to the answer r rather than to its present
-// owner. Of two answers of the same time, it belongs to the one with the lesser id, so that
-// the order of offers makes no difference.
+// owner: to the latest answer before the outcome, or if there is none to the first one after
+// it. Of two answers of the same time, it belongs to the one with the lesser id, so that the
+// order of offers makes no difference.
 func (l *Ledger) nearer(e *entry, r *exposure.Record, place int) bool {
 	has := &l.owners[e.owner]
 	before, had := r.Time <= e.at, has.at <= e.at
@@ -355,7 +360,7 @@ func (l *Ledger) Settle() (map[Place][]Done, Report) {
 }
 
 // settle counts in the report what became of an outcome. It reports whether the outcome
-// belongs to an item and did not come before.
+// belongs to an item, and is no repetition of a settled one.
 func (l *Ledger) settle(e *entry) bool {
 	told := &l.report[0]
 	if e.again {

@@ -4,13 +4,15 @@ import "fmt"
 
 // Report is how many outcomes there were, by what became of them.
 type Report struct {
-	Attributed int `json:"attributed"` // they belong to an item
+	Attributed int `json:"attributed"` // they belong to an item of an answer
 	// Twice are repetitions. They have the same id, viewer, record and action as an outcome
 	// before, name the same answer and belong to the same answer. Only the first counts.
 	Twice     int `json:"twice"`
 	Elsewhere int `json:"of_another_viewer"` // they name an answer that went to another viewer
 	Lacking   int `json:"not_in_the_answer"` // they name an answer of their viewer that did not show the record
-	Nothing   int `json:"of_nothing"`        // all others: no answer in the window showed their viewer the record
+	// Nothing are all others: no answer in the window showed their viewer the record, they
+	// name an answer that is not known, or the answer does not count (see Ledger.Acts).
+	Nothing int `json:"of_nothing"`
 }
 
 // Plus returns the sum of two reports.

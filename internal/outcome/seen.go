@@ -11,9 +11,10 @@ import (
 )
 
 // Seen has the schemas of the entries that were read of a topic, by fingerprint, with the
-// family of each: the fields by whose names its records can be read.
+// family of each. A record can be read by the names of all fields of its family.
 type Seen map[millrace.Fingerprint]seen
 
+// seen is a schema and its family: all known schemas of the same name.
 type seen struct {
 	of     *schemas.Schema
 	family *schemas.Family
@@ -28,9 +29,9 @@ func (s Seen) Add(known *registry.Snapshot, value []byte) {
 	}
 }
 
-// Lacks refuses actions that no outcome of the topic can have, since the type is an enum
-// without them in each schema. It refuses a field that no schema has; "" is no field. It
-// refuses nothing if no schema was seen. The error is a [*millrace.Error].
+// Lacks refuses actions that no outcome of the topic can have, since in each schema the
+// type is an enum without them. It refuses a field that no schema has; "" stands for no
+// field. It refuses nothing if no schema was seen. The error is a [*millrace.Error].
 func (s Seen) Lacks(topic string, actions []string, field string) error {
 	refuse := func(of, wayOut, format string, args ...any) error {
 		return &millrace.Error{Reason: millrace.ReasonUnknown, Field: of, Detail: fmt.Sprintf(format, args...), WayOut: wayOut}

@@ -24,9 +24,9 @@ type fetched struct {
 	url   string
 	http  http.Client
 	log   *slog.Logger
-	first sync.Once // runs the first fetch
-	good  atomic.Pointer[jose.JSONWebKeySet]
-	text  string // what good was parsed from. Only for fetch, which never runs twice at once
+	first sync.Once                          // runs the first fetch
+	good  atomic.Pointer[jose.JSONWebKeySet] // the keys of the last good fetch; at first none
+	text  string                             // what good was parsed from. Only for fetch, which never runs twice at once
 
 	mu struct {
 		sync.Mutex
@@ -79,8 +79,8 @@ func (f *fetched) away() bool {
 	return len(f.good.Load().Keys) == 0 && f.mu.fault != ""
 }
 
-// again starts a fetch if the last one ended at least every ago, or keysAgain if it failed,
-// and none is running.
+// again starts a fetch unless one is running. The last one must have ended at least the time
+// every before, or keysAgain if it failed.
 func (f *fetched) again(every time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -294,6 +294,7 @@ func refused(detail, wayOut string) error {
 	return &millrace.Error{Reason: millrace.ReasonForbidden, Field: field, Detail: detail, WayOut: wayOut}
 }
 
+// identityKey is the key of an Identity in a context.
 type identityKey struct{}
 
 // With returns ctx with the identity of the caller.

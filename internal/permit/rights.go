@@ -61,7 +61,7 @@ func (i Identity) Right(right Right, of string) error {
 	}
 }
 
-// checkCallers returns what is wrong with Callers: a name that has not the role caller, a
+// checkCallers returns what is wrong with Callers: a name without the role caller, a
 // right that does not exist, and an identity with the role caller whose rights are missing.
 func (c Config) checkCallers() (errs []error) {
 	_, all := c.Callers[others]

@@ -20,8 +20,8 @@ import (
 )
 
 // ServerOptions returns options with which a gRPC server identifies callers, and refuses a
-// call by its headers alone if the caller may not make it. Calls that are permitted go to
-// next; nil: to nothing more. The server is for the roles in work and for operators.
+// call by its headers alone if the caller may not make it. Permitted calls are then passed to
+// next, unless it is nil. The server is for the roles in work and for operators.
 // Connections of other roles are closed after a while, though they may ask for its health.
 // Without a policy everything is permitted.
 func (p *Policy) ServerOptions(next tap.ServerInHandle, work ...Role) []grpc.ServerOption {

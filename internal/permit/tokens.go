@@ -28,13 +28,12 @@ import (
 // then cannot be read or parsed, that is logged, and the value stays as it is. An empty file
 // gives a value that knows nobody.
 type parsed[T any] struct {
-	source *secure.Source
-	good   atomic.Pointer[T]
+	source *secure.Source    // the file
+	good   atomic.Pointer[T] // the value of the last text that could be parsed
 }
 
-// open reads and parses a file. key is that of the configuration, below field. The error says
-// why it cannot be read or parsed now.
-
+// open reads and parses a file. key is the file's key in the configuration, below field. The
+// error says why the file cannot be read or parsed now.
 func open[T any](file, key string, log *slog.Logger, parse func(string) (T, error)) (*parsed[T], error) {
 	if log == nil {
 		log = slog.Default()
@@ -284,9 +283,10 @@ const maxTokenBytes = 8 << 10
 // who reaches the port may send tokens.
 const maxTries = 16
 
-// candidates returns the keys that may have signed a token with the header of: those with the
-// key id and algorithm that it names. A key without an id fits every token, and a token
-// without a key id fits every key. The error says that there are none, or more than maxTries.
+// candidates returns the keys that may have signed a token. of is the token's header. The
+// keys are those with the key id and the algorithm that the header names. A key without an
+// id fits every token, and a token without a key id fits every key. The error says that
+// there are none, or more than maxTries.
 func candidates(set *jose.JSONWebKeySet, of jose.Header) (keys []jose.JSONWebKey, err error) {
 	for _, k := range set.Keys {
 		if (of.KeyID == "" || k.KeyID == "" || k.KeyID == of.KeyID) && signs(k, jose.SignatureAlgorithm(of.Algorithm)) {

@@ -17,7 +17,8 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// Connect returns err as a connect error with the details of [Status].
+// Connect returns err, which is not nil, as a connect error with the code and the details of
+// [Status].
 func Connect(err error) *connect.Error {
 	e := refusalOf(err)
 	if e == nil {
@@ -56,7 +57,7 @@ type Problem struct {
 	WayOut string          `json:"way_out,omitempty"`
 }
 
-// ProblemOf returns err as a problem document.
+// ProblemOf returns err, which is not nil, as a problem document.
 func ProblemOf(err error) Problem {
 	e := refusalOf(err)
 	if e == nil {

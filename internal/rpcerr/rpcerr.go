@@ -46,8 +46,8 @@ var kinds = map[millrace.Reason]struct {
 	millrace.ReasonDeadline:    {codes.DeadlineExceeded, http.StatusGatewayTimeout},
 }
 
-// Refused reports whether err says that the request itself is wrong, so that
-// no other replica and no later try would accept it.
+// Refused reports whether err is a [millrace.Error] that says that the request itself is
+// wrong, so that no other replica and no later try would accept it.
 func Refused(err error) bool {
 	var e *millrace.Error
 	return errors.As(err, &e) && kinds[e.Reason].code == codes.InvalidArgument
@@ -91,7 +91,7 @@ func short(e *millrace.Error) *millrace.Error {
 	return &less
 }
 
-// Status returns err as a gRPC status error for a server to return; nil for nil. A
+// Status returns err as a gRPC status error, for a server to return; nil for nil. A
 // [millrace.Error] keeps its reason, field and way out as google.rpc details. An expired
 // deadline and a cancelled context have their own codes, and an error that is a status
 // already is returned as it is. Anything else becomes an internal error.
@@ -118,8 +118,8 @@ func Status(err error) error {
 	return s.Err()
 }
 
-// pauses has the reasons that may pass by themselves, and after how long a caller should
-// try again if the error itself does not say.
+// pauses has the reasons for refusals that pass after some time, and how long a caller
+// should wait before it tries again if the error itself does not say.
 var pauses = map[millrace.Reason]time.Duration{
 	millrace.ReasonOverloaded:  time.Second,
 	millrace.ReasonQuota:       time.Second,
@@ -127,8 +127,8 @@ var pauses = map[millrace.Reason]time.Duration{
 	millrace.ReasonCoverage:    200 * time.Millisecond,
 }
 
-// RetryAfter returns after which pause a gRPC call may be tried again, by the error that it
-// returned. It returns false if the server did not say.
+// RetryAfter returns after which pause a gRPC call may be tried again. err is the error that
+// the call returned. RetryAfter returns false if the server did not say.
 func RetryAfter(err error) (time.Duration, bool) {
 	s, ok := status.FromError(err)
 	if err == nil || !ok {
@@ -205,7 +205,7 @@ func fromDetails(all []any) *millrace.Error {
 		}
 		m := info.Metadata
 		e := &millrace.Error{Reason: millrace.Reason(info.Reason), Field: m["field"], Detail: m["detail"], WayOut: m["way_out"]}
-		if pause, _ := retryInfo(all); pause != pauses[e.Reason] {
+		if pause, _ := retryInfo(all); pause != pauses[e.Reason] { // else the sender's error gave no pause of its own
 			e.RetryAfter = pause
 		}
 		return e

@@ -90,6 +90,7 @@ func unpack(name string) []byte {
 	return b
 }
 
+// parse decodes a line of JSON. It panics if that is malformed: see unpack.
 func parse(line []byte, v any) {
 	if err := json.Unmarshal(line, v); err != nil {
 		panic(fmt.Errorf("sample: %s: %w", line, err))

@@ -1,5 +1,5 @@
-// Package search searches texts of untrusted origin, in time that nobody can blow up by
-// the choice of the texts. Filters and models use it.
+// Package search searches texts of untrusted origin. Nobody can make a search slow by
+// choosing the texts. Filters and models use it.
 package search
 
 import (
@@ -9,8 +9,8 @@ import (
 )
 
 // Contains reports whether part is within s, as strings.Contains does, in time that grows
-// with the length of s alone. With texts that are made for it, strings.Contains takes
-// that time multiplied by the length of part. s may be a record's text and part a
+// with the length of s alone. strings.Contains may need that time multiplied by the length
+// of part, if somebody chooses the texts for that. s may be a record's text and part a
 // viewer's; neither can be trusted.
 func Contains(s, part string) bool {
 	if len(part) <= searchedWhole {
@@ -30,8 +30,8 @@ func Contains(s, part string) bool {
 }
 
 const (
-	// searchedWhole is the longest part, in bytes, that is searched by the standard
-	// library: it takes little time to compare, however often.
+	// searchedWhole is the longest part, in bytes, for which Contains uses the standard
+	// library alone: so few bytes take little time to compare, even at every place.
 	searchedWhole = 63
 	// falseStarts is how often the first searchedWhole bytes of a longer part may be
 	// found without the rest. Then Contains goes on by rolling.
@@ -69,7 +69,7 @@ func rolling(s, part string) bool {
 
 const hashModulus = 1<<61 - 1 // a prime
 
-// hashBase is drawn at random for each process.
+// hashBase is drawn at random for each process. It is above every byte.
 var hashBase = 256 + rand.Uint64N(hashModulus-256)
 
 // reduce returns x modulo hashModulus, for x below twice hashModulus.

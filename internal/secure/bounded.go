@@ -3,8 +3,8 @@ package secure
 import "io"
 
 // Bounded returns body with a limit: if it has more than most bytes, reading fails with
-// long. It is for an answer that is kept in memory: the server may be anybody, and its
-// answer without an end.
+// the error long. It is for an answer that is kept in memory: the server may be an
+// impostor, and its answer may never end.
 func Bounded(body io.ReadCloser, most int, long error) io.ReadCloser {
 	return &bounded{body, most, long}
 }

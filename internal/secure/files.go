@@ -20,8 +20,8 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// Files holds the certificate, the key and the authorities that a [TLS] names. They are
-// read again if a file has changed, which every handshake looks at.
+// Files holds the certificate, the key and the authorities that a [TLS] names. Every
+// handshake looks whether one of the files has changed, and then all are read again.
 type Files struct {
 	tls   TLS
 	field string
@@ -31,9 +31,9 @@ type Files struct {
 
 	mu struct {
 		sync.Mutex
-		stamps []os.FileInfo // of the files, taken before they were last read with success
-		good   *material     // what they held then
-		fault  error         // of the last reading, or of good, which is used all the same; nil: there is none
+		stamps []os.FileInfo // what os.Stat said of the files before they were last read with success
+		good   *material     // what the files held then
+		fault  error         // why the last reading failed, or why the other side would refuse good, which is used all the same; nil: neither
 	}
 }
 
@@ -44,9 +44,9 @@ type material struct {
 }
 
 // Open reads the files. field is the key of the configuration that names them. A nil log
-// is slog.Default(). A certificate that has ended or has not begun is a fault ([Faults])
-// and no error, unless [Check] is running: its time may come, or another may take its
-// place.
+// is slog.Default(). A certificate that has expired, or is not valid yet, is a fault
+// ([Faults]) and no error: its time may come, or another certificate may take its place.
+// While [Check] is running, it is an error.
 func Open(t TLS, field string, log *slog.Logger) (*Files, error) {
 	if err := t.validate(field); err != nil {
 		return nil, err
@@ -57,7 +57,7 @@ func Open(t TLS, field string, log *slog.Logger) (*Files, error) {
 	f := &Files{tls: t, field: field, log: log}
 	var err, gone error
 	f.mu.stamps, gone = stampsOf(f.names())
-	if f.mu.good, err = t.read(field); err != nil { // this error says more than gone does
+	if f.mu.good, err = t.read(field); err != nil { // returned before gone, since it also has what is wrong with the other files
 		return nil, err
 	}
 	switch f.mu.fault = f.unfit(f.mu.good); {
@@ -74,8 +74,8 @@ func Open(t TLS, field string, log *slog.Logger) (*Files, error) {
 // checking says that Check is running.
 var checking atomic.Bool
 
-// Check calls do, for a check of a configuration: meanwhile Open refuses a certificate
-// that the other side would refuse now.
+// Check calls do, which checks a configuration. Until do returns, Open refuses a
+// certificate that the other side would refuse now, in the whole process.
 func Check(do func()) {
 	checking.Store(true)
 	defer checking.Store(false)
@@ -163,15 +163,16 @@ func certificates(text []byte) (all []*x509.Certificate, err error) {
 	return all, nil
 }
 
-// authority reports whether a certificate can be the one of an authority, or has signed
-// itself. Certificates before version 3 do not say whether they are an authority's, and
-// count as one.
+// authority reports whether a certificate can be that of an authority, or has signed
+// itself. Certificates before version 3 do not say whether they are an authority's; they
+// count as such.
 func authority(c *x509.Certificate) bool {
 	return c.IsCA || c.Version < 3 || bytes.Equal(c.RawIssuer, c.RawSubject)
 }
 
-// current returns what the files hold now, or, if that cannot be used, what they held
-// when it last could.
+// current returns what the files hold now, or, if that cannot be used, what they held the
+// last time it could. A certificate that the other side would refuse replaces the last good
+// one only if the other side would refuse that one too.
 func (f *Files) current() *material {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -223,7 +224,7 @@ func (f *Files) unfit(m *material) error {
 	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: f.field + ".cert", Detail: fmt.Sprintf("%s: the other side would refuse it: %s", f.tls.Cert, why), WayOut: "put one there that is valid now"}
 }
 
-// look implements watched; see there.
+// look implements watched.
 func (f *Files) look() (field, fault string) {
 	f.current()
 	f.mu.Lock()
@@ -231,7 +232,7 @@ func (f *Files) look() (field, fault string) {
 	return f.field, textOf(f.mu.fault)
 }
 
-// stampsOf returns what os.Stat says of files: by that a change is noticed.
+// stampsOf returns what os.Stat says of files. A later change of a file shows in it.
 func stampsOf(names []string) ([]os.FileInfo, error) {
 	stamps := make([]os.FileInfo, len(names))
 	var err error
@@ -259,17 +260,17 @@ func (f *Files) Client() *tls.Config {
 	m := f.current()
 	c := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: m.pool, ServerName: f.tls.ServerName}
 	if m.pair != nil {
-		// The certificate is shown whatever authorities the other side names. If
-		// it does not accept it, it says so; without one it would only say that
-		// it wants one.
+		// The client shows its certificate whatever authorities the other side
+		// names. If the other side does not accept the certificate, its error
+		// says so. Without a certificate, it would only say that it wants one.
 		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return m.pair, nil }
 	}
 	return c
 }
 
-// Server returns the configuration of a server. It reads the files again when they
-// change. auth says whether callers must show a certificate, which must be of the CA. It
-// fails if there is no certificate, or if the CA is [SystemCA].
+// Server returns the configuration of a server, which reads the files again when they
+// change. auth says whether callers must show a certificate; such a certificate must be of
+// the CA. Server fails if there is no certificate, or if the CA is [SystemCA].
 func (f *Files) Server(auth tls.ClientAuthType) (*tls.Config, error) {
 	if f.tls.Cert == "" || f.tls.CA == SystemCA {
 		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: f.field, Detail: "a port needs a certificate, its key, and the CA of its callers", WayOut: "name cert, key and ca, PEM files each"}
@@ -306,8 +307,8 @@ func (p Plain) Dial(ctx context.Context, network, addr string) (net.Conn, error)
 	return (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, network, addr)
 }
 
-// refusals are errors of handshakes that somebody can mend, and how. They are known by
-// their text, since gRPC and other libraries pass on nothing else of an error.
+// refusals are errors of handshakes that an operator can mend, and how. They are
+// recognized by their text, since gRPC and other libraries pass on nothing else of an error.
 var refusals = []struct{ text, wayOut string }{
 	{"certificate signed by unknown authority", "name the authority that signed the other side's certificate: ca"},
 	{"certificate is valid for ", "ask by a name that is in the other side's certificate, or say which it has: server_name"},

@@ -37,7 +37,8 @@ type Login struct {
 // On reports whether a login is configured.
 func (l Login) On() bool { return l != Login{} }
 
-// Open returns the password. field is the key of the configuration that has l. A nil log is
+// Open returns the source of the password. It refuses a login without a user, without a
+// password or with two. field is the key of the configuration that has l. A nil log is
 // slog.Default().
 func (l Login) Open(field string, log *slog.Logger) (*Source, error) {
 	invalid := func(key, detail, wayOut string) error {
@@ -59,23 +60,24 @@ func (l Login) Open(field string, log *slog.Logger) (*Source, error) {
 // Source is a secret that may come from a file, which is read again when it
 // changes.
 type Source struct {
-	file  string // empty: it is fixed
-	field string
+	file  string // empty: the secret is fixed, and not from a file
+	field string // the key of the configuration that names the file
 	log   *slog.Logger
-	check func(text string) error // nil: any but an empty one is good
+	check func(text string) error // nil: any text but an empty one is good
 
 	mu    sync.Mutex
-	stamp []os.FileInfo // of the file, taken before it was last read with success
-	good  string        // what it held then
-	fault string        // of the last reading; "" if it was good
+	stamp []os.FileInfo // what os.Stat said of the file before it was last read with success
+	good  string        // what the file held then
+	fault string        // why the last reading failed; "" if it did not
 	bad   string        // the text that check refused last
-	wrong error         // why
+	wrong error         // why check refused it; nil: it has accepted a text since
 }
 
 const (
 	// maxSecretBytes bounds a file with one secret: a token may be some kilobytes.
 	maxSecretBytes = 64 << 10
-	// maxTextBytes bounds a file with many: a thousand callers' tokens are some 64 KiB.
+	// maxTextBytes bounds a file with many secrets: a thousand callers' tokens are some
+	// 64 KiB.
 	maxTextBytes = 1 << 20
 )
 
@@ -90,7 +92,7 @@ func OpenSource(file, field string, log *slog.Logger) (*Source, error) {
 }
 
 // OpenText is like OpenSource, for a file whose text is good if check returns nil. The
-// text may be empty, and has at most 1 MiB.
+// text may be empty, and has at most 1 MiB. The log must not be nil.
 func OpenText(file, field string, log *slog.Logger, check func(text string) error) (*Source, error) {
 	return (&Source{file: file, field: field, log: log, check: check}).open("name a file that this process can read, and mend it")
 }
@@ -103,8 +105,8 @@ func (s *Source) open(wayOut string) (*Source, error) {
 	return s, nil
 }
 
-// read reads the file, if it has changed or was at fault. After an error good stays as it
-// was. The caller holds mu, but in open.
+// read reads the file, if it has changed or the last reading failed. After an error good
+// stays as it was. The caller holds mu, except in open, before anybody else has s.
 func (s *Source) read() error {
 	stamp, err := stampsOf([]string{s.file})
 	if err != nil {
@@ -158,7 +160,7 @@ func (s *Source) Current() string {
 	return s.good
 }
 
-// look implements watched; see there.
+// look implements watched.
 func (s *Source) look() (field, fault string) {
 	s.Current()
 	s.mu.Lock()

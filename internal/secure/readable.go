@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// readFile reads a regular file, and refuses anything else. A pipe that nobody writes to,
-// for example, would have the reader wait for ever, and with it every handshake.
+// readFile reads a regular file, and refuses anything else. For example, a reader of a pipe
+// that nobody writes to would wait for ever, and every handshake would wait for the reader.
 func readFile(name string) ([]byte, error) {
 	regular := func(info os.FileInfo) error {
 		if !info.Mode().IsRegular() {
@@ -18,12 +18,12 @@ func readFile(name string) ([]byte, error) {
 		}
 		return nil
 	}
-	if info, err := os.Stat(name); err == nil { // before it is opened: opening some devices has an effect
+	if info, err := os.Stat(name); err == nil { // looks before the file is opened, since opening some devices has an effect
 		if err := regular(info); err != nil {
 			return nil, err
 		}
 	}
-	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // not blocking: it may have been replaced by a pipe since
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // does not block if a pipe has taken the file's place since
 	if err != nil {
 		return nil, err
 	}

@@ -20,13 +20,13 @@ import (
 
 // watched is something that is read from files, and read again when they change.
 type watched interface {
-	// look reads them again if they have changed, and returns the key of the
+	// look reads the files again if they have changed, and returns the key of the
 	// configuration that names them and what is wrong with them: "" if nothing is.
 	look() (field, fault string)
 }
 
-// opened has everything that the process has opened. It refers to each weakly: a function
-// returns nil once nothing else uses it.
+// opened has everything that the process has opened from files. It refers to each by a
+// weak pointer: once nothing else uses the thing, its function in all returns nil.
 var opened struct {
 	sync.Mutex
 	all []func() watched
@@ -66,8 +66,8 @@ func inUse() (all []watched) {
 type Life struct{ Begins, Ends time.Time }
 
 // Lives returns the lives of the certificates that the process uses, by the keys of the
-// configuration that name them. Of several certificates with one key, it is that of the
-// one that ends first.
+// configuration that name them. If several certificates have the same key of the
+// configuration, it returns the life that ends first.
 func Lives() map[string]Life {
 	lives := map[string]Life{}
 	for _, x := range inUse() {

@@ -33,7 +33,7 @@
 // at the same virtual time, which of several ready cases a select takes, the order of
 // maps, or what random numbers the roles get from math/rand/v2. So a seed repeats a
 // history only nearly. A seed that found something finds it again most of the time:
-// DURATION=20x tells how often.
+// `make simulate` with SEED and DURATION=20x runs it 20 times, and so tells how often.
 //
 // With the build tag synctests franz-go waits for its mutexes in a way that lets virtual
 // time pass; it holds some while it talks to Kafka. A goroutine that waits for a mutex of

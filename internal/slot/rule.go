@@ -11,27 +11,28 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// Range is the slots From to To, both included.
+// Range is the slots From to To of a layer, both included.
 type Range struct {
 	From int `json:"from"`
 	To   int `json:"to"`
 }
 
-// Arm is a variant and how many of Count draws are its own.
+// Arm is a variant of an experiment. Weight is how many of [Count] draws give the variant.
 type Arm struct {
 	Variant string `json:"variant"`
 	Weight  int    `json:"weight"`
 }
 
-// Rule is what a caller needs to work out by itself which variant of an experiment a unit
-// has at the moment. The caller must judge by itself whether the targeting takes a viewer.
+// Rule is what a caller needs to work out, without asking a broker, which variant of an
+// experiment a unit has at the moment. The caller must also evaluate the targeting for the
+// viewer: see Targeting.
 // See the package's comment for layers, slots and draws.
 type Rule struct {
 	Experiment string            `json:"experiment"`
-	Feeds      []string          `json:"feeds"`            // on which it runs
-	Salt       string            `json:"salt"`             // of the layer
+	Feeds      []string          `json:"feeds"`            // the feeds on which the experiment runs
+	Salt       string            `json:"salt"`             // the salt of the layer
 	Unit       string            `json:"unit"`             // viewer, attribute NAME or entity
-	Slots      []Range           `json:"slots"`            // those of the experiment, ascending
+	Slots      []Range           `json:"slots"`            // the experiment's slots, ascending
 	Arms       []Arm             `json:"arms"`             // in the order of their names, by bytes
 	Forced     map[string]string `json:"forced,omitempty"` // variants of named viewers or entities, not dealt by chance
 	// Elsewhere are, by feed, the viewers or entities that are in another experiment of the
@@ -40,17 +41,17 @@ type Rule struct {
 	// them, and their slot is the other's.
 	Elsewhere map[string][]string `json:"elsewhere,omitempty"`
 	// Taken are, by feed, the slots of other experiments of the layer. They are given only
-	// if this experiment is a draft in a layer of an attribute: then those whom it names
-	// stay in the experiment that has their slot.
+	// if this experiment is a draft in a layer of an attribute. Viewers that such a draft
+	// names stay in the experiment that has their slot.
 	Taken map[string][]Range `json:"taken,omitempty"`
 	// Targeting is a condition, in CEL, for those who get a variant by their slot. It does
 	// not apply to those whom the experiment names. Empty: there is none.
 	Targeting string `json:"targeting,omitempty"`
 }
 
-// Whom is a viewer or an entity whose variant is asked for.
+// Whom is a viewer or an entity whose variant a caller asks for.
 type Whom struct {
-	ID      string // of the viewer or the entity
+	ID      string // the id of the viewer or the entity
 	Unit    string // what falls into a slot: the ID; in a layer of an attribute, [UnitOf] its value
 	Outside bool   // the targeting does not take them
 }
@@ -90,7 +91,7 @@ func (r *Rule) check() error {
 	return nil
 }
 
-// MaxUnitBytes is how many bytes a unit may have.
+// MaxUnitBytes is how many bytes a unit may have. A longer one has no slot.
 const MaxUnitBytes = 512
 
 // UnitOf returns the unit of an attribute's value, as JSON decodes it: of a text, a

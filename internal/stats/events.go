@@ -48,8 +48,8 @@ func (s Sequence) betaBinomial(x, y int64, a, b float64) Interval {
 	if s.alpha == 0 || x+y == 0 {
 		return all
 	}
-	// The evidence against p falls from 0 to the best p, x/(x+y), and rises from
-	// there to 1; at the best p it is below 0.
+	// As p grows from 0 to 1, the evidence against it falls up to the best p,
+	// x/(x+y), and rises from there. At the best p its logarithm is below 0.
 	floor := logBetaMixture(x, y, a, b) + math.Log(s.alpha)
 	inside := func(p float64) bool { return logLikelihood(x, y, p) > floor }
 	best := float64(x) / float64(x+y)

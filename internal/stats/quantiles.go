@@ -103,6 +103,7 @@ func (q Quantiles) At(parts ...float64) []float64 {
 // steps are the buckets in rising order of their values.
 type steps []step
 
+// step is a bucket with the value that stands for it.
 type step struct {
 	value float64
 	upTo  int64 // how many numbers are in this bucket and in those before it

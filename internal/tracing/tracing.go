@@ -77,9 +77,9 @@ func Within(ctx context.Context, may func() bool) context.Context {
 
 type forcedKey struct{}
 
-// Force returns ctx such that a span begun in it is sampled, by any sampler
-// that follows its parent's, and that what is logged in it is printed at every
-// level: see [Forced]. Without a trace to continue it begins one.
+// Force returns ctx such that a span begun in it is sampled, by any sampler that follows the
+// decision of the parent, and that what is logged in it is printed at every level: see
+// [Forced]. If ctx has no trace to continue, Force begins one.
 func Force(ctx context.Context) context.Context {
 	sc := trace.SpanContextFromContext(ctx)
 	if !sc.IsValid() {

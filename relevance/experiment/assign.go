@@ -10,7 +10,7 @@ import (
 
 // Assignment is the variants that a viewer gets of a feed.
 type Assignment struct {
-	Experiments []Assigned // at most one of a layer, in the order of the layers' names
+	Experiments []Assigned // at most one for each layer, in the order of the layers' names
 	HeldOut     []string   // the layers that hold out the viewer's slot
 }
 
@@ -19,18 +19,19 @@ type Assigned struct {
 	Experiment string
 	Layer      string
 	Variant    string
-	Unit       string // what fell into a slot; if Forced, the id of the viewer or entity
+	Unit       string // the unit that was hashed; if Forced, the id of the viewer or entity
 	// Forced is true if the definition names the viewer or entity. They do not have the variant
 	// by chance, and must not be counted where variants are compared.
 	Forced bool
-	// Probability is that of this variant, for units that the targeting admits; zero if Forced.
+	// Probability is the probability of this variant, for units that the targeting admits; zero
+	// if Forced.
 	Probability Probability
-	Checksum    string      // of the definition: SHA-256, 64 hexadecimal digits
+	Checksum    string      // the checksum of the experiment's definition: SHA-256, 64 hexadecimal digits
 	Sets        *Sets       // what the variant changes of the feed; never nil, and not to be changed
 	SetsSum     uint64      // a checksum of Sets: equal for equal ones
-	LifeSum     uint64      // a checksum of what stays for the experiment's life: an experiment that is defined later under its name has another
+	LifeSum     uint64      // a checksum of what does not change while the experiment runs or is paused; an experiment that is defined later under the same name has another one
 	Parameters  []Parameter // the parameters that any variant of the experiment sets, sorted; not to be changed
-	Features    int         // how many of 10,000 answers are to have the items' features in their exposures
+	Features    int         // see Experiment.Features
 }
 
 // Probability is the probability of a variant: Slots / 10,000 × Weight / 10,000. It is exact up
@@ -83,10 +84,10 @@ func (a *Assignment) Sets() (all Sets) {
 // Has reports whether any experiment gives variants on a feed.
 func (s *Set) Has(feed string) bool { return s.feeds[feed] != nil }
 
-// Again returns a variant, as this set has it, that an earlier set gave at the time dealt. It is
-// of the same experiment if both have the same LifeSum. Again returns false if this set does
-// not have the variant, if its document was dropped since, or if the experiment is unfit now
-// (see [Set.Unfit]).
+// Again returns a variant of an experiment as this set has it. An earlier set gave that variant
+// at the time dealt. The experiment is still the same one if the LifeSum of the result is that
+// of the earlier variant. Again returns false if this set does not have the variant, if its
+// document was dropped since dealt, or if the experiment is unfit now (see [Set.Unfit]).
 func (s *Set) Again(experiment, variant string, dealt millrace.Time) (Assigned, bool) {
 	if e := s.experiment(experiment); e != nil && e.unfit == "" && !s.gone(e, dealt) {
 		for _, a := range e.assigned {
@@ -98,8 +99,8 @@ func (s *Set) Again(experiment, variant string, dealt millrace.Time) (Assigned, 
 	return Assigned{}, false
 }
 
-// gone reports whether the experiment that had the name of e at the time then may be another
-// one: its document has been dropped since.
+// gone reports whether e may be another experiment than the one that had its name at the time
+// then: the document of e has been dropped since.
 func (s *Set) gone(e *compiled, then millrace.Time) bool { return then <= s.docs[e.at.doc].Gone }
 
 // Assign returns the variants that a viewer gets of a feed, by the layers of viewers and of
@@ -179,8 +180,9 @@ type dealt struct {
 }
 
 // dealt returns what a layer gives a viewer on a feed: the variant that an experiment forces, or
-// else the one by the slot of the unit. unit is "" if the viewer has none in this layer. v is
-// the viewer that targeting reads, and nil for none.
+// else the variant by the slot of the unit. A draft forces its variant only if no running
+// experiment of the feed uses the slot. unit is "" if the viewer has none in this layer. v is
+// the viewer that targeting reads; nil: none.
 func (s *Set) dealt(l *layer, f *feed, unit string, v *millrace.Viewer) dealt {
 	holds := int16(free)
 	if unit != "" {

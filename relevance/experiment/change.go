@@ -42,7 +42,7 @@ func (s *Set) StartsNone(next *Set) error {
 // change is a change from a set to the next one, and what is wrong with it.
 type change struct {
 	old, next *Set
-	faults    []*faults // of each document of next, and behind them of documents that are gone
+	faults    []*faults // of each document of next, and then of each document of old that is gone
 }
 
 func changeOf(old, next *Set) *change {
@@ -136,7 +136,7 @@ func (c *change) experiment(old *compiled) {
 	}
 }
 
-// gone adds the fault that an experiment that runs or is paused is in no document any more.
+// gone adds a fault: an experiment that runs or is paused is in no document any more.
 func (c *change) gone(old *compiled) {
 	name := c.old.docs[old.at.doc].Name
 	i := slices.IndexFunc(c.faults, func(f *faults) bool { return f.name == name })
@@ -150,8 +150,8 @@ func (c *change) gone(old *compiled) {
 // fixedFault is a field that has changed and may not.
 type fixedFault struct{ field, why string }
 
-// fixed returns the fields that have changed although they may not once an experiment is no
-// longer a draft.
+// fixed returns the fields that have changed but may not change, since the experiment is not a
+// draft.
 func fixed(old, next *compiled) (all []fixedFault) {
 	add := func(changed bool, field, why string) {
 		if changed {
@@ -180,7 +180,7 @@ func variantsForm(e *compiled) string {
 	return string(b)
 }
 
-// grows refuses that slots which are in use go out of use.
+// grows refuses a change by which slots that are in use go out of use.
 func (c *change) grows(old, next *compiled) {
 	lost := minus(old.used, next.used)
 	if lost == nil {
@@ -193,8 +193,8 @@ func (c *change) grows(old, next *compiled) {
 	c.faultf(next.at, field, "pause it first, or keep them", "slots %s would go out of use, and their units lose their variant", textOf(lost))
 }
 
-// forces refuses that an experiment names (forces) units which the hash gives a variant of an
-// experiment that runs now and in next: they would lose that variant.
+// forces refuses an experiment of next that forces units which have a variant by the hash, of an
+// experiment that runs before and after the change: they would lose that variant.
 func (c *change) forces(next *compiled) {
 	if next.State != Running || next.unfit != "" {
 		return
@@ -224,8 +224,8 @@ func (c *change) forces(next *compiled) {
 }
 
 // hashed returns the variant that the hash gives a viewer or entity of an experiment that runs,
-// whatever its targeting. In a layer of an attribute that is not known, since the id does not
-// tell the value of the attribute; has is then false.
+// whatever its targeting. In a layer of an attribute the variant is not known, since the id does
+// not tell the value of the attribute; has is then false.
 func (e *compiled) hashed(id string) (variant string, has bool) {
 	if e.State != Running || e.unfit != "" || e.layer.kind == ofAttribute || !slot.In(e.used, e.layer.prefix.Slot(id)) {
 		return "", false

@@ -59,7 +59,7 @@ func (l *Layer) check(f *faults, path string) {
 	readSlots(f, path+".holdout", l.Holdout)
 }
 
-// unitKind is what falls into a slot.
+// unitKind is the kind of units that a layer divides over its slots.
 type unitKind uint8
 
 const (
@@ -68,7 +68,8 @@ const (
 	ofEntity
 )
 
-// unit returns what the layer divides, and for an attribute its name; false for what is no unit.
+// unit returns the kind of units that the layer divides, and for an attribute its name. ok is
+// false if the definition names no such kind.
 func (l *Layer) unit() (kind unitKind, attribute string, ok bool) {
 	switch name, isAttribute := strings.CutPrefix(l.Unit, "attribute "); {
 	case l.Unit == "viewer":

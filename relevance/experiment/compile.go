@@ -20,8 +20,8 @@ type Set struct {
 	docs        []Document
 	layers      []*layer         // sorted by name
 	experiments []*compiled      // sorted by name
-	feeds       map[string]*feed // by name; those that experiments give variants on
-	misfits     []*faults        // for each document, what its experiments refer to and Known does not have
+	feeds       map[string]*feed // the feeds that experiments give variants on, by name
+	misfits     []*faults        // for each document, what does not fit Known in its experiments (see Serve)
 }
 
 // layer is a [Layer] with what giving variants needs.
@@ -29,11 +29,11 @@ type layer struct {
 	Layer
 	at        place
 	kind      unitKind
-	attribute string // of kind ofAttribute, its name
-	prefix    slot.Prefix
+	attribute string              // the name of the attribute if kind is ofAttribute
+	prefix    slot.Prefix         // hashes units to slots
 	held      []slot.Range        // the holdout
 	holds     [slot.Count]int16   // for each slot, the index in Set.experiments of the experiment that uses it, or free, or heldOut
-	forced    map[string][]forced // by viewer or entity
+	forced    map[string][]forced // by the id of the viewer or entity
 }
 
 // What a slot may have in layer.holds in place of an experiment.
@@ -53,24 +53,25 @@ type compiled struct {
 	Experiment
 	at       place
 	layer    *layer
-	feeds    []*feed // those on which it gives variants; nil if it gives none
-	slots    []slot.Range
+	feeds    []*feed      // the feeds on which it gives variants; nil if it gives none
+	slots    []slot.Range // all its slots
 	used     []slot.Range // the slots in use by its share, whatever its state
-	usedN    int          // how many they are
+	usedN    int          // how many slots are in use
 	variants []Variant    // sorted by name
 	arms     []slot.Arm   // for each of variants, its weight, or an even one if Monitored
 	target   *targeting   // nil: none
-	prefix   slot.Prefix
-	checksum string
-	assigned []Assigned // for each of arms, what a unit gets by chance
-	unfit    string     // why it does not fit what is known, so that nobody gets a variant; "": it fits
+	prefix   slot.Prefix  // hashes units to draws
+	checksum string       // of the definition, as in Assigned
+	assigned []Assigned   // for each of arms, what a unit gets by chance
+	unfit    string       // why it does not fit what is known, so that nobody gets a variant; "": it fits
 }
 
-// feed is what gives variants on a feed.
+// feed is what gives variants on a feed: its layers, and their experiments that apply to it and
+// run, or are drafts that force somebody.
 type feed struct {
-	layers   []*layer  // those with such an experiment, sorted by name
+	layers   []*layer  // the layers of these experiments, sorted by name
 	targets  bool      // one of these experiments has a targeting
-	division *Division // of the entities of its answers; nil: none
+	division *Division // gives the entities of its answers their variants; nil: no layer of entities does
 }
 
 // place is where a definition is: the index of its document, and the path in it.
@@ -79,7 +80,7 @@ type place struct {
 	path string
 }
 
-// Serve compiles documents that were put in place before. It checks them against each other and
+// Serve compiles documents that are in place already. It checks them against each other and
 // against known. The error is an [Error] with all that is wrong. If two definitions contradict
 // each other, the one in the later document is at fault. known may be nil: then feeds, models
 // and filters are not checked.
@@ -91,15 +92,15 @@ func Serve(docs []Document, known Known) (*Set, error) {
 	return compileAll(docs, len(docs), len(docs), known)
 }
 
-// Admit is Serve for documents of which the last is about to be put in place. In that one it is
-// an error, too, if an experiment does not fit known, or if something has no effect (see
-// Document.checkMeant).
+// Admit does what Serve does, for documents of which the last is about to be put in place. In
+// the last document it is also an error if an experiment does not fit known, or if something
+// has no effect (see Document.checkMeant).
 func Admit(docs []Document, known Known) (*Set, error) {
 	return compileAll(docs, len(docs)-1, len(docs)-1, known)
 }
 
-// Steer is Admit for a last document that only gets another state or share. What its author
-// wrote without effect is no error.
+// Steer does what Admit does, for a last document that only gets another state or share. What
+// has no effect in it is no error, since its author wrote that before.
 func Steer(docs []Document, known Known) (*Set, error) {
 	return compileAll(docs, len(docs)-1, len(docs), known)
 }
@@ -145,16 +146,16 @@ type compiler struct {
 	*Set
 	known        Known
 	served       int       // see compileAll
-	faults       []*faults // for each document
+	faults       []*faults // of each document
 	layersByName map[string]*layer
-	byName       map[string]*compiled           // experiments
+	byName       map[string]*compiled           // the experiments, by name
 	salts        map[string]string              // the name of the layer that has a salt
 	owner        map[*layer][]*compiled         // for each slot of a layer, the experiment that has it
 	setters      map[setter]*compiled           // the first experiment that sets a parameter of a feed
 	targeting    map[string]map[*layer]int      // by feed and layer, the length of the longest targeting
 	forces       map[*layer]map[forces]string   // the experiment that forces a unit on a feed
-	groups       map[string]map[*layer][]uint64 // by feed and layer of entities, the SetsSums of variants
-	drafts       map[string]*compiled           // by feed, an experiment whose variant interleaves
+	groups       map[string]map[*layer][]uint64 // by feed and layer of entities, the checksums of what variants set, each once
+	drafts       map[string]*compiled           // by feed, an experiment with a variant in which two models draft the page (Sets.Interleave)
 	divides      map[string]*compiled           // by feed, an experiment of a layer of entities
 }
 
@@ -238,7 +239,7 @@ func (c *compiler) most(of func(*Document) int) string {
 	return strings.Join(all, ", ")
 }
 
-// in returns the words that say in which document something is; "" if that has no name.
+// in returns the words that say in which document something is; "" if the document has no name.
 func (c *compiler) in(at place) string {
 	if name := c.docs[at.doc].Name; name != "" {
 		return " in " + name
@@ -247,7 +248,7 @@ func (c *compiler) in(at place) string {
 }
 
 // oneDocument returns a further way out, for a user who wants to change the document that
-// something is in, but has a file of another name.
+// something is in, but has a file of another name. It is "" if the document has no name.
 func (c *compiler) oneDocument(at place) string {
 	name := c.docs[at.doc].Name
 	if name == "" {
@@ -446,7 +447,7 @@ func together(slots []int) (ranges []slot.Range) {
 	return ranges
 }
 
-// checkParameters refuses that an experiment sets a parameter of a feed which an experiment of
+// checkParameters refuses an experiment that sets a parameter of a feed which an experiment of
 // another layer sets too: some viewers would be in both.
 func (c *compiler) checkParameters(e *compiled) {
 	if c.setters == nil {
@@ -525,7 +526,8 @@ func (e *compiled) parameters() (all []Parameter) {
 	return slices.Compact(all)
 }
 
-// checkForced refuses that two experiments of a layer force the same unit on one feed.
+// checkForced refuses an experiment that forces a unit which another experiment of its layer
+// forces on the same feed.
 func (c *compiler) checkForced(e *compiled) {
 	if c.forces == nil {
 		c.forces = map[*layer]map[forces]string{}
@@ -545,8 +547,8 @@ func (c *compiler) checkForced(e *compiled) {
 	}
 }
 
-// checkTargeting bounds the targeting that is evaluated for one viewer on a feed: of each layer
-// that of one experiment at most.
+// checkTargeting bounds how much targeting is evaluated for one viewer on a feed. That is one
+// experiment's for each layer at most, so it adds up the longest targeting of each layer.
 func (c *compiler) checkTargeting(e *compiled) {
 	if c.targeting == nil {
 		c.targeting = map[string]map[*layer]int{}
@@ -570,8 +572,8 @@ func (c *compiler) checkTargeting(e *compiled) {
 	}
 }
 
-// checkOfEntities refuses what an experiment of a layer of entities cannot have, such as what
-// cannot differ between the entities of one answer.
+// checkOfEntities refuses what an experiment of a layer of entities cannot have, such as
+// parameters that hold for a whole answer and cannot differ between its entities.
 func (c *compiler) checkOfEntities(e *compiled) {
 	const ofViewers = "use a layer of viewers, or leave it out"
 	for _, x := range []struct {
@@ -626,8 +628,9 @@ func (c *compiler) checkGroups(e *compiled) {
 	}
 }
 
-// checkDrafts refuses that two models draft the pages of a feed whose entities are divided: no
-// model would then rank the whole page.
+// checkDrafts refuses an experiment in which two models draft the pages of a feed
+// (Sets.Interleave) while another experiment divides the entities of that feed, or the reverse:
+// no model would then rank the whole page.
 func (c *compiler) checkDrafts(e *compiled) {
 	if c.drafts == nil {
 		c.drafts, c.divides = map[string]*compiled{}, map[string]*compiled{}
@@ -651,9 +654,9 @@ func (c *compiler) checkDrafts(e *compiled) {
 	}
 }
 
-// checkKnown checks an experiment against what is known. In a document that was put in place
-// before, an experiment that does not fit becomes unfit. It does not if what is known could not
-// be asked. In another document both are errors.
+// checkKnown checks an experiment against what is known. In a document that is in place already,
+// an experiment that does not fit becomes unfit, but not if c.known could not be asked. In a
+// document that is about to be put in place, both are errors.
 func (c *compiler) checkKnown(e *compiled) {
 	served := e.at.doc < c.served
 	for _, m := range e.misfits(c.known) {

@@ -127,7 +127,7 @@ func diffWritten(old, next *compiled) (texts []string) {
 	return writtenEach(texts, "forced", old.Forced, next.Forced)
 }
 
-// writtenEach is written for each name of two maps.
+// writtenEach does what written does, for each name of two maps.
 func writtenEach(texts []string, what string, old, next map[string]string) []string {
 	both := maps.Clone(next)
 	if both == nil {
@@ -140,12 +140,13 @@ func writtenEach(texts []string, what string, old, next map[string]string) []str
 	return texts
 }
 
-// move is units that change from one variant to another: those in slots whose draw is in draws.
+// move says which units change from one variant to another: the units in slots whose draw is in
+// draws.
 type move struct {
 	slots    []slot.Range
 	draws    slot.Range
 	from, to string // variants; "": none
-	targeted bool   // only those that the targeting admits
+	targeted bool   // only units that the targeting admits move
 }
 
 func (m move) String() string {
@@ -164,9 +165,9 @@ func (m move) String() string {
 	return who + " move from " + m.from + " to " + m.to
 }
 
-// movesBetween returns the moves from an experiment to the next definition of it; each may be
-// nil. redealt says that the layer has another name, salt or unit: then all units leave, and
-// others come.
+// movesBetween returns the moves of units from an old definition of an experiment to the next
+// one; each of the two may be nil. redealt says that the layer has another name, salt or unit:
+// then all units leave, and others come.
 func movesBetween(old, next *compiled) (redealt bool, moves []move) {
 	was, is := old.serving(), next.serving()
 	if was == nil && is == nil {

@@ -11,8 +11,8 @@ import (
 )
 
 // Division gives the entities of a feed's answers their variants, by the experiments of layers
-// of entities. They are the same for every viewer. It is immutable and safe for concurrent use.
-// A nil Division gives none.
+// of entities. An entity has the same variants for every viewer. A Division is immutable and
+// safe for concurrent use. A nil Division gives no variants.
 type Division struct {
 	layers []dividing // sorted by name
 }
@@ -27,7 +27,7 @@ type dividing struct {
 type dealing struct {
 	*compiled
 	share    int          // of 10,000; 0: only entities that the definition names, in Forced, get variants
-	used     []slot.Range // the slots in use by that share
+	used     []slot.Range // the slots that this share uses
 	assigned []Assigned   // for each arm, what an entity gets by chance
 }
 
@@ -35,7 +35,7 @@ type dealing struct {
 // first page gave them.
 type Dealt struct {
 	Experiment string
-	Share      int    // of 10,000, when the first page was made; 0: of a draft
+	Share      int    // the share, of 10,000, when the first page was made; 0: the experiment was a draft
 	Sum        uint64 // a checksum of the definition, without its share and its state
 }
 
@@ -47,9 +47,10 @@ func (s *Set) Division(feed string) *Division {
 	return nil
 }
 
-// Redivide returns the division that was in use at the time dealt, by what its Dealt returned
-// then. Its experiments may be paused, stopped or have another share by now. If one was changed
-// otherwise, was dropped or is unfit, Redivide returns its name in gone, and no division.
+// Redivide returns the division that was in use at the time dealt. all is what the method Dealt
+// of that division returned. The experiments may be paused, stopped or have another share by
+// now. If an experiment was changed otherwise, was dropped or is unfit, Redivide returns its
+// name in gone, and no division.
 func (s *Set) Redivide(all []Dealt, dealt millrace.Time) (d *Division, gone string) {
 	var from []dealing
 	for _, x := range all {
@@ -75,7 +76,7 @@ func (e *compiled) dealing(share int) dealing {
 	return d
 }
 
-// dealSum is a checksum of all that decides which entity gets which variant, but the share.
+// dealSum is a checksum of all that decides which entity gets which variant, without the share.
 func (e *compiled) dealSum() uint64 {
 	sum := sha256.Sum256(e.form(0))
 	return binary.LittleEndian.Uint64(sum[:])
@@ -154,7 +155,7 @@ func (l *dividing) deal(dst []Assigned, unit string) []Assigned {
 }
 
 // Features returns, for each experiment, how many of 10,000 answers are to have the items'
-// features in their exposures.
+// features in their exposures (see Experiment.Features).
 func (d *Division) Features() (all []int) {
 	for _, x := range d.all() {
 		all = append(all, x.Features)

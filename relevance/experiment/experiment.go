@@ -5,7 +5,11 @@
 // A unit is what gets a variant: a viewer, all viewers with one value of an attribute, or an
 // entity. A layer hashes each unit into one of 10,000 slots. The experiment that has the slot
 // hashes the unit again, to a draw of 10,000, and the weights of its variants divide the
-// draws: so a variant is dealt. An arm is a variant with its weight.
+// draws: so a variant is dealt. An arm is a variant with its weight. A variant is forced on a
+// viewer or entity if the definition names them for it.
+//
+// An exposure is the record of an answer for analysis: what it showed, and by which variants. A
+// coordinator is a process of the cluster that ramps and pauses experiments by itself.
 //
 //	layers:
 //	  - name: ranking
@@ -44,13 +48,13 @@ import (
 // The bounds of definitions.
 const (
 	MaxDocumentBytes  = 256 << 10
-	MaxLayers         = 100   // of all documents together
-	MaxExperiments    = 1_000 // of all documents together
-	MaxVariants       = 16    // of an experiment: its arms
-	MaxFeeds          = 50    // of an experiment
-	MaxRanges         = 100   // of slots, of an experiment or a holdout
-	MaxForced         = 100   // viewers or entities of an experiment
-	MaxTargetingBytes = 4_000 // of an experiment, and of the longest of each layer of a feed together
+	MaxLayers         = 100   // in all documents together
+	MaxExperiments    = 1_000 // in all documents together
+	MaxVariants       = 16    // in an experiment: its arms
+	MaxFeeds          = 50    // that an experiment applies to
+	MaxRanges         = 100   // of slots, in an experiment or a holdout
+	MaxForced         = 100   // viewers or entities that an experiment names
+	MaxTargetingBytes = 4_000 // of an experiment; also of the longest targetings of all layers of a feed together
 	MaxWeights        = 100   // that a variant sets
 	MaxGroups         = 16    // groups of entities in an answer, by what their variants set
 )
@@ -69,13 +73,13 @@ const (
 // Document is one file of definitions. Names of layers and of experiments are
 // unique over all documents.
 type Document struct {
-	Name        string       `yaml:"-"` // of the document, as errors have it; "": none
+	Name        string       `yaml:"-"` // the name of the document in errors; "": it has none
 	Layers      []Layer      `yaml:"layers,omitempty"`
 	Experiments []Experiment `yaml:"experiments,omitempty"`
 
-	// Gone is when a document of this name was last dropped, by the clock of who dropped it.
-	// Experiments of that document are not those that have the same names now. 0: none was
-	// dropped, as far as is known.
+	// Gone is when a document of this name was last dropped, by the clock of the process that
+	// dropped it. Experiments that this document had before are not the experiments that have
+	// the same names now. 0: no document of this name was dropped, as far as is known.
 	Gone millrace.Time `yaml:"-"`
 
 	root *document.Node // the YAML, for lines and columns of faults; nil if it was not read from YAML
@@ -98,28 +102,29 @@ type Experiment struct {
 	Feeds []string `yaml:"feeds"` // the feeds that it applies to
 	State State    `yaml:"state"`
 	Slots []string `yaml:"slots"` // ranges such as "0-499", both included, or single slots
-	// Share is how many of 10,000 of its slots are in use, the lowest first,
-	// rounded down.
+	// Share is what part of its slots are in use, of 10,000: 500 is 5 %. The lowest slots are
+	// used first, and their number is rounded down.
 	Share int `yaml:"share"`
-	// Monitored divides the slots in use evenly among the variants, whatever their weights, so
-	// that variants with equally many units are compared at every share.
+	// Monitored divides the draws evenly among the variants, whatever their weights, so that
+	// variants with about equally many units are compared at every share.
 	Monitored bool `yaml:"monitored,omitempty"`
 	// Targeting is a condition in CEL over viewer.*, as in a filter; empty: everybody. A viewer
 	// for whom it is not true gets no variant.
 	Targeting string    `yaml:"targeting,omitempty"`
 	Variants  []Variant `yaml:"variants"`
 	// Forced are the variants of named viewers (in a layer of entities, of named entities),
-	// whatever their slot and the targeting. They do not have them by chance, and so must not
-	// be counted where variants are compared.
+	// whatever their slot and the targeting. These viewers do not have their variants by chance,
+	// and so must not be counted where variants are compared.
 	Forced map[string]string `yaml:"forced,omitempty"`
 	// Features is how many of 10,000 answers have, in their exposures, the features that their
 	// items were scored by, for the training of models. Pages that two models draft have none.
 	Features int `yaml:"features,omitempty"`
-	// Ramp and Guards are for coordinators. nil: only people change the share, and only people
-	// pause the experiment.
+	// Ramp and Guards are for coordinators. Ramp nil: only people change the share. Guards nil:
+	// only people pause the experiment.
 	Ramp   *Ramp   `yaml:"ramp,omitempty"`
 	Guards *Guards `yaml:"guards,omitempty"`
-	// Outcomes say by what the variants are compared beside their answers; nil: by nothing.
+	// Outcomes say which actions of viewers are compared between the variants, beside their
+	// answers; nil: none.
 	Outcomes *Outcomes `yaml:"outcomes,omitempty"`
 }
 
@@ -136,8 +141,9 @@ type Sets struct {
 	Model string `yaml:"model,omitempty" json:"model,omitempty"`
 	// Interleave are two models whose rankings draft one page in turns.
 	Interleave []string `yaml:"interleave,omitempty" json:"interleave,omitempty"`
-	// Weights replace those of Model, or else of the feed's model. Their names are that of a
-	// feature, FEATURE.VALUE for a value of a category, bias, or tables.TABLE.KEY.
+	// Weights replace weights of Model, or of the feed's model if Model is "". The name of a
+	// weight is the name of a feature, FEATURE.VALUE for a value of a category, bias, or
+	// tables.TABLE.KEY.
 	Weights      map[string]float64     `yaml:"weights,omitempty" json:"weights,omitempty"`
 	Filter       *string                `yaml:"filter,omitempty" json:"filter,omitempty"` // "": none
 	Window       *time.Duration         `yaml:"window,omitempty" json:"window,omitempty"` // 0: no limit
@@ -184,8 +190,9 @@ type Known interface {
 }
 
 // Parse reads a document in YAML. name is the name of the document in errors. The error is an
-// [Error] with all faults that the document has by itself, and comes with the document as far
-// as it could be read. The time and memory that Parse takes are bounded whatever is in src.
+// [Error] with all faults that the document has by itself. If the YAML could be decoded, the
+// document is returned beside the error; otherwise the zero Document is. The time and memory
+// that Parse takes are bounded whatever is in src.
 func Parse(name string, src []byte) (Document, error) {
 	d := Document{Name: name}
 	f := &faults{name: name}
@@ -213,8 +220,8 @@ func Parse(name string, src []byte) (Document, error) {
 // that it had.
 func (d *Document) Encode() ([]byte, error) { return document.Encode(d) }
 
-// inUse returns the slots that are in use by a share of 10,000, which are the lowest ones, and
-// how many they are.
+// inUse returns the slots that a share, of 10,000, uses, and their number. They are the lowest
+// of slots.
 func inUse(slots []slot.Range, share int) (used []slot.Range, n int) {
 	left := count(slots) * share / slot.Count
 	for _, r := range slots {

@@ -19,15 +19,15 @@ const (
 	CauseState     Cause = "state"            // its state gives the unit no variant
 	CauseUnfit     Cause = "unfit"            // it does not fit what is known: see Set.Unfit
 	CauseFeed      Cause = "feed"             // it does not apply to the feed
-	CauseForced    Cause = "forced"           // in: it names the unit
+	CauseForced    Cause = "forced"           // the unit is in it: it names the unit
 	CauseElsewhere Cause = "forced_elsewhere" // another experiment of the layer names the unit
 	CauseTaken     Cause = "slot_taken"       // it is a draft and names the unit, but another experiment of the layer uses the unit's slot
 	CauseUnit      Cause = "unit"             // there is no unit, such as for a viewer without an id, or the layer divides something else
 	CauseHeldOut   Cause = "held_out"         // the layer holds out the slot
 	CauseSlot      Cause = "slot"             // the slot is not one of its own
-	CauseShare     Cause = "share"            // the slot is its own, and by its share not in use yet
+	CauseShare     Cause = "share"            // the slot is its own, but its share does not use that slot yet
 	CauseTargeting Cause = "targeting"        // its targeting does not admit the viewer
-	CauseDealt     Cause = "dealt"            // in: by chance
+	CauseDealt     Cause = "dealt"            // the unit is in it by chance
 )
 
 // Explanation says why a unit is in an experiment, or why not.
@@ -37,7 +37,7 @@ type Explanation struct {
 	Cause      Cause
 	Variant    string // "": the unit is not in the experiment
 	Unit       string // "": there is none
-	Slot       int    // of the unit in the layer; -1 without a unit
+	Slot       int    // the unit's slot in the layer; -1 without a unit
 	Clause     string // with CauseTargeting, the clause that was not true
 	Why        string // the cause in words
 }

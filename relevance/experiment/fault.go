@@ -83,7 +83,8 @@ func (f *faults) error() *document.Error {
 }
 
 // placeOf returns the line and column where the value at path begins in n. If the document does
-// not have all of path, it is where the last part begins that the document has.
+// not have all of path, it returns where the last part begins that the document has; 1, 1 if n
+// is nil.
 func placeOf(n *document.Node, path string) (line, col int) {
 	line, col = 1, 1
 	for n != nil {

@@ -14,8 +14,8 @@ import (
 type misfit struct {
 	experiment string
 	path       string // within the experiment, such as .variants[1].set.weights
-	what       string // does not fit; the beginning of a sentence
-	err        error  // why; a [millrace.Error], unless known could not be asked
+	what       string // what does not fit; the beginning of a sentence
+	err        error  // why it does not fit; a [millrace.Error], unless known could not be asked
 }
 
 // misfits returns what does not fit known in an experiment.
@@ -170,10 +170,10 @@ func (c *compiler) misfit(f *faults, e *compiled, m misfit) {
 	f.addf(e.at.path+m.path, wayOut, "%s", detail)
 }
 
-// Keeps is for a caller that is about to change a feed, a model or a schema, so that next is
-// known instead of now. It returns an error if an experiment would then have a misfit that it
-// does not have now. It leaves out stopped experiments, since only the others may still give
-// variants.
+// Keeps is for a caller that is about to change a feed, a model or a schema: now is what is
+// known before the change, and next what is known after it. Keeps returns an error if an
+// experiment would have a misfit after the change that it does not have before. It leaves out
+// stopped experiments, since only the others may still give variants.
 func (s *Set) Keeps(now, next Known) error {
 	const most = 3 // misfits that the error names: many say nearly the same
 	var broken, names []string

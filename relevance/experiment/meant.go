@@ -11,10 +11,10 @@ import (
 	"github.com/millrace/millrace/internal/document"
 )
 
-// Beyond these bounds guards and ramps have no effect. They are checked in documents that are
-// put in place now, and not in those that are in place already.
+// Beyond these bounds guards and ramps have no effect. The bounds are checked in documents that
+// are put in place now, and not in those that are in place already.
 const (
-	maxMultiple = 1000        // of a rate: a thousand times 1 in 1000 is everything
+	maxMultiple = 1000        // of a rate: a thousand times a rate of 1 in 1000 is all viewers
 	maxLonger   = 3_600_000   // milliseconds: no request lasts an hour
 	minAlpha    = 1e-6        // below it confidence intervals are too wide to tell anything, however many viewers there are
 	minLeast    = time.Second // guards look once a second if no answers come
@@ -136,7 +136,7 @@ func (g *Guards) checkNever(f *faults, path string) {
 }
 
 // checkMeant refuses fields that set nothing: null, no weights, a limit of 0. n is the YAML of
-// what the variant sets; nil: there is none.
+// what the variant sets; nil: there is none, and nothing is checked.
 func (s *Sets) checkMeant(f *faults, path string, n *document.Node) {
 	if n == nil {
 		return // it sets nothing, as a control does

@@ -20,10 +20,10 @@ type Ramp struct {
 	Viewers int64         `yaml:"viewers"` // how many viewers of each variant must have come at each step
 }
 
-// Guards are limits. A coordinator pauses an experiment once it is sure, by Alpha, that a
-// variant is beyond one of them. A limit of 0 is not guarded. Refused, Empty, Partial and NaN
-// are limits of rates, as multiples of the control's rate: 1 allows no more than the control
-// has.
+// Guards are limits of how a variant may differ from the control (see [Experiment.Control]). A
+// coordinator pauses an experiment once it is sure, by Alpha, that a variant is beyond one of
+// them. A limit of 0 is not guarded. Refused, Empty, Partial and NaN are limits of rates, as
+// multiples of the control's rate: 1 allows no more than the control has.
 type Guards struct {
 	Refused float64 `yaml:"refused,omitempty"` // viewers who get a refusal
 	Empty   float64 `yaml:"empty,omitempty"`   // viewers who get no item, and no refusal
@@ -35,18 +35,18 @@ type Guards struct {
 	// P99 is how many milliseconds longer than the control's the 99th percentile
 	// of answers may be.
 	P99 float64 `yaml:"p99,omitempty"`
-	// Cost is what index nodes may take to score the candidates of an answer, as a
-	// multiple of the control's mean.
+	// Cost is how long index nodes may take to score the candidates of an answer, as a multiple
+	// of the control's mean.
 	Cost float64 `yaml:"cost,omitempty"`
 	// ShareOfEntity and ShareOfType bound the mean part of an answer's items that one entity,
-	// or one type, has, and FeaturesMissing the mean part of their features that have no
-	// value. Each is by how much that part may be above the control's: 0.1 is a tenth of all
-	// items.
+	// or one type, has. FeaturesMissing bounds the mean part of the items' features that have
+	// no value. Each is by how much that part may be above the control's: 0.1 is a tenth of all
+	// items, or of all features.
 	ShareOfEntity   float64 `yaml:"share_of_entity,omitempty"`
 	ShareOfType     float64 `yaml:"share_of_type,omitempty"`
 	FeaturesMissing float64 `yaml:"features_missing,omitempty"`
-	// Fewer and More are, by action of Outcomes, the least and the most part of viewers who may
-	// do it, as a multiple of the control's.
+	// Fewer and More bound the part of viewers who do an action of Outcomes, by action: Fewer is
+	// the least that this part may be, and More the most, as multiples of the control's part.
 	Fewer map[string]float64 `yaml:"fewer,omitempty"`
 	More  map[string]float64 `yaml:"more,omitempty"`
 	// Alpha is the probability that the experiment is ever paused without reason; 0: 0.05.
@@ -66,10 +66,10 @@ type Outcomes struct {
 }
 
 const (
-	maxSteps      = 50
+	maxSteps      = 50 // of a ramp
 	defaultAlpha  = 0.05
 	defaultWindow = time.Hour
-	// the name that exports have, too
+	// the column of this content in exports has the same name
 	defaultAnswerField = "answer_id"
 	maxWindow          = 30 * 24 * time.Hour
 	maxActions         = 16
@@ -178,9 +178,10 @@ func (g *Guards) text() string {
 	return "{" + strings.Join(all, ", ") + "}"
 }
 
-// limit is a guard that is one number.
+// limit is a guard that is one number. Those with a least of 1 are multiples of the control's
+// figure, those with a most of 1 are parts, and the others are milliseconds.
 type limit struct {
-	name        string // in YAML
+	name        string // the key in YAML
 	value       float64
 	least, most float64 // the bounds of a value other than 0
 }
@@ -279,8 +280,8 @@ func (e *Experiment) Control() string {
 	return control
 }
 
-// control is Control. said reports whether the definition says that it is the control: it sets
-// nothing, or is named so.
+// control returns what Control returns. said reports whether the definition says that this
+// variant is the control: it sets nothing, or is named control.
 func (e *Experiment) control() (control string, said bool) {
 	best, dealt := -1, e.Dealt()
 	for _, v := range byName(e.Variants) {
@@ -315,7 +316,7 @@ func (e *Experiment) Dealt() (names []string) {
 // ComparesNothing returns why guards cannot compare the variants; "" if they can. Each guard
 // compares a variant with the control. So units must get the control and another variant by
 // chance, and the definition must say which is the control: if the new ranking were taken for
-// it, a guard would not notice that it is the worse one.
+// the control, a guard would not notice that the new ranking is worse.
 func (e *Experiment) ComparesNothing() string {
 	dealt := e.Dealt()
 	control, said := e.control()

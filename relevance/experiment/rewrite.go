@@ -10,10 +10,11 @@ import (
 	"github.com/millrace/millrace/internal/document"
 )
 
-// Rewrite returns the text of a document, d, with another state and share of the experiment
-// name. src is the text that d was read from. Everything else stays as its author wrote it, with
-// comments, unless the YAML is of a form that Rewrite cannot edit: then the result has no
-// comments. The error is an [Error] if the new document is not valid.
+// Rewrite returns the text of the document d, with another state and share of one experiment;
+// name is the name of the experiment. src is the text that d was read from. Everything else
+// stays as its author wrote it, with comments, unless the YAML is of a form that Rewrite cannot
+// edit: then the result has no comments. The error is an [Error] if the new document is not
+// valid.
 func Rewrite(d Document, src []byte, name string, state State, share int) ([]byte, error) {
 	i := slices.IndexFunc(d.Experiments, func(e Experiment) bool { return e.Name == name })
 	if i < 0 {
@@ -79,7 +80,8 @@ func (x scalarEdit) apply(src []byte) []byte {
 	return slices.Concat(src[:from], []byte(x.text), src[min(from+n, len(src)):])
 }
 
-// offset returns the offset in bytes of a line and a column, which counts characters from 1.
+// offset returns the offset in bytes of a line and a column in src. Both count from 1, and the
+// column counts characters. Beyond the end it returns len(src).
 func offset(src []byte, line, col int) (at int) {
 	for ; line > 1; line-- {
 		end := bytes.IndexByte(src[at:], '\n')

@@ -18,7 +18,7 @@ import (
 type targeting struct {
 	*filter.Filter
 	clauses []string // the operands of the outermost &&, in CEL
-	never   string   // why it is true for nobody; "": it may be for somebody
+	never   string   // why it is true for nobody, by the types of attributes; "": it may be true for somebody
 }
 
 // problem is one fault of a targeting.
@@ -46,8 +46,9 @@ func readTargeting(src string) (*targeting, []problem) {
 	return &targeting{f, f.Sources(), contradiction(root, map[string]string{})}, nil
 }
 
-// contradiction returns a text on an attribute that the clauses of the outermost && need to
-// be of two types; "" if there is none. met has the types that were found, by attribute.
+// contradiction returns a text on an attribute that would have to be of two types for all
+// clauses of the outermost && to be true; "" if there is no such attribute. met has the types
+// that were found, by attribute.
 func contradiction(n *expr.Node, met map[string]string) string {
 	if n.Op == expr.And {
 		for _, a := range n.Args {
@@ -284,9 +285,10 @@ func find(n *expr.Node, op expr.Op) *expr.Node {
 
 var oneRow = []int32{0}
 
-// judge returns whether the targeting admits a viewer, and otherwise which clause does not. The
-// error says that the targeting could not be evaluated, as when an attribute has a value that
-// filters refuse; it then admits nobody.
+// judge returns whether the targeting admits a viewer (the outcome is filter.Kept), and
+// otherwise which clause does not. The error says that the targeting could not be evaluated, as
+// when an attribute has a value that filters refuse; it then admits nobody. A nil targeting
+// admits everybody.
 func (t *targeting) judge(v *millrace.Viewer) (filter.Dropped, error) {
 	if t == nil {
 		return filter.Dropped{}, nil

@@ -11,8 +11,8 @@ import (
 	"github.com/millrace/millrace/relevance/weights"
 )
 
-// textOf returns slots as a definition has them, such as "0-499, 600": eight ranges at most, and
-// how many slots more.
+// textOf returns slots as a definition has them, such as "0-499, 600". It has eight ranges at
+// most, and then says how many more slots there are.
 func textOf(slots []slot.Range) string {
 	const most = 8
 	var parts []string
@@ -68,9 +68,10 @@ type Defined struct {
 	// Rule is what a caller needs to compute variants by itself. It has no slots unless the
 	// experiment runs.
 	Rule slot.Rule
-	// Named are the units that the hash gives a variant, and that an experiment which runs
-	// names. They do not have their variant by chance, and so are missing among the units that
-	// do. In a layer of an attribute they are not known, and Named is empty.
+	// Named are the units that the hash gives a variant, but that a running experiment names
+	// and so forces a variant on. They do not have their variant by chance, and so are missing
+	// among the units that do. In a layer of an attribute these units are not known, and Named
+	// is empty.
 	Named []Named
 }
 
@@ -140,9 +141,9 @@ func (s *Set) Experiments() (all []Defined) {
 	return all
 }
 
-// elsewhere returns, by feed, the units that have another experiment of the layer there, sorted:
-// those that an experiment which is no draft forces, and if e is a draft those that e names and
-// whose slots another experiment uses.
+// elsewhere returns, by feed, the units that are in another experiment of the layer there,
+// sorted. These are the units that another experiment forces and that is not a draft. If e is a
+// draft, they are also the units that e names and whose slots another experiment uses.
 func (s *Set) elsewhere(e *compiled) (all map[string][]string) {
 	for id, by := range e.layer.forced {
 		for _, f := range by {
@@ -219,8 +220,8 @@ func (s *Set) UsesModel(name string) (experiments []string) {
 	})
 }
 
-// Weighted returns what those variants of an experiment set that set weights; nil if there are
-// none.
+// Weighted returns what the variants of an experiment set, for each variant that sets weights;
+// nil if there is no such variant.
 func (s *Set) Weighted(experiment string) (all []Sets) {
 	if e := s.experiment(experiment); e != nil {
 		for _, v := range e.Variants {

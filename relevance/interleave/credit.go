@@ -8,8 +8,8 @@ import (
 
 // Click is an item of an impression that was clicked.
 type Click struct {
-	Place int32 // in the answer
-	Team  Team  // that drafted it, or Nobody
+	Place int32 // the item's place in the answer
+	Team  Team  // the team that drafted the item, or Nobody
 }
 
 // Impression is the clicks on an answer that was shown once to one viewer, in the order of
@@ -48,7 +48,8 @@ func (p Impression) Credit() (c Credit) {
 type Credit [MaxTeams]int
 
 // Preference returns 1 if team a has more clicks than team b, -1 if it has fewer, and 0 if
-// both have as many. So do Radlinski, Kurup and Joachims judge a query; see the package.
+// both have as many. Radlinski, Kurup and Joachims judge a query in this way; see the
+// comment of the package.
 func (c Credit) Preference(a, b Team) int { return cmp.Compare(c[a], c[b]) }
 
 // Tally counts preferences between two teams: of the impressions of an

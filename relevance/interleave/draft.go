@@ -23,7 +23,7 @@ type Cursor struct {
 	// a hash of something that differs from one first page to the next.
 	Seed uint64
 	// Turns is how many turns teams have had: the items that they drafted, and the turns
-	// that they lost. Items of nobody do not count.
+	// that they lost. Items of [Nobody] do not count.
 	Turns uint64
 }
 
@@ -53,8 +53,8 @@ func Depth(limit, teams int) int { return limit + teams - 1 }
 //     is nobody's. So are all items after it.
 //  2. If all rankings have the same item next, that item is placed. It is nobody's,
 //     since it does not tell the teams apart. The round begins again.
-//  3. Otherwise the teams take turns in a random order, of which every permutation
-//     is equally likely. Each drafts the best item of its ranking that is left.
+//  3. Otherwise the teams take turns in a random order: every permutation is equally
+//     likely. Each drafts the best item of its ranking that is left.
 //
 // The error is a [*millrace.Error] of the field "rankings" or "limit".
 func Draft[K comparable](at Cursor, limit int, rankings ...[]K) (picks []Pick, next Cursor, err error) {

@@ -13,11 +13,11 @@ import (
 type Source struct {
 	Features []Feature
 	Viewer   []Var    // sorted by name
-	Tables   []Var    // sorted by name; weights that are tables come behind
+	Tables   []Var    // sorted by name, and after these the tables that are weights
 	Weights  []Weight // by feature; nil with trees
 	Scorer   Scorer
-	// Roles are the names NAME for which record.NAME means the field with the role NAME,
-	// since no schema of the spec has a field of that name.
+	// Roles has each NAME for which record.NAME means the field with the role NAME, since
+	// no schema of the spec has a field called NAME.
 	Roles map[string]bool
 }
 
@@ -27,15 +27,15 @@ type Feature struct {
 	Expr *expr.Node
 }
 
-// Weight is what a feature is multiplied with: a scalar parameter, or a table
-// that the feature's value is the key of.
+// Weight is what makes a feature's contribution: a scalar parameter, by which the feature is
+// multiplied, or a table, in which the feature is the key of the contribution.
 type Weight struct {
 	Table bool
 	Index int // of the parameter or table
 }
 
-// Build plans src for records of the layout rows and entity features of the layout entity,
-// which is nil if there are none. The error reports every expression that cannot be planned.
+// Build plans src for records of the layout rows and entity features of the layout entity.
+// entity is nil if there are none. The error reports every expression that cannot be planned.
 func Build(src *Source, rows, entity *column.Layout) (*Plan, error) {
 	return Join([]*Source{src}, rows, entity)
 }
@@ -47,9 +47,9 @@ type builder struct {
 	rows, entity *column.Layout
 	p            *Plan
 	out          *Output        // of the model that is being added
-	params       int            // how many parameters the models before have
+	params       int            // how many parameters the models before it have
 	tables       []int          // for each table of src, its place in p.Tables
-	seen         map[string]int // values by their text, see add
+	seen         map[string]int // values by their text; see add
 	errs         []error
 }
 
@@ -72,7 +72,7 @@ func (b *builder) model(i int, src *Source) Output {
 	return out
 }
 
-// sum adds up the terms of a linear score in its three parts, see [Part]. A linear score is
+// sum adds up the terms of a linear score in its three parts; see [Part]. A linear score is
 // defined as this sum in this order. So a part that is computed beforehand, for a record or
 // a request, gives the same bits.
 func (b *builder) sum() {
@@ -118,11 +118,12 @@ func (b *builder) plus(x, y int) int {
 	return b.op(Add, Number, x, y)
 }
 
+// param returns parameter i of the model that is being added; 0 is its bias.
 func (b *builder) param(i int) int {
 	return b.add(Value{Op: Param, Kind: Number, Index: b.params + i, Deps: Request})
 }
 
-// PartOf returns which part of a linear score a feature with this expression adds to.
+// PartOf returns the part of a linear score that a feature with this expression adds to.
 func PartOf(n *expr.Node) Part {
 	switch d := reads(n); {
 	case d&(Record|Entity) == 0:
@@ -133,8 +134,9 @@ func PartOf(n *expr.Node) Part {
 	return RestPart
 }
 
-// reads returns what an expression speaks of, also fields that the layout lacks: the order
-// of a sum must be the same for every layout.
+// reads returns what an expression names, including fields that the layout lacks, since the
+// order of a sum must be the same for every layout. The features of an object count as the
+// entity's: they change while the record stays, so that they cannot be in the own part.
 func reads(n *expr.Node) Deps {
 	var d Deps
 	switch n.Op {
@@ -160,6 +162,7 @@ func reads(n *expr.Node) Deps {
 	return d
 }
 
+// contribution returns what a feature with weight w adds to the score.
 func (b *builder) contribution(feature int, w Weight) int {
 	if w.Table {
 		return b.add(Value{Op: Lookup, Kind: Number, Index: b.tables[w.Index], Args: []int{feature}})
@@ -186,8 +189,9 @@ func (b *builder) constant(c any) int {
 	return b.add(Value{Op: Const, Kind: kind, Const: c})
 }
 
-// add appends v, or finds the value that computes the same already. What
-// depends on constants alone is computed now.
+// add appends v, and returns its index. If there is a value already that computes the
+// same, it returns that one. If all arguments are constants, it computes v now and adds
+// the result as a constant.
 func (b *builder) add(v Value) int {
 	constant := len(v.Args) > 0 && v.Op != Lookup
 	for _, a := range v.Args {
@@ -211,6 +215,8 @@ func (b *builder) add(v Value) int {
 	return i
 }
 
+// errorf notes that n cannot be planned, and returns a missing value in its place, so that
+// more errors can be found.
 func (b *builder) errorf(n *expr.Node, format string, args ...any) int {
 	b.errs = append(b.errs, fmt.Errorf(format, args...))
 	return b.zero(kindOf(n.Type))
@@ -261,11 +267,13 @@ func fits(c column.Kind, t expr.Type) bool {
 	return kindOf(t) == Number
 }
 
+// binary is, for each operation of expressions that takes two operands, that of a plan.
 var binary = map[expr.Op]Op{
 	expr.And: And, expr.Or: Or, expr.Eq: Eq, expr.Ne: Ne, expr.Lt: Lt, expr.Le: Le, expr.Gt: Gt, expr.Ge: Ge,
 	expr.Add: Add, expr.Sub: Sub, expr.Mul: Mul, expr.Div: Div,
 }
 
+// lower adds the values that compute an expression, and returns the last one.
 func (b *builder) lower(n *expr.Node) int {
 	switch n.Op {
 	case expr.Const:
@@ -327,7 +335,7 @@ func (b *builder) literal(n *expr.Node) int {
 	return b.errorf(n, "%d:%d: a model cannot hold this constant", n.Line, n.Col)
 }
 
-// field loads a field of the record or the entity; with present it asks instead
+// field loads a field of the record or the entity. If present is true, it asks instead
 // whether the field is not null. A field that the layout lacks is missing.
 func (b *builder) field(n *expr.Node, present bool) int {
 	layout, loads, op, deps := b.rows, &b.p.Record, Field, Record
@@ -350,7 +358,7 @@ func (b *builder) field(n *expr.Node, present bool) int {
 	f := layout.Fields()[c]
 	v := Value{Op: op, Kind: kind, Index: load(loads, Load{n.Name, c, f.Kind, f.Nullable}), Deps: deps}
 	if present {
-		// The entity may have no features at all.
+		// An entity may have no features at all, so that any of its fields can be missing.
 		if !f.Nullable && op == Field {
 			return b.constant(true)
 		}
@@ -359,7 +367,7 @@ func (b *builder) field(n *expr.Node, present bool) int {
 	return b.add(v)
 }
 
-// object loads a field of the features of the record's object; with present it asks
+// object loads a field of the features of the record's object. If present is true, it asks
 // instead whether the field is not null. These features are read in a layout of the
 // plan's own, in which every number is a double and any field may be null. So it does not
 // matter by which schema they were written.
@@ -378,8 +386,10 @@ func (b *builder) object(n *expr.Node, present bool) int {
 	return b.add(v)
 }
 
+// columnOf is the kind of column in which a plan reads a field of objects of a kind.
 var columnOf = [...]column.Kind{Number: column.Double, Bool: column.Bool, String: column.String, Numbers: column.Doubles, Strings: column.Strings}
 
+// load returns the index of l in loads. It adds l if loads does not have it.
 func load(loads *[]Load, l Load) int {
 	for i, x := range *loads {
 		if x == l {
@@ -416,6 +426,7 @@ func (b *builder) has(n *expr.Node) int {
 	return b.present(b.lower(n))
 }
 
+// present returns the boolean that value v is not missing. A boolean counts as never missing.
 func (b *builder) present(v int) int {
 	if b.p.Values[v].Kind == Bool {
 		return b.constant(true)
@@ -476,7 +487,7 @@ func (b *builder) text(n *expr.Node) int {
 	return v
 }
 
-// reduce makes min(a, b, c) of min(min(a, b), c).
+// reduce makes min(min(a, b), c) of min(a, b, c).
 func (b *builder) reduce(name string, args []int) int {
 	v := args[0]
 	for _, a := range args[1:] {
@@ -530,7 +541,7 @@ func (b *builder) coalesce(args []*expr.Node) int {
 func (b *builder) always(v int) bool { return b.p.Always(v) }
 
 // Always reports whether the number of value v is always whole, never missing and never -0,
-// as integers are. It may report false for one that is.
+// as integers are. It may report false although that is so.
 func (p *Plan) Always(v int) bool {
 	x := &p.Values[v]
 	switch x.Op {
@@ -546,8 +557,8 @@ func (p *Plan) Always(v int) bool {
 	return false
 }
 
-// prune drops the values that nothing uses, such as what a folded constant
-// was made from, and the fields that only they read.
+// prune drops the values that nothing uses, such as the arguments of a value that was
+// computed beforehand, and the loads that only such values read.
 func (p *Plan) prune() *Plan {
 	used := make([]bool, len(p.Values))
 	var mark func(int)

@@ -9,24 +9,25 @@ import (
 
 // Ceilings bounds from above what is added to the folded part of a record's score (see
 // [Plan.Split]), by interval arithmetic over the values of the plan. A scan for the best N
-// records knows the lowest score among the best so far. It leaves out, without scoring
-// them, the records that cannot reach it. This is the idea of WAND (Broder et al., CIKM
-// 2003), for scores that are sums.
+// records knows the lowest score among the best N so far (the floor). It leaves out, without
+// scoring them, the records that cannot reach the floor. This is the idea of WAND (Broder et
+// al., CIKM 2003), for scores that are sums.
 //
-// The span of a value contains it unless it is NaN. A score that is NaN ranks last, so
-// that no bound need hold for it.
+// Each value has a span of numbers that contains it, unless the value is NaN. A score that
+// is NaN ranks last, so no bound needs to hold for it.
 type Ceilings struct {
 	p        *Plan
 	m        *Machine
-	time     int   // the place in p.Record of the record's time, or -1
-	added    []int // the values that are added to the folded part
-	logistic bool
+	time     int    // the place in p.Record of the record's time, or -1
+	added    []int  // the values that are added to the folded part
+	logistic bool   // the score is the sigmoid of the sum
 	columns  []int  // the columns that Limits asks about
 	spans    []span // by value
 	timed    []int  // the values that change with the record's time
 }
 
-// span is the numbers from lo to hi, which may be infinite. A boolean is 0 or 1.
+// span is the numbers from lo to hi, both included; lo and hi may be infinite. A boolean is 0
+// or 1.
 type span struct{ lo, hi float64 }
 
 var (
@@ -34,9 +35,9 @@ var (
 	either   = span{0, 1}
 )
 
-// Ceilings returns the bounds for the machine's plan, which is the rest that
-// [Plan.Split] returned, and for the requests that the machine is bound to later; nil if
-// the plan allows none. time is the column of the record's time, or -1.
+// Ceilings returns bounds for the machine's plan, which is the rest that [Plan.Split]
+// returned, and for the requests that the machine is bound to later. It returns nil if the
+// plan allows no bounds. time is the column of the record's time, or -1 if it has none.
 func (m *Machine) Ceilings(time int) *Ceilings {
 	p := m.p
 	if p.Own < 0 || p.Score < 0 || p.Values[p.Own].Op != Folded {
@@ -53,7 +54,7 @@ func (m *Machine) Ceilings(time int) *Ceilings {
 		}
 		c.added = append(c.added, p.Values[i].Args[1])
 	}
-	if p.Uses()[p.Own] > 2 { // two uses are known: in that sum, and as p.Own
+	if p.Uses()[p.Own] > 2 { // Uses counts two: in the sum above, and as p.Own
 		return nil
 	}
 	for i, l := range p.Record {
@@ -99,9 +100,8 @@ func (c *Ceilings) Limits(most func(column int) uint64) {
 }
 
 // Of returns the most that is added to the folded part of a record whose time lies between
-// from and to, in milliseconds; +Inf if nothing is known. If the folded part and this
-// together do not reach [Ceilings.Threshold] of a floor, the record scores less than the
-// floor.
+// from and to, in milliseconds; +Inf if nothing is known. If the folded part plus this
+// is less than [Ceilings.Threshold] of a floor, the record scores less than the floor.
 func (c *Ceilings) Of(from, to float64) float64 {
 	for _, i := range c.timed {
 		if v := &c.p.Values[i]; v.Op == Field {
@@ -121,8 +121,9 @@ func (c *Ceilings) Of(from, to float64) float64 {
 	return most
 }
 
-// Threshold returns what a folded part and the result of [Ceilings.Of] together must reach
-// for the score to reach floor. It errs on the low side, by more than rounding.
+// Threshold returns what the sum of a folded part and the result of [Ceilings.Of] must reach
+// for the score to reach floor. It is lower than that by more than rounding errors, so that
+// no record is left out wrongly. For a logistic score it is the sigmoid's inverse.
 func (c *Ceilings) Threshold(floor float64) float64 {
 	if c.logistic {
 		if !(floor > 0) {
@@ -134,17 +135,18 @@ func (c *Ceilings) Threshold(floor float64) float64 {
 	return floor - math.Abs(floor)*slack
 }
 
-// slack is a relative error far above that of any sum or function of a plan. Rounding is
-// monotonic: if the terms are at most their bounds, the rounded sum is at most the rounded
-// sum of the bounds.
+// slack is a relative error far above that of any sum or function of a plan. (The span of
+// an Add needs no slack, since rounding is monotonic: if both terms are at most their
+// bounds, the rounded sum is at most the rounded sum of the bounds.)
 const slack = 1e-9
 
-// loose widens a span by more than rounding may take a value beyond it.
+// loose widens a span by more than rounding can move a value out of it.
 func loose(s span) span {
 	return sane(s.lo-math.Abs(s.lo)*slack, s.hi+math.Abs(s.hi)*slack)
 }
 
-// point returns the span of a value that the request decides: that value alone.
+// point returns the span of value i, which the request decides: only that number. It is
+// anything if the value is NaN or is neither a number nor a boolean.
 func (c *Ceilings) point(i int) span {
 	switch c.p.Values[i].Kind {
 	case Number:
@@ -160,7 +162,7 @@ func (c *Ceilings) point(i int) span {
 	return anything
 }
 
-// fieldSpan returns the span of a field of records.
+// fieldSpan returns the span of a field of records; most is as in [Ceilings.Limits].
 func fieldSpan(l *Load, most func(column int) uint64) span {
 	switch l.Kind {
 	case column.Bool:
@@ -173,8 +175,8 @@ func fieldSpan(l *Load, most func(column int) uint64) span {
 	return anything
 }
 
-// span returns the span of a value, from those of its arguments; anything if it cannot be
-// told.
+// span returns the span of a value, from the spans of its arguments; anything if nothing is
+// known. The folded part counts as 0, since the bounds are of what is added to it.
 func (c *Ceilings) span(v *Value) span {
 	if v.Kind == Bool {
 		return c.truth(v)
@@ -231,8 +233,8 @@ func sane(lo, hi float64) span {
 }
 
 // product returns the span of the products of numbers of two spans. An infinite end times 0
-// is NaN; it counts as 0, which is what all finite numbers times 0 are, and spans need not
-// contain NaN.
+// is NaN; it counts as 0, since every finite number times 0 is 0, and a span need not contain
+// NaN.
 func product(a, b span) span {
 	if a.lo == a.hi {
 		return b.times(a.lo)
@@ -265,7 +267,7 @@ func (s span) times(x float64) span {
 	return p
 }
 
-// or returns the least span that contains both.
+// or returns the least span that contains s and b.
 func (s span) or(b span) span { return span{min(s.lo, b.lo), max(s.hi, b.hi)} }
 
 // choose returns the span of "s ? yes : no", where s is the span of a boolean.
@@ -279,7 +281,8 @@ func (s span) choose(yes, no span) span {
 	return yes.or(no)
 }
 
-// truth returns the span of a boolean: from 0 if it can be false, to 1 if it can be true.
+// truth returns the span of a boolean. Its lo is 0 if it can be false, else 1; its hi is 1
+// if it can be true, else 0.
 func (c *Ceilings) truth(v *Value) span {
 	switch v.Op {
 	case Not:
@@ -301,6 +304,7 @@ func (c *Ceilings) truth(v *Value) span {
 	return either
 }
 
+// empty reports whether a list that the request decides is empty.
 func (c *Ceilings) empty(list int) bool {
 	if c.p.Values[list].Kind == Strings {
 		return len(c.m.strss[list][0]) == 0
@@ -313,8 +317,8 @@ func (c *Ceilings) table(t *compute.Table) span {
 	return span{lo, hi}
 }
 
-// call returns the span of a function's results; a is the span of its first argument. A
-// function that ascends is computed at both ends.
+// call returns the span of a function's results; a is the span of its first argument. It
+// computes a function that only ascends, or only descends, at both ends of a.
 func (c *Ceilings) call(v *Value, a span) span {
 	ends := func(f func(float64) float64) span {
 		return loose(sane(f(a.lo), f(a.hi)))

@@ -54,7 +54,7 @@ func (m *Machine) exec(i, n int) {
 	}
 }
 
-// set sets a value that does not change; nil is missing.
+// set sets the first element of value i to c; if c is nil, to the missing value.
 func (m *Machine) set(i int, c any) {
 	switch m.p.Values[i].Kind {
 	case Number:
@@ -156,9 +156,10 @@ func scale(dst, a, b []float64) {
 	}
 }
 
-// products computes a sum that schedule has fused: it adds w*f for each fused product, in
-// their order. The conversion float64 rounds each product; without it the compiler might
-// fuse a multiplication and an addition into one instruction, which gives other bits.
+// products computes value i, a sum that steps.fuse has fused: it adds w*f for each fused
+// product, in their order. The conversion float64 rounds each product; without it the
+// compiler might fuse a multiplication and an addition into one instruction, which gives
+// other bits.
 func (m *Machine) products(i int, dst []float64) {
 	a := m.nums[m.steps.fusedTo[i]][:len(dst)]
 	var w [maxFused]float64
@@ -194,6 +195,7 @@ func (m *Machine) products(i int, dst []float64) {
 	}
 }
 
+// pick sets dst, row by row, to a if c is true, else to b.
 func pick[T any](dst []T, c []bool, a, b []T) {
 	a, b, c = a[:len(dst)], b[:len(dst)], c[:len(dst)]
 	for k := range dst {
@@ -301,8 +303,8 @@ func (m *Machine) call(i int, v *Value, dst []float64) {
 	}
 }
 
-// bucketize is compute.Bucketize over a batch, by at most four bounds and without
-// its branches; always says that no number is missing. dst may be a.
+// bucketize is compute.Bucketize over a batch, for at most four bounds and without
+// branches. always says that no number of a is missing. dst may be a.
 func bucketize(dst, a, bounds []float64, always bool) {
 	b := [4]float64{compute.Missing, compute.Missing, compute.Missing, compute.Missing} // NaN, which no number reaches
 	copy(b[:], bounds)
@@ -376,6 +378,7 @@ func (m *Machine) compare(v *Value, dst []bool) {
 	}
 }
 
+// order compares a with b, row by row.
 func order[T cmp.Ordered](op Op, dst []bool, a, b []T) {
 	a, b = a[:len(dst)], b[:len(dst)]
 	switch op {

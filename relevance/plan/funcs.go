@@ -11,7 +11,7 @@ import (
 // Func is a scalar function of models. The interpreter calls body; generated code calls the
 // function that Go names, which gives the same results.
 type Func struct {
-	Go     string // how generated code calls it
+	Go     string // the function that generated code calls; "": it calls none
 	Args   []Kind
 	Result Kind
 	body   any // the Go function
@@ -42,6 +42,7 @@ var Funcs = map[string]Func{
 	"endsWith":   {"strings.HasSuffix", []Kind{String, String}, Bool, strings.HasSuffix},
 }
 
+// numeric returns the Func of a Go function of one to three numbers that returns a number.
 func numeric(name string, body any) Func {
 	f := Func{Go: name, Result: Number, body: body}
 	switch body.(type) {
@@ -57,7 +58,8 @@ func numeric(name string, body any) Func {
 	return f
 }
 
-// check reports arguments that do not fit.
+// check returns an error if there are too few or too many arguments, or if one is of another
+// kind. args are indices in p.Values.
 func (f *Func) check(p *Plan, args []int) error {
 	if len(args) != len(f.Args) {
 		return fmt.Errorf("takes %d arguments, not %d", len(f.Args), len(args))

@@ -8,10 +8,10 @@ import (
 	"github.com/millrace/millrace/internal/column"
 )
 
-// Join plans several specs as one: what their expressions have in common is
-// computed once. Each spec gives an output, with the same bits as in a plan of its own. The
-// parameters of the models come one after the other; see [Plan.Joined]. The error reports
-// every expression that cannot be planned.
+// Join plans several specs as one, so that what their expressions have in common is
+// computed once. rows and entity are as in [Build]. Each spec gives an output, with the
+// same bits as in a plan of its own. The parameters of the models come one after the
+// other; see [Plan.Joined]. The error reports every expression that cannot be planned.
 func Join(srcs []*Source, rows, entity *column.Layout) (*Plan, error) {
 	b := &builder{rows: rows, entity: entity, seen: map[string]int{}, p: &Plan{}}
 	for i, src := range srcs {
@@ -31,7 +31,7 @@ func Join(srcs []*Source, rows, entity *column.Layout) (*Plan, error) {
 	return p.ready(), nil
 }
 
-// layOutObjects gives each field of objects a column.
+// layOutObjects gives each field of objects a column, in a layout of the plan's own.
 func (p *Plan) layOutObjects() (err error) {
 	if len(p.Object) == 0 {
 		return nil
@@ -49,9 +49,9 @@ func (p *Plan) layOutObjects() (err error) {
 // tableOf says where a plan's table is from: the index of the model, and of the table in it.
 type tableOf struct{ model, index int }
 
-// inputs adds the viewer values and the tables of b.src, which is model number model. It
-// does not add those that a model before it has in common: viewer values of the same name
-// and kind, and equal tables that are written as literals.
+// inputs adds to the plan the viewer values and the tables of b.src, whose number is
+// model. It does not add those that the plan has already from a model before: viewer
+// values of the same name and kind, and equal tables that are written as literals.
 func (b *builder) inputs(model int) {
 	for _, v := range b.src.Viewer {
 		if !slices.Contains(b.p.Viewer, v) {
@@ -81,8 +81,8 @@ func (s *Source) params() int {
 	return n
 }
 
-// Joined returns the inputs of a joint plan, made of the inputs of its models, in their
-// order. The viewer's values and the instant are left out.
+// Joined returns the inputs of a joint plan, made of the inputs of its models, which are in
+// their order. It leaves out the viewer's values and the instant, which belong to a request.
 func (p *Plan) Joined(models []Inputs) Inputs {
 	in := Inputs{Forest: models[0].Forest}
 	for i, m := range models {
@@ -97,6 +97,7 @@ func (p *Plan) Joined(models []Inputs) Inputs {
 	return in
 }
 
-// isLiteral reports whether a table is written inside an expression, and is no parameter. The
-// names from [LiteralTable] begin with "["; no expression can name a parameter that does.
+// isLiteral reports whether a table is written inside an expression, and is not a
+// parameter of the spec. The names that [LiteralTable] returns begin with "["; no
+// parameter's name does.
 func isLiteral(t Var) bool { return strings.HasPrefix(t.Name, "[") }

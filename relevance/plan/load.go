@@ -45,6 +45,8 @@ func (m *Machine) load(i int, rows *column.Slab, l *Load, n int) {
 	}
 }
 
+// loadNumbers reads the numbers of rows sel into dst, a null as missing. run says that sel is
+// consecutive rows.
 func loadNumbers(dst []float64, rows *column.Slab, l *Load, sel []int32, run bool) {
 	words, dst := rows.Column(l.Column), dst[:len(sel)]
 	switch {
@@ -83,7 +85,7 @@ func (m *Machine) has(i int, rows *column.Slab, l *Load, n int) {
 	}
 }
 
-// fold computes an operation v whose arguments, in values, are all constants.
+// fold returns the result of operation v, whose arguments, in values, are all constants.
 func fold(values []Value, v *Value) any {
 	p := &Plan{Output: Output{Own: -1, Score: -1}}
 	w := *v

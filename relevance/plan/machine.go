@@ -14,10 +14,12 @@ const Batch = trees.Batch
 
 // Machine executes a plan: it is the interpreter. It runs one operation over a batch
 // of rows, then the next. [Machine.Bind] computes what depends on the request alone,
-// [Machine.BindEntity] what depends on the entity too.
+// [Machine.BindEntity] what also depends on the entity. A machine is for one goroutine at
+// a time.
 //
-// A value that does not depend on the record is a vector whose elements are
-// all equal, so that every operation has one form.
+// A value that does not depend on the record is a vector whose elements are all equal, so
+// that every operation has one form. It has only one element if no record operation reads
+// it as a vector.
 type Machine struct {
 	p     *Plan
 	steps *steps
@@ -33,39 +35,39 @@ type Machine struct {
 	sets   []*compute.Table // by the value of an In, the list that it looks into, as a set
 	arenas [3]compute.Arena // memory for texts and lists: of the request, the entity and the rows
 	arena  *compute.Arena   // the one of these that is in use now
-	one    [1]int32         // row 0: what is selected for the request and the entity
+	one    [1]int32         // row 0: the selection of rows for the request and the entity
 
 	own    []float64   // see SetFolded
 	matrix [][]float64 // by output, the features of trees; see scoreTrees
 	scores trees.Scores
 	out    [1][]float64 // see Score
 
-	standing []column.List // see Machine.Similar: the lists of a batch, then those that they are compared with
-	numbers  []float64     // see probe
+	standing []column.List // for Machine.Similar: the lists of a batch, then those that they are compared with
+	numbers  []float64     // memory of the method probe
 
 	objects *column.Slab // see SetObjects
 
-	rows *column.Slab // the rows of this stage; nil: none
-	sel  []int32      // the batch: which of rows
+	rows *column.Slab // the rows of the present stage (see begin); nil: none
+	sel  []int32      // the batch: the indices of its rows in rows
 	run  bool         // sel is consecutive rows
 }
 
-// Inputs are what a machine is bound to.
+// Inputs are what a machine is bound to: the parameters of models, and a request.
 type Inputs struct {
-	Weights []float64
-	Tables  []*compute.Table
-	Viewer  []any           // float64, bool, string or *string, []float64, []string; nil is missing
-	AsOf    float64         // in milliseconds
-	Forest  *trees.Forest   // of the scorer trees
-	More    []*trees.Forest // of the further models of a joint plan; nil where they are not trees
+	Weights []float64        // as Plan.Weights says
+	Tables  []*compute.Table // as Plan.Tables
+	Viewer  []any            // as Plan.Viewer: float64, bool, string or *string, []float64, []string; nil is missing
+	AsOf    float64          // the instant, in milliseconds
+	Forest  *trees.Forest    // of the scorer trees
+	More    []*trees.Forest  // of the further models of a joint plan; nil where they are not trees
 }
 
 // steps is a plan's values by when they are computed.
 type steps struct {
 	request, entity, record []int   // the values that are computed in each stage, in order
 	live                    []int   // those of record that are not skipped
-	fused                   [][]int // by value, for an Add: the products that it adds to value fusedTo, one after the other; nil: none
-	fusedTo                 []int   // by value; for a ToNumber the comparison that it computes, 0 for none
+	fused                   [][]int // by value, for an Add: the products that it adds to value fusedTo, one after the other; nil: it is not fused
+	fusedTo                 []int   // by value, for an Add with fused: see there; for a ToNumber: the comparison that it computes, 0 for none
 	skipped                 []bool  // by value: it is part of a fused operation, or a string that nothing reads as a whole
 	funcs                   []any   // by value, the Go function of a Call
 	wide                    []bool  // by value: record operations read it as a vector
@@ -74,12 +76,12 @@ type steps struct {
 	batch                   int     // rows that an operation works on: at most Batch
 }
 
-// crossBytes is about how many bytes the texts of [Cross] operations may take in a batch. If
-// a plan has many of these, a batch has fewer rows.
+// crossBytes is about how many bytes the texts of all [Cross] operations may take in a batch.
+// If a plan has many such operations, a batch has fewer rows.
 const crossBytes = 1 << 20
 
-// Machine returns a machine for the plan. With keep every value keeps a place
-// of its own, so that [Machine.Value] may read it.
+// Machine returns a machine for the plan. If keep is true, every value has a place of its
+// own and no operations are fused, so that [Machine.Value] may read every value.
 func (p *Plan) Machine(keep bool) *Machine {
 	s := p.steps
 	if keep || s == nil {
@@ -116,6 +118,7 @@ func (p *Plan) ready() *Plan {
 	return p
 }
 
+// machine returns a machine without memory for values.
 func (p *Plan) machine(s *steps) *Machine {
 	n := len(p.Values)
 	return &Machine{
@@ -147,6 +150,8 @@ func (m *Machine) place(i, n int) {
 	}
 }
 
+// schedule divides the values into stages and, unless keep is true, fuses operations and
+// gives numbers registers.
 func (p *Plan) schedule(keep bool) *steps {
 	n := len(p.Values)
 	s := &steps{fused: make([][]int, n), fusedTo: make([]int, n), funcs: p.funcs(), skipped: make([]bool, n), wide: make([]bool, n), register: make([]int, n)}
@@ -200,9 +205,10 @@ func (p *Plan) crosses(values []int) (n int) {
 // maxFused is how many products one pass over a batch adds.
 const maxFused = 4
 
-// fuse makes one operation of a + w*f, where w does not change with the record, and of
-// several such additions in a row. It also makes one of a comparison and the ToNumber of it.
-// The bits are those of the separate operations, in their order.
+// fuse makes one operation of value i and its arguments, if it can: of a + w*f, where w does
+// not change with the record, and of several such additions in a row. It also makes one of a
+// ToNumber and the comparison (> or >=) that it takes. The bits are those of the separate
+// operations, in their order.
 func (s *steps) fuse(p *Plan, i int, uses []int) {
 	v := &p.Values[i]
 	if v.Op == ToNumber {
@@ -240,8 +246,8 @@ func (p *Plan) funcs() []any {
 	return out
 }
 
-// widen marks the arguments of a record operation that it reads as vectors, and unmarks as
-// skipped the strings that it reads as a whole.
+// widen marks as wide those arguments of record operation i that it reads as vectors. It
+// takes the mark skipped from the strings that i reads as a whole.
 func (s *steps) widen(p *Plan, i int) {
 	v := &p.Values[i]
 	for k, a := range v.Args {
@@ -260,9 +266,9 @@ func (s *steps) widen(p *Plan, i int) {
 	}
 }
 
-// direct reports whether an operation reads a record's string by its word in the column,
-// without making a Go string. It can if what the string is compared with does not change
-// with the record.
+// direct reports whether an operation reads a record's string by its word in the column (the
+// 64 bits that stand for it), without making a Go string. It can if what the string is compared
+// with does not change with the record.
 func (p *Plan) direct(v *Value) bool {
 	if len(v.Args) == 0 {
 		return false
@@ -387,8 +393,8 @@ func (m *Machine) Bind(in Inputs) {
 	m.bindProbes()
 }
 
-// begin starts stage 0 (the request), 1 (the entity) or 2 (the rows). Its texts and lists
-// replace those of the last run of this stage.
+// begin starts stage 0 (the request), 1 (the entity) or 2 (the rows). The texts and lists of
+// the last run of this stage are no longer valid then.
 func (m *Machine) begin(stage int, rows *column.Slab, sel []int32) {
 	m.arena, m.rows, m.sel = &m.arenas[stage], rows, sel
 	m.arena.Reset()
@@ -414,7 +420,7 @@ func (m *Machine) LetGo() {
 }
 
 // bindSet makes a set of the list that an In looks into, unless the list
-// changes with the record.
+// changes with the record or the entity.
 func (m *Machine) bindSet(i int) {
 	v := &m.p.Values[i]
 	if v.Op != In {
@@ -427,7 +433,7 @@ func (m *Machine) bindSet(i int) {
 	m.sets[i] = m.setOf(m.sets[i], list)
 }
 
-// setOf makes a set of a list that does not change with the record. It reuses the memory of
+// setOf makes a set of a list that the request decides. It reuses the memory of
 // t, a set that it made before; nil: there is none.
 func (m *Machine) setOf(t *compute.Table, list int) *compute.Table {
 	if t == nil {
@@ -476,8 +482,8 @@ func fill[T any](v []T) {
 	}
 }
 
-// Run computes the values that change with the record for rows sel of rows, at most Batch.
-// Score is for any number of rows.
+// Run computes the values that change with the record, for the rows of rows whose indices are
+// sel. These must be at most Batch; [Machine.Score] takes any number of rows.
 func (m *Machine) Run(rows *column.Slab, sel []int32) {
 	m.begin(2, rows, sel)
 	m.run = consecutive(sel)
@@ -490,9 +496,11 @@ func (m *Machine) Run(rows *column.Slab, sel []int32) {
 // row by row, for a plan that reads them; see [Plan.Objects].
 func (m *Machine) SetObjects(objects *column.Slab) { m.objects = objects }
 
-// SetFolded gives the folded part of each row (see [Plan.Split]), for a plan that reads it.
+// SetFolded gives the folded part of each row (see [Plan.Split]), by the row's index, for a
+// plan that reads it.
 func (m *Machine) SetFolded(own []float64) { m.own = own }
 
+// consecutive reports whether sel is consecutive rows, in ascending order.
 func consecutive(sel []int32) bool {
 	for k, r := range sel {
 		if r != sel[0]+int32(k) {
@@ -520,7 +528,7 @@ func (m *Machine) ScoreAll(rows *column.Slab, sel []int32, out [][]float64) {
 		}
 	}
 	for _, views := range m.views {
-		clear(views) // they must not keep the rows alive
+		clear(views) // so that the views do not keep the rows alive
 	}
 }
 
@@ -552,6 +560,8 @@ func (m *Machine) scoreTrees(i int, o *Output, f *trees.Forest, out []float64) {
 	f.Score(&m.scores, matrix, len(out), out)
 }
 
+// vector returns a number of the last batch as n elements. It makes a vector of a value that
+// has only one element.
 func (m *Machine) vector(value, n int) []float64 {
 	v := m.nums[value]
 	if len(v) >= n {

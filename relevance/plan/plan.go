@@ -42,10 +42,11 @@ func (k Kind) String() string {
 	return "kind(" + strconv.Itoa(int(k)) + ")"
 }
 
-// Deps is the set of what a value changes with.
+// Deps is the set of what a value depends on.
 type Deps uint8
 
-// What a value can change with. A value without any is a constant.
+// What a value can depend on. A value without any is a constant. The features of the record's
+// object belong to Record here, but see [PartOf].
 const (
 	Request Deps = 1 << iota // the viewer, the instant, the parameters
 	Entity                   // the timeline's entity
@@ -109,8 +110,8 @@ func (o Op) String() string { return opNames[o] }
 type Value struct {
 	Op    Op
 	Kind  Kind
-	Args  []int
-	Index int    // of a field, input, weight, table or item
+	Args  []int  // indices in Plan.Values
+	Index int    // of a field, viewer value, parameter, table or item
 	Name  string // of a function
 	Const any    // float64, bool, string, []float64 or []string
 	Deps  Deps
@@ -125,38 +126,40 @@ type Load struct {
 	Nullable bool
 }
 
-// Var is a viewer value, or a table; then Kind is the kind of the table's keys.
+// Var is a viewer value, or a look-up table. Kind is the kind of the value, or of the table's
+// keys.
 type Var struct {
 	Name string
 	Kind Kind
 }
 
-// Term is a feature's part in the score.
+// Term is a feature's part in the score. Value, Contribution and Sum are indices in
+// Plan.Values.
 type Term struct {
 	Feature      string
 	At           int // the index of the feature in the spec
-	Value        int // the value that is the feature
-	Contribution int // the value that it adds to the score; -1 with trees
+	Value        int // the feature, as a number or a table's key
+	Contribution int // what the feature adds to the score; -1 with trees
 	Part         Part
-	Lane         int // which of the part's sums it adds to
-	Sum          int // the value that is the sum of its lane up to this term; -1 with trees
+	Lane         int // which of the part's sums it adds to; see Lanes
+	Sum          int // the sum of its lane up to this term; -1 with trees
 }
 
-// Part is one of the three sums that make up a linear score. The expression of a feature
-// decides its part, and not which fields a layout has, so that the order of the sum is the
-// same for every layout.
+// Part is one of the three sums that make up a linear score. Only the expression of a feature
+// decides its part, whichever fields a layout has, so that the order of the sum is the same
+// for every layout.
 type Part uint8
 
-// Lanes is how many sums the own and the rest part are made of: the terms take
-// turns, and the part is (0 + 1) + (2 + 3). A processor adds four sums in the
-// time of one. The fixed part is one sum.
+// Lanes is how many sums (lanes) the own and the rest part are made of. The terms go
+// to the lanes in turn, and the part is (lane 0 + lane 1) + (lane 2 + lane 3). A
+// processor adds four independent sums in the time of one. The fixed part is one sum.
 const Lanes = 4
 
 // The parts of a linear score, which is (own + fixed) + rest.
 const (
 	OwnPart   Part = iota // features that depend on the record alone
 	FixedPart             // the bias, and features that depend on the request alone
-	RestPart              // all other features: of record and request, or of the entity
+	RestPart              // all other features: of record and request, of the entity, or of the record's object
 )
 
 // Plan is how to score the records of one layout.
@@ -166,32 +169,33 @@ type Plan struct {
 	Entity  []Load
 	Object  []Load // of the layout that Objects returns
 	Viewer  []Var
-	Weights int   // parameters: the bias, then the scalar weights; model after model
+	Weights int   // how many parameters there are: the bias, then the scalar weights; model after model
 	Tables  []Var // look-up tables by name; Kind is that of their keys
 
 	Output          // of the model, or of the first model of a joint plan
 	More   []Output // of the further models of a joint plan; see [Join]
 
-	tables  []tableOf // where each of Tables is from
-	steps   *steps    // for a machine that does not keep every value
-	request *steps    // for a machine that only computes what the request decides; see Preparer
-	slots   Slots
-	similar []Similarity
+	tables  []tableOf    // for each of Tables, the model that it is from
+	steps   *steps       // for a machine that does not keep every value
+	request *steps       // for a machine that only computes what the request decides; see Preparer
+	slots   Slots        // see Plan.Slots
+	similar []Similarity // see Plan.Similarities
 
-	similarAt []int // by value, 1 + its place in similar; 0: it is no similarity
-	objects   *column.Layout
+	similarAt []int          // by value, 1 + its place in similar; 0: it is no similarity
+	objects   *column.Layout // see Plan.Objects
 }
 
-// Objects returns the layout in which the plan reads the features of objects:
-// a row for each record, all null where its object has none. Nil if it reads
-// none.
+// Objects returns the layout in which the plan reads the features of records' objects.
+// There is a row for each record; it is all null if the record's object has no features.
+// Objects returns nil if the plan reads no features of objects.
 func (p *Plan) Objects() *column.Layout { return p.objects }
 
-// Output says how the values make the score of one model.
+// Output says how the values make the score of one model. Own and Score are indices in
+// Plan.Values.
 type Output struct {
 	Terms  []Term // in the order of the spec
-	Own    int    // the value that is the sum of the own part; -1 if that has no terms
-	Score  int    // the value that is the score; -1 with trees
+	Own    int    // the sum of the own part; -1 if that has no terms
+	Score  int    // the score; -1 with trees
 	Scorer Scorer
 }
 
@@ -211,7 +215,7 @@ type Scorer uint8
 const (
 	Linear   Scorer = iota + 1 // bias + the sum of weight × feature
 	Logistic                   // 1 / (1 + exp(-linear))
-	Trees                      // a forest
+	Trees                      // a forest of decision trees, which reads the features
 )
 
 var scorerNames = [...]string{Linear: "linear", Logistic: "logistic", Trees: "trees"}
@@ -228,6 +232,7 @@ func (p *Plan) Shape() string { return digest(p.String()) }
 // similarities, Former and Shape are equal.
 func (p *Plan) Former() string { return digest(p.print(false)) }
 
+// digest returns the first 8 bytes of the SHA-256 of a text, as 16 hexadecimal digits.
 func digest(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:8])
@@ -236,8 +241,8 @@ func digest(text string) string {
 // String prints the plan, one value a line.
 func (p *Plan) String() string { return p.print(true) }
 
-// print prints the plan. With similar it marks similarities; without, they are calls like
-// any other.
+// print prints the plan. If similar is true, it marks similarities; else they are calls like
+// any others.
 func (p *Plan) print(similar bool) string {
 	var b strings.Builder
 	loads := func(what string, loads []Load) {
@@ -270,6 +275,7 @@ func (p *Plan) print(similar bool) string {
 	return b.String()
 }
 
+// valueString prints a value so that two values print alike only if they compute the same.
 func (p *Plan) valueString(i int) string {
 	v := &p.Values[i]
 	var b strings.Builder

@@ -7,19 +7,19 @@ import (
 )
 
 // Reading is a text or a list that a plan reads from end to end. The time that this takes
-// depends on its length, and so on who wrote it.
+// depends on its length, which whoever writes the record chooses.
 type Reading struct {
-	Column int
+	Column int  // in the layout of the record, the entity or the object
 	Kind   Kind // String, Numbers or Strings
-	Each   int  // how often it is read for each record
-	Once   int  // how often it is read once for all records of a call; only of the entity
+	Each   int  // how many times it is read for each record
+	Once   int  // how many times it is read for all records of a call together; 0 unless it is of the entity
 }
 
 // Readings are the readings of records, of the features of their objects, and of the features
 // of the entity.
 type Readings struct{ Record, Object, Entity []Reading }
 
-// None reports whether there are none.
+// None reports whether there are no readings.
 func (r *Readings) None() bool { return len(r.Record)+len(r.Object)+len(r.Entity) == 0 }
 
 // Length returns how many bytes a row's text or list of texts has, or how many items its
@@ -34,7 +34,7 @@ func (r *Reading) Length(rows *column.Slab, row int) int {
 	return rows.Size(r.Column, row)
 }
 
-// Lengths is the sum of Length of some rows.
+// Lengths returns the sum of Length over the rows sel.
 func (r *Reading) Lengths(rows *column.Slab, sel []int32) int {
 	switch {
 	case rows == nil:
@@ -45,15 +45,15 @@ func (r *Reading) Lengths(rows *column.Slab, sel []int32) int {
 	return rows.Sizes(r.Column, sel)
 }
 
-// decoding is as how many readings it counts to decode a list: one or two bytes become up to
-// sixteen, in memory that may have to be allocated for the request.
+// decoding is how many readings a list counts for that must be decoded: one or two of its
+// bytes become up to sixteen, in memory that may have to be allocated for the request.
 const decoding = 8
 
-// Readings returns what the plan reads from end to end, and how often. A text that is only
-// compared with a text that is no field, or only looked up, is not among them: a text of
-// another length differs without being read.
+// Readings returns what the plan reads from end to end, and how often. It leaves out a
+// text that is only looked up, or only compared with a text that is no field: a text of
+// another length is known to differ without being read.
 func (p *Plan) Readings() (all Readings) {
-	from := make([][]int, len(p.Values)) // by value, the fields whose text or list it may be, or that it is a cross of
+	from := make([][]int, len(p.Values)) // by value, the fields whose text or list it may be, or of which it is a Cross
 	times := func(n, by int, args ...int) {
 		for _, a := range args {
 			for _, f := range from[a] {

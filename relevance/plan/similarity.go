@@ -7,29 +7,34 @@ import (
 	"github.com/millrace/millrace/internal/column"
 )
 
-// Similarity is a value that says how alike two lists are, by a function of
-// similarities. One is a list of the record, of its object or of the entity. The other is
-// the probe, as a rule a list that the request decides. A similarity is computed for many
-// rows at a time, over the lists in the slab, without a copy. Generated code does not
+// Similarity is a value that says how alike two lists are: dot, cosine or l2. One list is
+// of the record, of its object or of the entity. The other list is the probe, as a rule
+// one that the request decides. A similarity is computed for many rows at a time, over the
+// lists in the slab (the memory of the rows), without a copy. Generated code does not
 // compute it: it reads the vector of [compute.ModelArgs] with the similarity's index in
-// [Plan.Similarities], which [Machine.Similar] fills. A similarity that changes with the
-// entity alone has only the first number there.
+// [Plan.Similarities], which [Machine.Similar] fills. If the similarity changes with the
+// entity alone, only the first number of the vector is set.
+//
+// The fields are indices in Plan.Values.
 type Similarity struct {
-	Value int // the value that is the similarity
+	Value int // the similarity
 	List  int // the value that loads the list
-	Probe int // a value that the request decides, or that loads a list too
+	Probe int // the probe: a value that the request decides, or that loads a list too
 }
 
-// similarities are the functions that compute similarities, of many lists and one probe.
+// similarities are, by name, the functions that compute similarities of many lists and one
+// probe.
 var similarities = map[string]func(dst []float64, lists []column.List, probe *column.Probe){
 	"dot":    compute.Dots,
 	"cosine": compute.Cosines,
 	"l2":     compute.L2s,
 }
 
-// Similarities returns the similarities of the plan, in the order of its values.
+// Similarities returns the similarities of the plan, in the order of its values. The
+// caller must not change them.
 func (p *Plan) Similarities() []Similarity { return p.similar }
 
+// findSimilarities sets p.similar and p.similarAt.
 func (p *Plan) findSimilarities() {
 	p.similar, p.similarAt = nil, make([]int, len(p.Values))
 	for i := range p.Values {
@@ -39,7 +44,7 @@ func (p *Plan) findSimilarities() {
 		}
 		list, probe := v.Args[0], v.Args[1]
 		if p.Values[list].Deps&(Record|Entity) < p.Values[probe].Deps&(Record|Entity) {
-			list, probe = probe, list // what changes less often is the probe
+			list, probe = probe, list // the one that changes less often is the probe
 		}
 		if p.loads(list) && (p.loads(probe) || p.fixed(probe)) {
 			p.similar = append(p.similar, Similarity{i, list, probe})
@@ -48,7 +53,7 @@ func (p *Plan) findSimilarities() {
 	}
 }
 
-// loads reports whether a value is a list of the record, of its object or of the entity.
+// loads reports whether a value loads a field of the record, of its object or of the entity.
 func (p *Plan) loads(i int) bool {
 	op := p.Values[i].Op
 	return op == Field || op == ObjField || op == EntField
@@ -57,7 +62,7 @@ func (p *Plan) loads(i int) bool {
 // fixed reports whether the request decides a value.
 func (p *Plan) fixed(i int) bool { return p.Values[i].Deps&(Record|Entity) == 0 }
 
-// similarity returns which similarity a value is, or -1.
+// similarity returns the index in p.similar of value i; -1 if it is no similarity.
 func (p *Plan) similarity(i int) int {
 	if len(p.similar) == 0 {
 		return -1
@@ -68,13 +73,13 @@ func (p *Plan) similarity(i int) int {
 // Similar reports whether a value is a similarity.
 func (p *Plan) Similar(i int) bool { return p.similarity(i) >= 0 }
 
-// stands reports whether some operation reads a list in the slab, without a copy. The same
-// list may be copied too.
+// stands reports whether some operation reads list i in the slab, without a copy. Another
+// operation may read a copy of the same list; see copied.
 func (p *Plan) stands(i int) bool {
 	return p.Picked(i) || slices.ContainsFunc(p.similar, func(s Similarity) bool { return s.List == i || s.Probe == i && p.loads(i) })
 }
 
-// copied reports whether some operation reads a list from a copy, in memory of the machine or
+// copied reports whether some operation reads list i from a copy, in memory of the machine or
 // of generated code.
 func (p *Plan) copied(i int) bool {
 	items := p.Values[i].Op == Field
@@ -87,8 +92,9 @@ func (p *Plan) copied(i int) bool {
 	return false
 }
 
-// Picked reports whether value i is a list of numbers that is never copied: of the record,
-// if only its items and similarities are read, or of the entity, if only similarities are.
+// Picked reports whether value i is a list of numbers that is never copied. A list of the
+// record is so if only its items and similarities are read, one of the entity if only its
+// similarities are.
 func (p *Plan) Picked(i int) bool {
 	v := &p.Values[i]
 	return (v.Op == Field || v.Op == EntField) && v.Kind == Numbers && !p.copied(i)
@@ -111,8 +117,9 @@ func (m *Machine) bindProbes() {
 	}
 }
 
-// similar computes similarity n of lists. probes are the lists that these are compared with:
-// one for all, or one for each; none if the request decides the probe.
+// similar computes similarity n of lists into dst. probes are the lists to compare them
+// with: one for all, or one for each; none if the request decides the probe. It is missing
+// if a list and its probe differ in length.
 func (m *Machine) similar(n int, dst []float64, lists, probes []column.List) {
 	of, probe := similarities[m.p.Values[m.p.similar[n].Value].Name], m.probes[n]
 	if len(probes) < 2 {
@@ -151,8 +158,8 @@ func (m *Machine) between(n int, dst []float64) {
 	m.similar(n, dst, m.views[s.List][:len(dst)], probes)
 }
 
-// Similar computes the similarities of the rows that a has, for generated code. It writes
-// each to the vector of a with its index in [Plan.Similarities].
+// Similar computes the similarities of the rows of a, for generated code. It writes each
+// similarity to the vector of a that has its index in [Plan.Similarities].
 func (m *Machine) Similar(a *compute.ModelArgs) {
 	if len(m.standing) == 0 {
 		m.standing = make([]column.List, 2*Batch)
@@ -174,11 +181,11 @@ func (m *Machine) Similar(a *compute.ModelArgs) {
 			m.similar(n, a.Vector(n)[from:][:len(lists)], lists, probes)
 		}
 	}
-	clear(m.standing) // they must not keep the rows alive
+	clear(m.standing) // so that the lists do not keep the rows alive
 }
 
-// stand finds the lists that value list loads, for generated code: one for each row of sel,
-// or one of the entity.
+// stand sets dst to the lists that value list loads, for generated code: one for each row of
+// sel, or only one if it is a list of the entity. It returns as many of dst as it has set.
 func (m *Machine) stand(dst []column.List, a *compute.ModelArgs, list int, sel []int32) []column.List {
 	dst = dst[:len(sel)]
 	switch v := &m.p.Values[list]; v.Op {

@@ -4,18 +4,20 @@ import (
 	"github.com/millrace/millrace/compute"
 )
 
-// Slots tell where generated code finds what the request decides: values that
-// are neither constant nor a parameter, by index into compute.ModelArgs.Numbers,
-// Bools, Strings or Lists, and the lists that an In looks into, by index into
-// compute.ModelArgs.Sets.
+// Slots tell where generated code finds the values that the request decides, apart from
+// constants and parameters. The value Numbers[i] is in compute.ModelArgs.Numbers[i]; so are
+// those of Bools, Strings and Lists (lists of numbers). The list Sets[i], which an In looks
+// into, is in compute.ModelArgs.Sets[i].
 type Slots struct {
-	Numbers, Bools, Strings, Lists []int // values
-	Sets                           []int // values that are lists
+	Numbers, Bools, Strings, Lists []int // indices in Plan.Values
+	Sets                           []int // indices in Plan.Values of lists
 }
 
 // Slots returns the slots of the plan.
 func (p *Plan) Slots() Slots { return p.slots }
 
+// findSlots returns the slots: the arguments of values that change with the record or the
+// entity, and the results, as far as the request decides them.
 func (p *Plan) findSlots() Slots {
 	var s Slots
 	seen := make([]bool, len(p.Values))
@@ -48,7 +50,8 @@ func (p *Plan) findSlots() Slots {
 	return s
 }
 
-// root adds a result that does not change with the record.
+// root adds result i of an Output, if the request decides it. seen marks the values that
+// have a slot.
 func (s *Slots) root(p *Plan, i int, seen []bool) {
 	v := &p.Values[i]
 	if v.Deps&(Record|Entity) == 0 && v.Op != Const && v.Op != Param && !seen[i] {
@@ -70,8 +73,8 @@ func (s *Slots) add(k Kind, i int) {
 	}
 }
 
-// Preparer returns a machine for generated code: it computes only what the request decides,
-// for [Machine.Args], and similarities.
+// Preparer returns a machine for generated code. It computes only similarities and, for
+// [Machine.Args], what the request decides.
 func (p *Plan) Preparer() *Machine {
 	m := p.machine(p.request)
 	numbers := make([]float64, len(p.Values))
@@ -85,10 +88,10 @@ func (p *Plan) Preparer() *Machine {
 	return m
 }
 
-// Args binds the machine to a request, and fills into a what the generated code of this
-// plan needs besides the rows: its columns, parameters, and what the request decides. It
-// reuses the memory that a has from the request before. What a has then is valid until the
-// machine is bound again.
+// Args binds the machine to a request, and sets in a what the generated code of this plan
+// needs besides the rows: the columns, the parameters, and what the request decides. It
+// reuses the memory that a has from the request before. The contents of a are valid until
+// the machine is bound again.
 func (m *Machine) Args(a *compute.ModelArgs, in Inputs) {
 	m.Bind(in)
 	p := m.p

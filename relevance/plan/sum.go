@@ -23,7 +23,8 @@ func Sum(bias float64, terms func(add func(Part, float64))) float64 {
 	return score
 }
 
-// sum is a sum that may have no terms, which is not the same as 0: -0 + 0 is 0.
+// sum is a sum that may have no terms. That is not the same as a sum of 0: added to -0, 0
+// would give 0, and no terms leave -0.
 type sum struct {
 	x   float64
 	any bool
@@ -39,6 +40,7 @@ func (a sum) plus(b sum) sum {
 	return sum{a.x + b.x, true}
 }
 
+// laneSums is a part of a score that is being added up.
 type laneSums struct {
 	lanes [Lanes]sum
 	terms int
@@ -49,6 +51,7 @@ func (s *laneSums) add(lane int, x float64) {
 	s.terms++
 }
 
+// total adds up the lanes, as [Lanes] says.
 func (s *laneSums) total() sum {
 	return s.lanes[0].plus(s.lanes[1]).plus(s.lanes[2].plus(s.lanes[3]))
 }

@@ -24,6 +24,7 @@ type world struct {
 	sel     []int32          // the rows to score, in any order, some of them twice
 }
 
+// newWorld draws a world with records and features of these layouts.
 func newWorld(r *rand.Rand, rows, entity *column.Layout) *world {
 	w := &world{slab: Records(r, rows, 1+r.IntN(150)), entity: entity}
 	if r.IntN(2) == 0 {
@@ -70,6 +71,7 @@ func batched(s *column.Slab) *column.Slab {
 	return b.Slab()
 }
 
+// question returns what a row is scored for.
 func (w *world) question(row int32) Question {
 	q := Question{Rows: w.slab, Row: int(row), Entity: w.one, Viewer: w.viewer, AsOf: w.asOf}
 	if w.objects != nil {
@@ -190,6 +192,7 @@ func (w *world) bind(m *relevance.Model, score func(*relevance.Scorer)) error {
 	return nil
 }
 
+// scores scores the rows of sel as a whole.
 func (w *world) scores(m *relevance.Model) ([]float64, error) {
 	out := make([]float64, len(w.sel))
 	err := w.bind(m, func(s *relevance.Scorer) { s.Score(w.slab, w.sel, w.one, out) })
@@ -220,8 +223,8 @@ func (w *world) foldedScores(m *relevance.Model) ([]float64, error) {
 	return out, cmp.Or(err, below)
 }
 
-// checkCeilings returns an error if a score is higher than the bounds allow by which the
-// scorer leaves rows out.
+// checkCeilings returns an error if a score is higher than the scorer's ceilings allow. These
+// are bounds by which a query leaves out rows that cannot be among the best.
 func (w *world) checkCeilings(s *relevance.Scorer, own, scores []float64) error {
 	c := s.Ceilings(w.slab.Layout())
 	if c == nil {
@@ -241,4 +244,5 @@ func (w *world) checkCeilings(s *relevance.Scorer, own, scores []float64) error 
 	return nil
 }
 
+// same reports whether two scores have the same bits.
 func same(a, b float64) bool { return math.Float64bits(a) == math.Float64bits(b) }

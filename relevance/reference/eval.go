@@ -1,7 +1,7 @@
 // Package reference scores one record at a time by walking the expressions of
 // a spec, as plainly as their definitions can be written, and makes random
-// specs and records. Tests hold the interpreter and generated code against it;
-// nothing that serves imports it.
+// specs and records. Tests compare the scores of the interpreter and of generated code with
+// its scores; nothing that serves imports it.
 package reference
 
 import (
@@ -39,7 +39,7 @@ func score(f *trees.Forest, row []float64) float64 {
 	return out[0]
 }
 
-// Score returns the score of a record.
+// Score returns the score of a record, the record that q.Row is.
 func Score(m *relevance.Model, q Question) float64 {
 	q.model = m
 	params := m.Parameters()
@@ -54,9 +54,9 @@ func Score(m *relevance.Model, q Question) float64 {
 		}
 		return score(params.Forest, row)
 	}
-	// The terms that depend on the record alone take turns over four sums (own), and so do
-	// those that also depend on the request or on features (rest). Those of the request
-	// alone are one sum, with the bias (fixed).
+	// The terms that depend on the record alone take turns over four sums (own). Terms that
+	// depend on neither the record nor features are one sum, with the bias (fixed). All other
+	// terms take turns over four sums, too (rest).
 	var own, rest [4][]float64
 	fixed := []float64{params.Bias}
 	owns, rests := 0, 0
@@ -80,6 +80,8 @@ func Score(m *relevance.Model, q Question) float64 {
 	return compute.Score(score)
 }
 
+// fourSums adds up four lists as a score does: (0 + 1) + (2 + 3). It returns one number, or
+// none.
 func fourSums(s [4][]float64) []float64 {
 	return total(total(s[0], s[1]), total(s[2], s[3]))
 }
@@ -97,6 +99,7 @@ func total(a, b []float64) []float64 {
 	return []float64{x[0] + y[0]}
 }
 
+// added returns the sum of a list as a list of one number; nil if the list is empty.
 func added(list []float64) []float64 {
 	if len(list) == 0 {
 		return nil
@@ -108,6 +111,8 @@ func added(list []float64) []float64 {
 	return []float64{sum}
 }
 
+// contribution returns what a feature of value v adds to the score: v times its weight, or
+// what the weight's table has for v; 0 if the table has nothing.
 func (q *Question) contribution(w relevance.Weight, v any) float64 {
 	if b, ok := v.(bool); ok {
 		v = compute.Bool(b)
@@ -121,6 +126,7 @@ func (q *Question) contribution(w relevance.Weight, v any) float64 {
 	return 0
 }
 
+// inTable returns what a table has for a key; NaN if it has nothing.
 func inTable(t relevance.Table, key any) float64 {
 	switch key := key.(type) {
 	case string:
@@ -137,6 +143,8 @@ func inTable(t relevance.Table, key any) float64 {
 	return math.NaN()
 }
 
+// speaksOf reports whether an expression reads the record, the request (viewer or instant),
+// and features (of the entity or of the object, both as entity).
 func speaksOf(n *expr.Node) (record, request, entity bool) {
 	record = n.Op == expr.Record
 	entity = n.Op == expr.Entity || n.Op == expr.Object
@@ -219,6 +227,7 @@ func (q *Question) viewer(name string) (any, bool) {
 	return q.Viewer.Value(name)
 }
 
+// missing returns the value of a type that stands for a missing one.
 func missing(t expr.Type) any {
 	switch t {
 	case expr.Bool:
@@ -265,6 +274,8 @@ func holds(k column.Kind, t expr.Type) bool {
 	return k == column.Int || k == column.Time || k == column.Double
 }
 
+// field returns the value of a field in a row; missing if the slab has no such field of that
+// type, or if it is null.
 func (q *Question) field(n *expr.Node, s *column.Slab, row int) any {
 	c := q.column(n, s)
 	if c < 0 || s.Null(c, row) {
@@ -286,6 +297,7 @@ func (q *Question) field(n *expr.Node, s *column.Slab, row int) any {
 	return float64(int64(w))
 }
 
+// has reports whether the viewer has a value, or whether a field is there and not null.
 func (q *Question) has(n *expr.Node) bool {
 	s, row := q.Rows, q.Row
 	switch n.Op {
@@ -308,6 +320,7 @@ func contains(list, x any) bool {
 	return slices.Contains(list.([]float64), x.(float64))
 }
 
+// compare returns the result of a comparison. Booleans can only be equal or not.
 func compare(op expr.Op, a, b any) bool {
 	switch a := a.(type) {
 	case float64:
@@ -334,6 +347,7 @@ func order[T float64 | string](op expr.Op, a, b T) bool {
 	return a >= b
 }
 
+// call returns the result of a function of the expression language.
 func (q *Question) call(n *expr.Node) any {
 	a := func(i int) float64 { return q.num(n.Args[i]) }
 	list := func(i int) []float64 { return q.eval(n.Args[i]).([]float64) }
@@ -381,7 +395,7 @@ func (q *Question) call(n *expr.Node) any {
 		return compute.L2(list(0), list(1))
 	case "cross":
 		joined := q.text(n.Args[0]) + "|" + q.text(n.Args[1])
-		if len(joined) > 1538 {
+		if len(joined) > 1538 { // compute.MaxCrossBytes
 			return ""
 		}
 		return joined
@@ -405,6 +419,7 @@ func (q *Question) call(n *expr.Node) any {
 	panic("reference: no function " + n.Name)
 }
 
+// text returns an argument of cross as text.
 func (q *Question) text(n *expr.Node) string {
 	if s, ok := q.eval(n).(string); ok {
 		return s

@@ -126,8 +126,8 @@ func Spec(r *rand.Rand, name string) string {
 
 func (s spec) one(of ...string) string { return of[s.IntN(len(of))] }
 
-// number returns a literal: 0 of either sign, or a small, large, whole or other number. Its
-// argument has no meaning.
+// number returns a literal: 0 of either sign, or a small, large, whole or other number. It
+// does not use its argument.
 func (s spec) number(int) string {
 	switch s.IntN(6) {
 	case 0:
@@ -191,9 +191,12 @@ func (s spec) of(fields ...string) (out []string) {
 	return out
 }
 
+// instant returns an expression that gives an instant.
 func (s spec) instant() string {
 	return s.one("record.at", "record.time", "record.at", `timestamp("2026-01-31T00:00:00Z")`)
 }
+
+// vector returns an expression that gives a list of numbers, and strs one of texts.
 func (s spec) vector() string {
 	return s.one(append(s.of("entity.embedding", "object.place"), "record.vec", "record.vec", "viewer.vec", "viewer.bins")...)
 }
@@ -282,6 +285,7 @@ func Records(r *rand.Rand, l *column.Layout, n int) *column.Slab {
 	return a.Slab()
 }
 
+// set sets field i of a row to a random value of a kind.
 func set(r *rand.Rand, row *column.Row, i int, k column.Kind) {
 	switch k {
 	case column.Bool:
@@ -322,7 +326,7 @@ const (
 )
 
 // numbers returns a list of numbers of a form. Its length is one of few, so that two lists
-// often have the same.
+// often have the same length.
 func numbers(r *rand.Rand, items int) []float64 {
 	out := make([]float64, []int{0, 1, 3, 3, 3, 3, 20, 20}[r.IntN(8)])
 	for i := range out {
@@ -340,6 +344,8 @@ func numbers(r *rand.Rand, items int) []float64 {
 	return out
 }
 
+// text returns a random text. A text of up to 7 bytes stands in the word of its row in a
+// column, and a longer one elsewhere, so some texts have 7 bytes and some have 8.
 func text(r *rand.Rand) string {
 	return []string{"", "post", "like", "en", "de", "seven77", "eight888", "a long string of words", "a long string", "ünï", name, names}[r.IntN(12)]
 }

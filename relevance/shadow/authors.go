@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// maxAuthors bounds how many authors have counts of their own.
+// maxAuthors bounds how many authors have counts of their own: see authors.
 const maxAuthors = 1000
 
 // authors counts the items of the authors that are shown most, in bounded memory. It counts
@@ -16,14 +16,14 @@ const maxAuthors = 1000
 // items always has counts.
 type authors struct {
 	of    map[string]*author
-	items [2]int64 // of all authors: served, and by the shadow
+	items [2]int64 // how many items of all authors were served, and are in the shadow's rankings
 }
 
 // author is the counts of an author, the entity that items are of.
 type author struct {
 	name   string
 	items  [2]int64 // served, and by the shadow, since the author has counts
-	missed int64    // the most items that the author may have had before, on both sides together
+	missed int64    // the most items that the author may have had before that, on both sides together
 }
 
 // weight returns the most items that the author may have had, on both sides together.
@@ -68,7 +68,8 @@ type Author struct {
 	Missed int64   `json:"missed"` // the most items that both shares may lack, from before the author was counted
 }
 
-// shift returns the authors, most at most, whose two shares differ most.
+// shift returns the authors whose two shares differ most, the largest difference first. most
+// is how many authors it returns at most.
 func (s *authors) shift(most int) []Author {
 	all := make([]Author, 0, len(s.of))
 	for _, a := range s.of {

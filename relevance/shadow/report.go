@@ -16,34 +16,34 @@ var Quantiles = []float64{0.05, 0.25, 0.5, 0.75, 0.95}
 // quantile is only known to within [stats.QuantileError].
 const scoreDigits = 4
 
-// topAuthors is how many authors a report names.
+// topAuthors is how many authors a report names: those whose shares differ most.
 const topAuthors = 20
 
 // Report is how the rankings of one shadow differ from those served. Overlaps, RBO, Tau and
 // AuthorShift are means over the answers.
 type Report struct {
 	Pair
-	Answers     int64     `json:"answers"`      // how many were compared
-	Failed      int64     `json:"failed"`       // how many other answers the shadow failed to rank
-	Overlap10   float64   `json:"overlap_10"`   // the share of the first ten items that are in both rankings
-	Overlap     float64   `json:"overlap"`      // the share of all items that are in both
-	RBO         float64   `json:"rbo"`          // rank-biased overlap: see [stats.RankBiasedOverlap]
-	Tau         *float64  `json:"tau"`          // Kendall's, of items in both; nil: no answer has two items that both rankings order
-	AuthorShift float64   `json:"author_shift"` // the share of an answer's items that would be of other authors
-	Scores      []Score   `json:"scores"`       // by Quantiles
-	Types       []Type    `json:"types"`        // by name
-	Authors     []Author  `json:"authors"`      // whose shares differ most
-	ServedCost  Cost      `json:"served_cost"`
-	ShadowCost  Cost      `json:"shadow_cost"`
-	Lacking     []Feature `json:"features_missing"` // of either model, those that most items lack first
+	Answers     int64     `json:"answers"`          // how many were compared
+	Failed      int64     `json:"failed"`           // how many other answers the shadow failed to rank
+	Overlap10   float64   `json:"overlap_10"`       // the share of the first ten items that are in both rankings
+	Overlap     float64   `json:"overlap"`          // the share of all items that are in both
+	RBO         float64   `json:"rbo"`              // rank-biased overlap: see [stats.RankBiasedOverlap]
+	Tau         *float64  `json:"tau"`              // Kendall's, of items in both; nil: no answer has two items that both rankings order
+	AuthorShift float64   `json:"author_shift"`     // the share of an answer's items that would be of other authors
+	Scores      []Score   `json:"scores"`           // one for each of Quantiles
+	Types       []Type    `json:"types"`            // sorted by name
+	Authors     []Author  `json:"authors"`          // whose shares differ most
+	ServedCost  Cost      `json:"served_cost"`      // of the model that ranked the answers
+	ShadowCost  Cost      `json:"shadow_cost"`      // of the shadow
+	Lacking     []Feature `json:"features_missing"` // the features of either model, those that most items lack first
 }
 
 // Score is a quantile of scores, within 1 % of its value, rounded to 4 digits. A field is nil
 // if there are no finite scores for it.
 type Score struct {
 	Quantile float64  `json:"quantile"`
-	Served   *float64 `json:"served"` // of the items served, by the model that ranked them
-	Shadow   *float64 `json:"shadow"` // of the shadow's items, by the shadow
+	Served   *float64 `json:"served"` // the scores of the items served, by the model that ranked them
+	Shadow   *float64 `json:"shadow"` // the scores of the shadow's items, by the shadow
 	// Shift is a quantile of differences: for each item served, the shadow's score less
 	// that of its model.
 	Shift *float64 `json:"shift"`
@@ -58,15 +58,15 @@ type Type struct {
 
 // Cost is what it costs to score a candidate. The zero Cost is not known.
 type Cost struct {
-	Nanos      float64 `json:"nanoseconds"` // for one candidate, the mean
+	Nanos      float64 `json:"nanoseconds"` // the mean time to score one candidate
 	Candidates int64   `json:"candidates"`  // how many were measured
 }
 
 // Feature is the share of items that lack a feature, from 0 to 1.
 type Feature struct {
-	Feature string   `json:"feature"`
-	Served  *float64 `json:"served"` // of items served; nil: not known to be a feature of their model, or no item was checked
-	Shadow  *float64 `json:"shadow"` // the same of the shadow's items
+	Feature string   `json:"feature"` // the feature's name
+	Served  *float64 `json:"served"`  // the share of items served; nil: no answer says that their model has the feature, or no item was checked
+	Shadow  *float64 `json:"shadow"`  // the same share of the shadow's items
 }
 
 // Reports returns a report of each pair, sorted by feed, model, shadow and version.
@@ -82,7 +82,7 @@ func (t *Tally) Reports() []Report {
 // room, and those of pairs that were forgotten.
 func (t *Tally) Beyond() int64 { return t.beyond }
 
-// report returns the report of the pair p, whose tally t is.
+// report returns the report of the pair p. t has the counts of p.
 func (t *tally) report(p Pair) Report {
 	r := Report{
 		Pair: p, Answers: t.answers, Failed: t.failed, Overlap10: t.overlap10.Mean, Overlap: t.overlap.Mean, RBO: t.rbo.Mean, AuthorShift: t.authorShift.Mean,

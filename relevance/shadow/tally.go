@@ -14,9 +14,9 @@ import (
 // Pair is a model that ranks a feed, and a version of a model that ranks it as a shadow.
 type Pair struct {
 	Feed    string `json:"feed"`
-	Model   string `json:"model"` // in any version
+	Model   string `json:"model"` // the model's name; its versions count together
 	Shadow  string `json:"shadow"`
-	Version string `json:"version"` // of the shadow
+	Version string `json:"version"` // the version of the shadow
 }
 
 func (p Pair) compare(q Pair) int {
@@ -25,10 +25,10 @@ func (p Pair) compare(q Pair) int {
 
 // The bounds of a Tally.
 const (
-	maxPairs    = 200
-	silentFor   = millrace.Time(3_600_000) // a pair without answers for so many milliseconds makes room for another
-	maxTypes    = 100                      // of a pair's items; later ones are counted as OtherTypes
-	maxFeatures = 500                      // of a model of a pair; later ones are not counted
+	maxPairs    = 200                      // how many pairs are counted; each has counts of up to a thousand authors
+	silentFor   = millrace.Time(3_600_000) // a pair without answers for an hour, in milliseconds, makes room for another
+	maxTypes    = 100                      // how many types of a pair's items are counted by name; later ones are counted as OtherTypes
+	maxFeatures = 500                      // how many features of a model of a pair are counted; later ones are not
 	// OtherTypes stands for all types beyond the first maxTypes.
 	OtherTypes = "(others)"
 )
@@ -37,22 +37,22 @@ const (
 // one goroutine at a time.
 type Tally struct {
 	pairs  map[Pair]*tally
-	beyond int64 // see Beyond
+	beyond int64 // rankings that are in no report: see Beyond
 }
 
 // tally is the counts of one pair. Arrays of two have the side of the model that served,
 // then that of the shadow.
 type tally struct {
 	last                    millrace.Time // the time of its newest answer
-	answers, failed         int64
+	answers, failed         int64         // see Report.Answers and Report.Failed
 	overlap10, overlap, rbo stats.Mean
 	tau, authorShift        stats.Mean
-	served, shadow, shift   stats.Quantiles
-	types                   map[string]*[2]int64 // items of each type
+	served, shadow, shift   stats.Quantiles      // of the scores that Score describes
+	types                   map[string]*[2]int64 // how many items there are of each type
 	authors                 authors
-	nanos, scored           [2]int64            // what scoring took, and of how many candidates
-	looked                  [2]int64            // items that were checked for features that they lack
-	lacking                 [2]map[string]int64 // by feature, how many of these lack it
+	nanos, scored           [2]int64            // how long scoring took, and how many candidates were scored
+	looked                  [2]int64            // how many items were checked for features that they lack
+	lacking                 [2]map[string]int64 // by feature, how many of the checked items lack it
 }
 
 // Add counts an answer for each shadow that ranked it or failed to.
@@ -94,8 +94,8 @@ func (t *Tally) of(r *exposure.Record, shadow *exposure.Model) *tally {
 	return of
 }
 
-// Forget removes the pairs of which no answer has come since a time: the shadow ranks no
-// more, or has another version.
+// Forget removes the pairs without an answer since a time: the shadow does not rank any
+// more, or has another version now.
 func (t *Tally) Forget(since millrace.Time) {
 	for p, of := range t.pairs {
 		if of.last < since {
@@ -110,10 +110,11 @@ func (t *Tally) forget(p Pair) {
 	delete(t.pairs, p)
 }
 
-// makeRoom removes the pair whose newest answer is the oldest, and reports true, if that
-// answer is more than an hour old. It is needed since each version of a shadow is a pair of
-// its own, and a broker may run longer than many of them. Pairs that still rank are not
-// removed: else all would replace each other, and no report would mean anything.
+// makeRoom removes the pair whose newest answer is the oldest, if that answer is at least
+// silentFor (an hour) older than now. It reports whether it removed a pair. It is needed
+// since each version of a shadow is a pair of its own, and a broker may run longer than
+// many of them. Pairs that still rank are not removed: else all would replace each other,
+// and no report would mean anything.
 func (t *Tally) makeRoom(now millrace.Time) bool {
 	var oldest Pair
 	for p, of := range t.pairs {

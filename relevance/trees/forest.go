@@ -1,8 +1,10 @@
 // Package trees scores forests of decision trees as the libraries do that trained them. It
 // imports LightGBM's text models and dumps, and XGBoost's JSON and UBJSON models, into one
 // table of nodes. There are two ways to bring rows to the leaves of a tree. A walk takes
-// eight rows at a time from the root to their leaves. A sweep applies each split of the
-// tree to all rows of a batch; see sweep.go.
+// eight rows at a time from the root to their leaves. It compares keys: integers in the
+// order of the inputs. A sweep applies each split of the tree to all rows of a batch. It
+// compares ranks: bytes that say how many thresholds of an input are below its value; see
+// sweep.go.
 //
 // The importers follow the formats' definitions. They refuse a file that uses something
 // that is not supported, and the error names it.
@@ -20,7 +22,7 @@ import (
 
 // The bounds of a model.
 const (
-	maxNodes    = 1 << 22 // some 350 MB of memory
+	maxNodes    = 1 << 22 // of all trees; some 350 MB of memory
 	maxFeatures = 1 << 16
 	maxClasses  = 1 << 10
 )
@@ -38,18 +40,18 @@ type Model struct {
 	Objective string
 
 	trees    []tree
-	nodes    []node
-	sets     []set       // of categorical splits
-	setBytes int         // what they take, in bytes
-	leaves   []leafModel // of linear leaves
-	base     []float64   // the base score of each class
+	nodes    []node      // of all trees, one tree after the other
+	sets     []set       // the sets of categorical splits
+	setBytes int         // what the sets take, in bytes
+	leaves   []leafModel // the models of linear leaves
+	base     []float64   // the base score of each class: what the sum of a row has besides its leaves
 	baseLast bool        // base is added after all leaves (XGBoost before 1.3, dart before 1.4); else the sum begins with it
-	weights  []float64   // of a linear booster: by column and class; nil for trees
-	link     link
-	scale    float64 // of the sigmoid in the link
-	average  float64 // what sums are divided by; 1 for boosting
-	single   bool    // float32 arithmetic
-	class    int     // the class whose score Score returns
+	weights  []float64   // the weights of a linear booster, by column and class, then its bias by class; nil for trees
+	link     link        // turns the sum of a row into its score
+	scale    float64     // what the sigmoid link multiplies the sum by
+	average  float64     // what sums are divided by: in a random forest the number of trees of a class; 1 for boosting
+	single   bool        // the library computes in float32
+	class    int         // the class whose score Score returns
 }
 
 // Forest is a model laid out for scoring. It is immutable.
@@ -60,26 +62,26 @@ type Forest struct {
 	origins []int32      // for each of splits, the number of its node within the tree
 	values  []float64    // for each of splits, what it gives if it is a leaf
 	keys    []keyColumn  // the columns of keys that the fast walk reads of a row
-	moves   []move       // the trees that can be swept
+	moves   []move       // the splits of the trees that can be swept, as sweeps apply them
 	gains   []float64    // what the leaves of those trees give, from left to right
 	ranks   []rankColumn // the columns of ranks that sweeps read of a row
 	cuts    [][]float64  // by input: the thresholds that sweeps compare it with, ascending, padded
-	walks   bool         // some tree can be walked by keys, but not swept
-	begins  []float64    // of each class: the sum up to its first tree that is not folded
+	walks   bool         // some tree can be walked by keys, but not swept, so that Score always needs keys
+	begins  []float64    // by class: the sum up to its first tree that is not folded, with the base unless baseLast
 }
 
 // tree is a range of nodes, its root first.
 type tree struct {
-	start, end int32 // in Model.nodes
-	class      int32
-	depth      int32 // of the deepest leaf
-	sure       int32 // the depth of the leaf that is nearest to the root
+	start, end int32 // where the tree begins and ends in Model.nodes
+	class      int32 // the class to which its leaves count
+	depth      int32 // how many splits lead to the deepest leaf
+	sure       int32 // how many splits lead to the leaf that is nearest to the root
 	fast       int32 // where its splits start in Forest.splits; -1 if it has none: it is walked plainly, or folded
-	fastEnd    int32
-	linear     bool // its leaves are linear models
-	folded     bool // it is a single leaf, which is part of Forest.begins
+	fastEnd    int32 // where its splits end
+	linear     bool  // its leaves are linear models
+	folded     bool  // it is a single leaf, which is part of Forest.begins
 
-	moves, movesEnd, gains int32 // where its moves and gains are; moves is -1 if it cannot be swept
+	moves, movesEnd, gains int32 // where its moves are in Forest.moves, and its gains in Forest.gains; moves is -1 if it cannot be swept
 }
 
 // node is a split or a leaf. A leaf's children are the leaf itself, so that a row that has
@@ -91,10 +93,10 @@ type node struct {
 	missing   uint8    // which child gets missing values: 0 left, 1 right
 	stray     uint8    // of a categorical split: which child gets a category at most -1 (LightGBM) or below 0 (XGBoost), or from set.end on
 	zero      bool     // zeros are missing, as well as NaN
-	kind      uint8
-	model     int32   // of a linear leaf: its index in Forest.leaves
-	leaf      int32   // its number in the file's order; -1 for a split
-	value     float64 // what the tree would give if it ended here
+	kind      uint8    // numeric, leafNode, inSet or notInSet
+	model     int32    // the index of a linear leaf's model in Model.leaves
+	leaf      int32    // the number of a leaf in the file's order; -1 for a split
+	value     float64  // what the tree would give if it ended here
 }
 
 // split is what the fast walk reads of a node, a split or a leaf. It has 16 bytes, so that
@@ -111,9 +113,9 @@ type split struct {
 // the least or the greatest key, so that one comparison sends numbers and missing values to
 // the right side.
 type keyColumn struct {
-	input int32
-	low   bool // a missing value goes left
-	zero  bool // zeros are missing too
+	input int32 // the index of the input
+	low   bool  // a missing value goes left
+	zero  bool  // zeros are missing too
 }
 
 // keyColumns is how many columns of keys an input can have.

@@ -31,8 +31,8 @@ func decodeJSON(src []byte) (any, error) {
 // jsonReader is a document while it is read.
 type jsonReader struct {
 	src  []byte
-	at   int
-	room room
+	at   int  // the offset of what is read next
+	room room // how many more values may come
 }
 
 // peek skips white space and returns what follows; 0 at the end.
@@ -61,6 +61,7 @@ func (d *jsonReader) skip(c byte) error {
 	}
 }
 
+// value reads the next value. depth is how deep it is nested.
 func (d *jsonReader) value(depth int) (any, error) {
 	if depth > maxDepth {
 		return nil, fmt.Errorf("nested deeper than %d", maxDepth)
@@ -187,8 +188,11 @@ func (d *jsonReader) word() (any, error) {
 // its trees and features.
 type room int
 
+// roomOf returns the room of a document: two values for each feature that a model may have,
+// and one for every 16 bytes. A tree takes far more bytes for each of its few values.
 func roomOf(src []byte) room { return room(2*maxFeatures + len(src)/16) }
 
+// take counts a value. The error says that there is no room for it.
 func (r *room) take() error {
 	if *r--; *r < 0 {
 		return errors.New("more objects, lists and texts than a model of this size has")
@@ -198,9 +202,9 @@ func (r *room) take() error {
 
 // list is an array of numbers, or of other values. One of the three slices is in use.
 type list struct {
-	ints   []int64
-	floats []float64
-	others []any
+	ints   []int64    // in use while all numbers are whole
+	floats []float64  // in use once a number is not whole
+	others []any      // in use if the values are no numbers
 	most   func() int // how many more numbers there may be; nil: not known
 }
 
@@ -223,6 +227,8 @@ func (l *list) add(v any, r *room) error {
 	return r.take()
 }
 
+// errMixed refuses a list that no model has. [jsonReader.value] puts the name of the list
+// before its text.
 var errMixed = errors.New("a list of numbers and of others")
 
 // number adds a number: n if it is whole and the list has had whole numbers only, else x.

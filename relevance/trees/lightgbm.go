@@ -32,6 +32,7 @@ type lightgbm struct {
 	head map[string]string // the fields before the first tree
 }
 
+// next returns the next line without its end. ok is false at the end of the file.
 func (r *lightgbm) next() (line string, ok bool) {
 	if r.rest == "" {
 		return "", false
@@ -68,6 +69,7 @@ func (r *lightgbm) read() error {
 	return r.end()
 }
 
+// clip returns s, cut to 40 bytes: errors quote the file, which anybody may have written.
 func clip(s string) string {
 	if len(s) > 40 {
 		return s[:40] + "..."
@@ -100,6 +102,7 @@ func (r *lightgbm) fields() (fields map[string]string, tree bool, err error) {
 	}
 }
 
+// header reads the fields before the first tree, in head, into the model.
 func (r *lightgbm) header() error {
 	m := r.m
 	switch v := r.head["version"]; v {
@@ -132,6 +135,7 @@ var identities = []string{
 	"lambdarank", "rank_xendcg",
 }
 
+// objective sets the link of the model by the objective in head.
 func (r *lightgbm) objective() error {
 	m := r.m
 	m.Objective = strings.Clone(r.head["objective"])
@@ -171,6 +175,7 @@ func (r *lightgbm) objective() error {
 	return nil
 }
 
+// end checks the number of trees, and sets what sums are divided by.
 func (r *lightgbm) end() error {
 	m := r.m
 	if len(m.trees) == 0 {
@@ -191,7 +196,7 @@ const (
 	defaultLeft = 2
 )
 
-// The missing types of a decision_type.
+// The missing types of a decision_type, in the bits above those: which values are missing.
 const (
 	missingNone = iota
 	missingZero
@@ -200,19 +205,20 @@ const (
 
 // lgbTree is a tree as the file has it, with lists of splits and lists of leaves.
 type lgbTree struct {
-	fields      map[string]string
-	leaves      int // how many
-	sets        int // the index in Model.sets of the first set of this tree
-	cats        int // how many sets this tree has
-	isLinear    bool
-	splitOf     []int32   // by split: the column that it reads
-	left, right []int32   // by split: a child; below 0: leaf ^child
-	threshold   []float64 // by split
-	decision    []int32   // by split: its decision_type
-	value       []float64 // by leaf
-	internal    []float64 // by split: what the tree would give if it ended here
+	fields      map[string]string // the lines of the file, by key
+	leaves      int               // how many leaves it has
+	sets        int               // the index in Model.sets of the first set of this tree
+	cats        int               // how many sets this tree has
+	isLinear    bool              // its leaves are linear models
+	splitOf     []int32           // by split: the column that it reads
+	left, right []int32           // by split: a child; below 0: leaf ^child
+	threshold   []float64         // by split; of a categorical one, the number of its set within the tree
+	decision    []int32           // by split: its decision_type
+	value       []float64         // by leaf: what it gives
+	internal    []float64         // by split: what the tree would give if it ended here
 }
 
+// tree adds the n-th tree of the file to the model. Trees of the classes take turns.
 func (r *lightgbm) tree(fields map[string]string, n int) error {
 	t := lgbTree{fields: fields, sets: len(r.m.sets)}
 	leaves, err := strconv.Atoi(fields["num_leaves"])
@@ -247,6 +253,7 @@ func (r *lightgbm) tree(fields map[string]string, n int) error {
 	return nil
 }
 
+// read parses the fields of the tree into its lists. It needs leaves, their number.
 func (t *lgbTree) read() error {
 	splits := t.leaves - 1
 	var errs []error

@@ -14,9 +14,9 @@ import (
 // name their objective: the score of such a model is the sum of the leaves.
 type lgbDump struct {
 	Version  string   `json:"version"`
-	Inputs   int      `json:"max_feature_idx"`
-	Classes  int      `json:"num_tree_per_iteration"`
-	Forest   bool     `json:"average_output"`
+	Inputs   int      `json:"max_feature_idx"`        // the number of columns less one
+	Classes  int      `json:"num_tree_per_iteration"` // each iteration has a tree for each class
+	Forest   bool     `json:"average_output"`         // the sum of the leaves is divided by the number of trees of a class
 	Object   string   `json:"objective"`
 	Names    []string `json:"feature_names"`
 	TreeInfo []struct {
@@ -29,15 +29,15 @@ type lgbDumpNode struct {
 	Left        *lgbDumpNode    `json:"left_child"`
 	Right       *lgbDumpNode    `json:"right_child"`
 	Feature     int32           `json:"split_feature"`
-	Threshold   json.RawMessage `json:"threshold"` // a number; of a categorical split, a text such as "1||3"
-	Decision    string          `json:"decision_type"`
-	DefaultLeft bool            `json:"default_left"`
-	Missing     string          `json:"missing_type"`
-	Internal    float64         `json:"internal_value"`
+	Threshold   json.RawMessage `json:"threshold"`      // a number; of a categorical split, a text such as "1||3"
+	Decision    string          `json:"decision_type"`  // "<=", or "==" for a categorical split
+	DefaultLeft bool            `json:"default_left"`   // missing values go left
+	Missing     string          `json:"missing_type"`   // which values are missing: see missingTypes
+	Internal    float64         `json:"internal_value"` // what the tree would give if it ended here
 
-	Leaf     int32     `json:"leaf_index"`
+	Leaf     int32     `json:"leaf_index"` // the leaf's number within the tree
 	Value    *float64  `json:"leaf_value"`
-	Constant *float64  `json:"leaf_const"`
+	Constant *float64  `json:"leaf_const"` // of a linear leaf, with Features and Factors; else nil
 	Features []int32   `json:"leaf_features"`
 	Factors  []float64 `json:"leaf_coeff"`
 }
@@ -68,6 +68,7 @@ func LightGBMDump(src []byte) (*Model, error) {
 	return r.m, nil
 }
 
+// dump reads a dump into the model, as read reads a text model.
 func (r *lightgbm) dump(d *lgbDump) error {
 	r.head = map[string]string{
 		"version":                d.Version,
@@ -130,7 +131,7 @@ func (r *lightgbm) dumpTree(root *lgbDumpNode) (nodes []node, linear bool, err e
 	return nodes, linear, checkLinear(queue, linear)
 }
 
-// checkLinear refuses a tree of which only some leaves are linear models.
+// checkLinear refuses a tree with leaves of both kinds, linear models and plain values.
 func checkLinear(nodes []*lgbDumpNode, linear bool) error {
 	for _, d := range nodes {
 		if d.Left == nil && (d.Constant != nil) != linear {

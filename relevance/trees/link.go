@@ -17,13 +17,13 @@ const (
 	argmax        // the number of the class with the greatest sum, the first of equals
 	log1pExp      // log(1 + exp(x)), only LightGBM's
 	square        // sign(x) * x*x, only LightGBM's
-	step          // 1 above 0, else 0, only XGBoost's
+	step          // 1 for x above 0, else 0, only XGBoost's
 )
 
 // needsAllClasses reports whether a score needs the sums of all classes.
 func (l link) needsAllClasses() bool { return l == softmax || l == argmax }
 
-// linked applies a link that needs one class.
+// linked applies a link that needs the sum x of one class alone.
 func (f *Forest) linked(x float64) float64 {
 	if f.single {
 		return float64(f.linked32(float32(x)))

@@ -18,11 +18,11 @@ const Batch = compute.MatrixRows
 type Scores struct {
 	sums []float64    // by class, Batch each
 	row  []float64    // the sums of one row, by class
-	keys []uint64     // of the matrix, by block and column of keys, Block each
+	keys []uint64     // the keys of the matrix, by block and column of keys, Block each
 	at   [Block]int32 // where the rows of a block are: the number of a node, or a split in words from the root
 
-	ranks  []uint8        // by column of ranks, Batch each
-	inputs [][Block]int32 // by input: the ranks of a block
+	ranks  []uint8        // the ranks of the matrix, by column of ranks, Batch each
+	inputs [][Block]int32 // by input: the ranks of a block among all cuts of the input
 	leaves [Batch]uint8   // where a sweep has brought the rows: the number of a leaf
 }
 
@@ -30,8 +30,9 @@ type Scores struct {
 // (r/Block*columns+c)*Block + r%Block.
 func (f *Forest) Matrix() []float64 { return make([]float64, Batch*f.Columns()) }
 
-// Score scores the first n rows of a matrix, at most [Batch], into out. It may overwrite
-// the matrix.
+// Score scores the first n rows of a matrix, at most [Batch], into out, which must have room
+// for n scores. matrix is as [Forest.Matrix] returns it; a missing value is NaN. Score may
+// overwrite it: if the library computes in float32, the inputs are rounded in place.
 func (f *Forest) Score(s *Scores, matrix []float64, n int, out []float64) {
 	if len(s.sums) < f.Classes*Batch {
 		s.sums, s.row = make([]float64, f.Classes*Batch), make([]float64, f.Classes)
@@ -151,7 +152,7 @@ func (f *Forest) leaf(t *tree, at int32, x []float64) float64 {
 // walk takes eight rows to their leaves, one level a turn, until none moves. No branch
 // depends on the values of a row, and the steps of the eight rows do not depend on each
 // other, so that the processor can overlap them. No leaf is nearer to the root than sure
-// levels, so for so many levels it need not look whether a row moves.
+// levels, so for sure levels it need not look whether a row moves.
 //
 // Nothing is checked here, since compile made every place of a split: a child is within
 // splits, and a column within a block of keys.

@@ -16,14 +16,14 @@ const maxCategory = 1 << 24
 const (
 	freeWords   = 128       // words of 32 bits: enough for categories below 4096
 	wordsACode  = 8         // words of 32 bits
-	maxSetBytes = 128 << 20 // of all sets of a model together
+	maxSetBytes = 128 << 20 // the most bytes of all sets of a model together
 )
 
 // set is the categories that a split sends to one side, as bits or as codes.
 type set struct {
-	bits  []uint32 // by category; nil if that would take too much memory
+	bits  []uint32 // one bit for each category; nil if bits would take too much memory
 	codes []uint32 // ascending; nil if there are bits
-	end   float64  // a multiple of 32; categories from here on are not looked up: node.stray says where they go
+	end   float64  // a multiple of 32; categories from end on are not looked up: node.stray says where they go
 }
 
 // newSet returns the set of the categories codes. It sorts and compacts codes in place.
@@ -46,7 +46,7 @@ func newSet(codes []uint32) set {
 	return s
 }
 
-// has returns 1 if a category is in the set, and else 0. It must be below end.
+// has returns 1 if a category is in the set, and else 0. c must be below end.
 func (s *set) has(c uint32) uint8 {
 	if s.bits != nil {
 		return uint8(s.bits[c/32] >> (c % 32) & 1)

@@ -23,8 +23,8 @@ import (
 // column of ranks for each maxCuts of them, called a page.
 
 const (
-	maxCuts   = math.MaxUint8     // of a column, so that a rank is a byte
-	maxLeaves = math.MaxUint8 + 1 // of a tree, so that the number of a leaf is a byte
+	maxCuts   = math.MaxUint8     // the most cuts of a column of ranks, so that a rank is a byte
+	maxLeaves = math.MaxUint8 + 1 // the most leaves of a tree, so that the number of a leaf is a byte
 	// leastSwept is the least number of rows that are swept. A sweep of one row takes as
 	// long as one of a whole batch.
 	leastSwept = 16
@@ -33,9 +33,9 @@ const (
 // move is a split as a sweep applies it. The last three fields have a byte four times, as
 // the processor's instructions take it.
 type move struct {
-	column   uint32 // where its column of ranks begins in Scores.ranks
+	column   uint32 // where the split's column of ranks begins in Scores.ranks
 	least    uint32 // the least rank that goes right
-	from, to uint32 // the first leaf of the split, and of its right child
+	from, to uint32 // the number of the first leaf of the split, and of that of its right child
 }
 
 // four returns a number below 256 as a byte four times.
@@ -174,8 +174,8 @@ func (s *sweeper) column(c keyColumn, page int) uint32 {
 	return uint32(*at-1) * Batch
 }
 
-// padded appends infinite cuts, which no number is above, until there are 2^n-1. The binary
-// search of rank needs such a number.
+// padded appends infinite cuts, which no number is above, until there are 2^n-1 cuts. The
+// binary search of rank needs as many.
 func padded(cuts []float64) []float64 {
 	n := 0
 	for n < len(cuts) {
@@ -210,9 +210,9 @@ func (f *Forest) rank(s *Scores, matrix []float64, n int) {
 	}
 }
 
-// rank sets to to the number of cuts below each of eight numbers; 0 for NaN. The eight
-// binary searches are written side by side, so that the processor can overlap them, as in
-// walk.
+// rank writes to to, for each of eight numbers, how many cuts are below it; 0 for NaN. The
+// eight binary searches are written side by side, so that the processor can overlap them,
+// as in walk.
 func rank(to *[Block]int32, from *[Block]float64, cuts []float64) {
 	var a0, a1, a2, a3, a4, a5, a6, a7 int
 	for step := (len(cuts) + 1) / 2; step > 0; step /= 2 {

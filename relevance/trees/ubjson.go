@@ -7,7 +7,7 @@ import (
 	"math"
 )
 
-// maxDepth bounds the nesting of a document.
+// maxDepth bounds the nesting of a document, so that a hostile one cannot exhaust the stack.
 const maxDepth = 64
 
 var errTruncated = errors.New("the document ends too early")
@@ -51,7 +51,7 @@ func (d *ubj) mark() (byte, error) {
 	return d.src[d.at-1], nil
 }
 
-// take reads n bytes.
+// take reads n bytes. They share the document's memory.
 func (d *ubj) take(n int) ([]byte, error) {
 	if n < 0 || n > len(d.src)-d.at {
 		return nil, errTruncated
@@ -60,9 +60,11 @@ func (d *ubj) take(n int) ([]byte, error) {
 	return d.src[d.at-n : d.at], nil
 }
 
-// sizes are the numbers of bytes that a number takes, by its marker.
+// sizes are how many bytes a number takes, by its marker. The markers of floating-point
+// numbers are d and D; the others are of integers.
 var sizes = map[byte]int{'i': 1, 'U': 1, 'I': 2, 'l': 4, 'L': 8, 'd': 4, 'D': 8}
 
+// value reads a value after its marker, mark. depth is how deep the value is nested.
 func (d *ubj) value(mark byte, depth int) (any, error) {
 	if depth > maxDepth {
 		return nil, fmt.Errorf("nested deeper than %d", maxDepth)

@@ -42,16 +42,18 @@ func document(src []byte) (any, error) {
 type xgb struct {
 	m       *Model
 	err     error
-	version int       // of the library that wrote the file: 107 for 1.7; math.MaxInt if the file does not say
-	drop    []float64 // of dart: the weight of each tree; else nil
+	version int       // the version of the library that wrote the file: 107 for 1.7; math.MaxInt if the file does not say
+	drop    []float64 // of the booster dart: by which factor the leaves of each tree count; else nil
 }
 
+// fail notes a fault, unless there was one before.
 func (x *xgb) fail(format string, args ...any) {
 	if x.err == nil {
 		x.err = fmt.Errorf(format, args...)
 	}
 }
 
+// read reads a document into the model.
 func (x *xgb) read(root any) {
 	x.version = math.MaxInt
 	if m, ok := root.(map[string]any); ok && m["version"] != nil {
@@ -88,6 +90,8 @@ func (x *xgb) read(root any) {
 	}
 }
 
+// object returns the object under a key of v, which must be an object too. If there is
+// none, it notes a fault and returns nil.
 func (x *xgb) object(v any, key string) map[string]any {
 	m, _ := v.(map[string]any)
 	o, ok := m[key].(map[string]any)
@@ -105,8 +109,8 @@ func (x *xgb) text(m map[string]any, key string) string {
 	return s
 }
 
-// param reads a number that the format has as text, such as "5E-1". It returns otherwise if
-// there is none.
+// param reads the number under a key of m, which the format has as text, such as "5E-1". It
+// returns the argument otherwise if m has no such key.
 func (x *xgb) param(m map[string]any, key string, otherwise float64) float64 {
 	v, ok := m[key]
 	if !ok {
@@ -123,6 +127,7 @@ func (x *xgb) param(m map[string]any, key string, otherwise float64) float64 {
 	return n
 }
 
+// params reads the numbers of inputs and classes, and the base scores.
 func (x *xgb) params(m map[string]any) {
 	inputs, classes := x.param(m, "num_feature", 0), x.param(m, "num_class", 0)
 	if targets := x.param(m, "num_target", 1); targets > 1 {
@@ -169,6 +174,7 @@ func (x *xgb) bases(m map[string]any) []float64 {
 	return out
 }
 
+// names reads the names of the features. A file may have none.
 func (x *xgb) names(v any) {
 	list, _ := v.([]any)
 	for _, n := range list {
@@ -226,6 +232,7 @@ func (x *xgb) objective() []float64 {
 	return out
 }
 
+// trees reads the trees of a booster. tree_info has the class of each.
 func (x *xgb) trees(model map[string]any) {
 	list, _ := model["trees"].([]any)
 	info := x.ints(model, "tree_info")

@@ -1,5 +1,6 @@
-// Package weights writes the weights of a model that a variant of an experiment sets. Equal
-// weights always give the same text, so that the text's checksum identifies them.
+// Package weights writes the weights of a model that a variant of an experiment sets, and
+// reads them. Equal weights always give the same text, so that the text's checksum
+// identifies them.
 package weights
 
 import (

@@ -9,8 +9,8 @@ import (
 )
 
 // Changes returns what a schema would change if it were admitted: which fields its name
-// gains, loses or gets with another type, and which of its fields have a type that another
-// name, admitted earlier, has decided otherwise. It is empty for a schema that is known. The
+// gains, loses or gets with another type, and to which of its fields a schema of another
+// name, admitted earlier, gave another type. It is empty for a schema that is known. The
 // error is the [*RefusedError] of [Registry.Admit].
 func (s *Snapshot) Changes(add *schemas.Schema) ([]schemas.Change, error) {
 	next, err := s.after(add)
@@ -24,9 +24,10 @@ func (s *Snapshot) Changes(add *schemas.Schema) ([]schemas.Change, error) {
 	return changes, nil
 }
 
-// elsewhere returns the fields of a layout, of the schemas of name, to which another name
-// gave another type before, or an int where they have a double. Only names of the same sort
-// count: those of features if features is true, else those of content.
+// elsewhere returns the fields of layout, which is that of the schemas of name, to which
+// schemas of another name gave another type. It leaves out a field that is an int here and
+// a double there, which filters read alike. Only names of the same sort count: those of
+// features if features is true, else those of content.
 func elsewhere(s *Snapshot, name string, features bool, layout *column.Layout) (changes []schemas.Change) {
 	for _, f := range layout.Fields() {
 		if f.Name == schemas.BodyColumn || f.Name == schemas.SchemaColumn {
@@ -54,8 +55,8 @@ func elsewhere(s *Snapshot, name string, features bool, layout *column.Layout) (
 	return changes
 }
 
-// Disagreements returns the fields that filters read null in the records of one
-// name, because a name admitted before gave them another type.
+// Disagreements returns the fields that filters read as null in the records of one name,
+// because the schemas of a name that was admitted before gave them another type.
 func (s *Snapshot) Disagreements() (all []schemas.Change) {
 	before := &Snapshot{families: map[string]*schemas.Family{}}
 	for _, f := range s.Families() {

@@ -38,16 +38,16 @@ type StoredSchema struct {
 	JSON        string
 }
 
-// Lookup finds a schema by its id in a Confluent registry. An error that is
-// an [*schemas.Error] of reason [schemas.UnknownSchema] says that it is not there; any other
-// that the registry could not be asked.
+// Lookup finds a schema by its id in a Confluent registry. An error that is a
+// [*schemas.Error] of reason [schemas.UnknownSchema] says that the schema is not there.
+// Any other error says that the registry could not be asked.
 type Lookup func(ctx context.Context, id uint32) (*schemas.Schema, error)
 
 // Registry holds every schema met, by fingerprint and by name.
 // Readers take a [Snapshot] and never wait.
 type Registry struct {
 	store   Store
-	lookup  Lookup
+	lookup  Lookup // may be nil; see New
 	current atomic.Pointer[Snapshot]
 
 	mu struct {
@@ -136,11 +136,11 @@ func (e *StoreError) Error() string {
 // Unwrap returns the Store's error.
 func (e *StoreError) Unwrap() error { return e.Err }
 
-// Admit adds a schema as the latest of its name, and reports whether it was
-// new. A schema known already stays as it is. It refuses ([*RefusedError]) a schema that
-// cannot read every earlier one of its name, one with the fingerprint of another, and one
-// with which all together would be larger than [MaxBytes]. The only other error is a
-// [*StoreError].
+// Admit adds a schema as the latest of its name, and reports whether it was new. A schema
+// known already stays as it is. It refuses ([*RefusedError]) a schema that cannot read
+// every earlier one of its name that is not retired, one with the fingerprint of another,
+// and one with which all together would be larger than [MaxBytes]. The only other error is
+// a [*StoreError].
 func (r *Registry) Admit(s *schemas.Schema) (added bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -160,7 +160,7 @@ func (r *Registry) Admit(s *schemas.Schema) (added bool, err error) {
 }
 
 // Retire takes a schema out of what shapes its family: its fields, aliases and
-// defaults count no more, and later schemas need not read what it wrote. Its records
+// defaults no longer count, and later schemas need not read what it wrote. Its records
 // stay readable. It refuses ([*RefusedError]) a schema that is not known, and the last of
 // its name. The only other error is a [*StoreError].
 func (r *Registry) Retire(fp millrace.Fingerprint) error {
@@ -214,6 +214,8 @@ func (s *Snapshot) bounded() error {
 	return nil
 }
 
+// fits returns why a schema must not be admitted: it cannot read what an earlier schema of
+// its name wrote, or another schema has its fingerprint. It returns nil if it may be.
 func (s *Snapshot) fits(add *schemas.Schema) error {
 	if known := s.ByFingerprint(add.Fingerprint()); known != nil {
 		return schemas.CheckSame(known, add)
@@ -228,9 +230,10 @@ func (s *Snapshot) fits(add *schemas.Schema) error {
 	return nil
 }
 
-// Writer returns the schema that a value was written under. An [*schemas.Error] of
-// reason [schemas.UnknownSchema] says that nobody knows it; any other error comes from
-// the Confluent registry and may pass. A schema from there is not admitted.
+// Writer returns the schema that a value was written under. An [*schemas.Error] of reason
+// [schemas.UnknownSchema] says that nobody knows it. Any other error comes from the
+// Confluent registry, and may be gone at the next try. Writer does not admit a schema that
+// it finds there.
 func (r *Registry) Writer(ctx context.Context, f schemas.Framed) (*schemas.Schema, error) {
 	if !f.Confluent {
 		if s := r.Snapshot().ByFingerprint(f.Fingerprint); s != nil {
@@ -269,10 +272,10 @@ type Snapshot struct {
 	all      []*schemas.Schema // in the order of admission
 	byFP     map[millrace.Fingerprint]*schemas.Schema
 	retired  map[millrace.Fingerprint]bool
-	families map[string]*schemas.Family
-	names    []string // of families, in the order in which their first schemas were admitted
-	bytes    int      // how much memory all schemas and families take, see MaxBytes
-	fields   struct { // see Fields
+	families map[string]*schemas.Family // by name
+	names    []string                   // of families, in the order in which their first schemas were admitted
+	bytes    int                        // how much memory all schemas and families take, see MaxBytes
+	fields   struct {                   // see Fields
 		sync.Once
 		names []string
 		sum   uint64
@@ -284,7 +287,8 @@ type Snapshot struct {
 // families. Every process that decodes records needs that much.
 const MaxBytes = 256 << 20
 
-// maxFieldsBytes bounds the names that [Snapshot.Fields] returns, together.
+// maxFieldsBytes bounds how many bytes the names that [Snapshot.Fields] returns take
+// together.
 const maxFieldsBytes = 8 << 20
 
 // with returns the snapshot as it is once add is admitted.
@@ -377,9 +381,9 @@ func (s *Snapshot) Decoder(writer millrace.Fingerprint) *schemas.Decoder {
 	return s.families[w.Name()].Decoder(w)
 }
 
-// Fields returns the names of the fields that records have by any schema, sorted, and
-// a checksum of them, which is not 0; no names and 0 where they take more than
-// maxFieldsBytes. The caller must not change the slice.
+// Fields returns the names of the fields of all content schemas, each once, sorted, and a
+// checksum of them, which is not 0. If the names take more than maxFieldsBytes, it returns no
+// names and 0. The caller must not change the slice.
 func (s *Snapshot) Fields() (names []string, sum uint64) {
 	s.fields.Do(func() {
 		names, bytes := map[string]bool{}, 0
@@ -402,7 +406,7 @@ func (s *Snapshot) Fields() (names []string, sum uint64) {
 	return s.fields.names, s.fields.sum
 }
 
-// sumOf is a checksum of names that is not 0.
+// sumOf returns a checksum of names. It is never 0, since its lowest bit is always 1.
 func sumOf(names []string) uint64 {
 	h := sha256.Sum256([]byte(strings.Join(names, "\x00")))
 	return binary.LittleEndian.Uint64(h[:]) | 1

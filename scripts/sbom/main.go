@@ -82,6 +82,7 @@ type dependency struct {
 	DependsOn []string `json:"dependsOn"`
 }
 
+// read returns the bill of materials of the binary in a file, which has the version.
 func read(version, file string) (*bom, error) {
 	info, err := buildinfo.ReadFile(file)
 	if err != nil {
@@ -117,8 +118,8 @@ func read(version, file string) (*bom, error) {
 	return b, nil
 }
 
-// module returns the component of a module that the linker put in, or of the one that
-// replaces it.
+// module returns the component of a module that the linker put in, or, if go.mod replaces
+// it, of the module that takes its place.
 func module(m *debug.Module) (component, error) {
 	m = cmp.Or(m.Replace, m)
 	c := componentOf("library", m.Path, m.Version)
@@ -133,6 +134,7 @@ func module(m *debug.Module) (component, error) {
 	return c, nil
 }
 
+// componentOf returns a component without hashes; kind is application or library.
 func componentOf(kind, path, version string) component {
 	purl := "pkg:golang/" + path
 	if version != "" {

@@ -7,9 +7,9 @@ import (
 	"github.com/millrace/millrace/cmd/cli/display"
 )
 
-// printAccount prints how an answer was made: what became of the candidates, what the nodes
-// were asked, and where the time went. A nil e, of a request that did not ask for it, prints
-// nothing.
+// printAccount prints how an answer was made: what became of the candidates, what each node
+// was asked for, and where the time went. If e is nil, the request did not ask for an
+// explanation, and it prints nothing.
 func printAccount(w io.Writer, e *feedv1.Explain) {
 	if e == nil {
 		return
@@ -19,7 +19,7 @@ func printAccount(w io.Writer, e *feedv1.Explain) {
 		display.Printf(w, "  %s drops %d, false %d, null %d, error %d, NaN %d\n", c.Clause, c.False+c.Null+c.Error+c.Nan, c.False, c.Null, c.Error, c.Nan)
 	}
 	for _, c := range e.Calls {
-		hedge := ""
+		hedge := "" // a hedge asks another replica for what a slow call has not answered yet
 		if c.Hedge {
 			hedge = ", again"
 		}

@@ -72,14 +72,14 @@ func Command(definitions ...*cobra.Command) *cobra.Command {
 
 // requestFlags are the values of the flags that make up a request.
 type requestFlags struct {
-	addr       string                // of the broker
+	addr       string                // the address of the broker
 	req        feedv1.GetFeedRequest // what flags set directly; method request adds the rest
 	viewer     feedv1.Viewer
 	attributes map[string]string // as [Attributes] reads them
-	file       string            // of entities; "" for none
-	asOf       string            // RFC 3339, as from and to; "" for none
+	file       string            // the path of a file of entities, one a line; "" for none
+	asOf       string            // a time in RFC 3339, like from and to; "" for none
 	from, to   string
-	limit      int64
+	limit      int64 // part of the request only if the flag is given
 }
 
 func (r *requestFlags) add(f *pflag.FlagSet) {
@@ -207,7 +207,7 @@ func printContributions(w io.Writer, e *feedv1.ItemExplain) {
 		switch {
 		case math.IsNaN(f.Contribution):
 			display.Printf(w, ", %s NaN", f.Feature)
-		case size(f) >= 5e-5: // smaller ones are left out
+		case size(f) >= 5e-5: // smaller ones hardly change a score and are left out
 			display.Printf(w, ", %s %+.4g", f.Feature, f.Contribution)
 		}
 	}

@@ -70,12 +70,12 @@ func variantsText(of map[string]string) (text string) {
 	return text
 }
 
-// recency is the built-in model whose score is the time of the record, in
-// milliseconds.
+// recency is the built-in model whose score is the time of the record, in milliseconds
+// since 1970.
 const recency = "recency"
 
 // scorer returns the model that gave all scores of an answer. It returns "" for a drafted
-// answer: two models take turns there, and no one model gave all scores.
+// answer: there two models choose items by turns, and no one model gave all scores.
 func scorer(r *feedv1.Receipt) string {
 	if d := r.GetDraft(); d != nil && d.Fault == "" {
 		return ""
@@ -84,7 +84,7 @@ func scorer(r *feedv1.Receipt) string {
 }
 
 // scoreText returns a score as people read it: a time in UTC if model is recency, and
-// otherwise a number of four digits.
+// otherwise a number of four significant digits.
 func scoreText(model string, score float64) string {
 	if model == recency {
 		return time.UnixMilli(int64(score)).UTC().Format("2006-01-02T15:04:05.000Z")

@@ -55,8 +55,8 @@ entity has, and the viewer. Ask with the flags of millrace feed.`,
 	return c
 }
 
-// printWhy prints a line for each timeline that has the record, or had it. Without one it
-// prints what the answer says as a whole.
+// printWhy prints a line for each timeline that has the record, or had it. If there is no
+// such timeline, it prints the stage and detail of the answer as a whole.
 func printWhy(w io.Writer, record string, resp *feedv1.WhyResponse) error {
 	if len(resp.Findings) == 0 {
 		display.Printf(w, "%s: %s: %s\n", record, resp.Stage, resp.Detail)

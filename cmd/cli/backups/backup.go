@@ -3,7 +3,9 @@
 // and package indexnode/backups makes and restores backups.
 //
 // A backup is of one partition. A cut is one moment of the whole cluster: for each
-// partition it names a backup, and holds what leads from there to that moment.
+// partition it names a backup, and holds the records of the log from there to that moment.
+// An act is a change that a person made to a bucket, or a restore; the bucket keeps a list
+// of them.
 package backups
 
 import (
@@ -77,8 +79,8 @@ func (f *backupFlags) open(ctx context.Context) (*backup.Bucket, backup.Identity
 	return b, whose, nil
 }
 
-// flagged returns err, with the name of a flag in place of the field of a node's
-// configuration that stands for the same.
+// flagged returns err, which may name a field of a node's configuration. Where a flag sets
+// the same, the returned error names the flag instead.
 func flagged(err error) error {
 	if told, ok := errors.AsType[*millrace.Error](err); ok {
 		if flag, ok := map[string]string{"backup.to": "from", "backup.keep": "keep"}[told.Field]; ok {
@@ -100,7 +102,7 @@ func (f *backupFlags) use(ctx context.Context, do func(*backup.Bucket) error) er
 }
 
 // targetOf reads the flag --to, which says what state to restore. It returns the name of a
-// cut, or a time, or neither for "latest". Whether there is such a cut it does not check.
+// cut, or a time, or neither for "latest". It does not check that the cut exists.
 func targetOf(to string) (cut string, at time.Time, err error) {
 	if to == "latest" {
 		return "", at, nil
@@ -120,9 +122,9 @@ func targetOf(to string) (cut string, at time.Time, err error) {
 	return to, time.Time{}, nil
 }
 
-// scratchFlag refuses a directory whose parent does not exist: its name is misspelt, or its
-// disk is not mounted, and it must not be made in the wrong place. Empty is the system's
-// directory for temporary files.
+// scratchFlag checks the flag --scratch. It refuses a directory whose parent does not
+// exist: the name is misspelt, or the disk is not mounted, and the directory must not be
+// made in the wrong place. Empty stands for the system's directory for temporary files.
 func scratchFlag(dir string) error {
 	if dir == "" {
 		return nil

@@ -28,17 +28,17 @@ import (
 
 // bucketState is what backup status shows.
 type bucketState struct {
-	OK         bool            `json:"ok"` // there are no Faults
-	Faults     []string        `json:"faults"`
+	OK         bool            `json:"ok"`     // there are no Faults
+	Faults     []string        `json:"faults"` // a sentence each
 	Cluster    backup.Identity `json:"cluster"`
-	Partitions int             `json:"partitions"`        // that have a backup
+	Partitions int             `json:"partitions"`        // how many partitions have a backup
 	Lacking    string          `json:"lacking,omitempty"` // the partitions that have none, such as 0-3,7
-	Backups    int             `json:"backups"`           // of all partitions, old ones too
-	Oldest     *newestBackup   `json:"oldest,omitempty"`  // among the newest backups of all partitions
-	Bytes      int64           `json:"bytes"`             // of the newest backups
+	Backups    int             `json:"backups"`           // how many backups all partitions have, old ones too
+	Oldest     *newestBackup   `json:"oldest,omitempty"`  // the oldest among the partitions' newest backups
+	Bytes      int64           `json:"bytes"`             // the size of the newest backups, together
 	Kept       backup.Amount   `json:"kept"`              // all files of the bucket
-	Cuts       []string        `json:"cuts"`              // names
-	Drill      *backup.Drill   `json:"drill,omitempty"`   // the last
+	Cuts       []string        `json:"cuts"`              // the names of the cuts
+	Drill      *backup.Drill   `json:"drill,omitempty"`   // the last restore drill; nil: there was none
 	// Healed are the last replacements of partitions that nodes found damaged, the
 	// newest first, at most shownHealings.
 	Healed []*backup.Healing `json:"healed"`
@@ -102,11 +102,12 @@ old. With --brokers, one that has all that the log has is of any age.`,
 // that the log has is never too old.
 type freshness struct {
 	maxAge time.Duration     // 0: any age
-	kafka  *reach.KafkaFlags // the log; without brokers it is not asked
+	kafka  *reach.KafkaFlags // where the log is; if no Kafka brokers are named, the log is not asked
 }
 
-// old returns the partitions whose newest backups are too old. With an error, some of them
-// may have all that the log has.
+// old returns the partitions whose newest backups are too old. newest has the manifest of
+// each partition's newest backup. With an error, some of the backups may have all that the
+// log has, and so be well.
 func (f freshness) old(ctx context.Context, newest map[millrace.Partition]*backup.Manifest) (old topology.Set, err error) {
 	var suspects []kafka.TopicPartition
 	for p, m := range newest {
@@ -146,6 +147,7 @@ func (f freshness) old(ctx context.Context, newest map[millrace.Partition]*backu
 // alone.
 const logWait = 20 * time.Second
 
+// bucketStateOf looks at a bucket. It leaves Cluster empty.
 func bucketStateOf(ctx context.Context, b *backup.Bucket, fresh freshness) (*bucketState, error) {
 	s := &bucketState{Faults: []string{}, Cuts: []string{}}
 	newest, err := b.Newest(ctx, func(d *backup.Damage) { s.Faults = append(s.Faults, d.Error()) })
@@ -157,7 +159,7 @@ func bucketStateOf(ctx context.Context, b *backup.Bucket, fresh freshness) (*buc
 		return nil, err
 	}
 	old, err := fresh.old(ctx, newest)
-	if err != nil && ctx.Err() == nil { // the ages are known all the same
+	if err != nil && ctx.Err() == nil { // only the log did not answer: the ages are known
 		s.Faults = append(s.Faults, fmt.Sprintf("the log does not say whether the old backups have all of it: %v", err))
 	} else if err != nil {
 		return nil, err
@@ -301,7 +303,7 @@ func writeIDs(w io.Writer, ids map[millrace.Partition][]string) error {
 	return t.Flush()
 }
 
-// pinned names a backup of a partition.
+// pinned names a backup of a partition, which a cut may need.
 type pinned struct {
 	p  millrace.Partition
 	id string
@@ -421,7 +423,8 @@ func writeManifest(w io.Writer, m *backup.Manifest) error {
 	return t.Flush()
 }
 
-// shownDiff is what backup diff shows.
+// shownDiff is what backup diff shows. Types has, by content type, how the records of the
+// two backups differ; nil without --rows.
 type shownDiff struct {
 	backup.Difference
 	Types map[millrace.ContentType]*backups.Changes `json:"types,omitempty"`
@@ -542,6 +545,7 @@ func writeCuts(w io.Writer, all []*backup.Cut) error {
 	return t.Flush()
 }
 
+// total returns the sum of the offsets of all partitions.
 func total(all []millrace.Offset) (n millrace.Offset) {
 	for _, at := range all {
 		n += at

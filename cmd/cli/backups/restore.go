@@ -40,8 +40,8 @@ type restoring struct {
 	kafka                *reach.KafkaFlags
 
 	progress       *display.Teller
-	cut            string    // of the flag to; see targetOf
-	at             time.Time // likewise
+	cut            string    // the name of the cut in the flag to; "" if it names none
+	at             time.Time // the time in the flag to; zero if it has none
 	bucket         *backup.Bucket
 	stdout, stderr io.Writer
 
@@ -131,8 +131,8 @@ func (r *restoring) run(ctx context.Context) (err error) {
 	return err
 }
 
-// note writes into the bucket's list of acts what was restored. If it cannot, because the
-// bucket is read-only for example, it only says so: the restore has succeeded.
+// note writes into the bucket's list of acts what was restored. If it cannot, for example
+// because the bucket is read-only, it only prints that: the restore has succeeded.
 func (r *restoring) note(ctx context.Context, cfg backups.RestoreConfig) {
 	e := audit.Entry{Who: clusters.Who(), Act: "restore", On: r.data, Before: fmt.Sprint(cfg.To), After: fmt.Sprintf("%d partitions, by the %s log", cfg.Partitions.Len(), r.log)}
 	if r.entity != "" {
@@ -143,8 +143,8 @@ func (r *restoring) note(ctx context.Context, cfg backups.RestoreConfig) {
 	}
 }
 
-// fellBack notes that a partition comes from an older backup, instead. It may be called by
-// several goroutines.
+// fellBack notes that a partition comes from the older backup instead, since a newer one is
+// damaged. Several goroutines may call it at the same time.
 func (r *restoring) fellBack(p millrace.Partition, instead *backup.Manifest, _ error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -154,8 +154,8 @@ func (r *restoring) fellBack(p millrace.Partition, instead *backup.Manifest, _ e
 	r.older[p] = instead.ID
 }
 
-// tellOlder prints which partitions come from an older backup. Nothing is being restored
-// any more.
+// tellOlder prints which partitions come from an older backup. It reads r.older without the
+// lock: its callers have finished restoring.
 func (r *restoring) tellOlder() {
 	for _, p := range slices.Sorted(maps.Keys(r.older)) {
 		display.Printf(r.stdout, "partition %d is of the older backup %s: a newer one is damaged (millrace backup verify)\n", p, r.older[p])
@@ -221,8 +221,8 @@ func (r *restoring) restoreStore(ctx context.Context, cfg backups.RestoreConfig)
 	return nil
 }
 
-// groupWait is how long to wait until a consumer group has no members: Kafka keeps those
-// whose processes have ended for a while.
+// groupWait is how long to wait until a consumer group has no members. Kafka keeps a member
+// for a while after its process has ended.
 const groupWait = 2 * time.Minute
 
 // groupOffsets prints, or sets in Kafka, the offsets that consumer groups had at the cut.
@@ -279,9 +279,9 @@ func (r *restoring) writeTimeline(ctx context.Context, cfg backups.RestoreConfig
 	return err
 }
 
-// retentionIn returns how long or how much nodes keep of each content type, as any backup
-// that can be read says: all nodes of a cluster have the same configuration. It is nil if
-// none can be read.
+// retentionIn returns how long or how much nodes keep of each content type. It takes this
+// from any backup that can be read: all nodes of a cluster have the same configuration. It
+// returns nil if no backup can be read.
 func retentionIn(ctx context.Context, b *backup.Bucket) (map[millrace.ContentType]store.Retention, error) {
 	ids, err := b.AllIDs(ctx)
 	if err != nil {
@@ -367,9 +367,11 @@ type verified struct {
 	Whole    *backup.Restorable `json:"whole,omitempty"`
 	Restored *backup.Restorable `json:"restored,omitempty"`
 	Unseen   string             `json:"not_looked_at"`
-	bad      int                // damage without objects that are extra
+	bad      int                // how many entries of Damage are not of the kind [backup.Extra], which harms nothing
 }
 
+// verifyBucket verifies a bucket to a depth: files, meta, open or restore. cfg.Partitions
+// counts only for restore.
 func verifyBucket(ctx context.Context, b *backup.Bucket, depth string, cfg backups.VerifyConfig) (v *verified, err error) {
 	v = &verified{Depth: depth, Damage: []*backup.Damage{}, Unseen: unseen[depth]}
 	cfg.Report = func(d *backup.Damage) {
@@ -627,6 +629,7 @@ func noteIn(ctx context.Context, b *backup.Bucket) func(audit.Entry) error {
 	return func(e audit.Entry) error { return b.WriteAct(ctx, e) }
 }
 
+// tellBlocked prints the damage because of which an expiry left files in place.
 func tellBlocked(w io.Writer, e backup.Expired) {
 	for _, d := range e.Blocked {
 		display.Printf(w, "files stay that may be unnamed: %v\n", d)

@@ -22,7 +22,8 @@ import (
 )
 
 // Patience is how long a test waits at most. What it waits for takes seconds on an idle
-// machine, but other tests run beside it. A broken test so ends and says what it waits for.
+// machine, but other tests run beside it. So a broken test ends, and says what it waits
+// for.
 const Patience = 5 * time.Minute
 
 // WaitFor calls done every 20 ms until it returns true, and ends the test after Patience.
@@ -102,7 +103,8 @@ func Lines(all ...string) iter.Seq2[[]byte, error] {
 	}
 }
 
-// SaysReady returns the text of /readyz of an admin port, or of the error.
+// SaysReady returns the text of /readyz at admin, the host:port of an admin port, or the
+// text of the error.
 func SaysReady(admin string) string {
 	resp, err := http.Get("http://" + admin + "/readyz")
 	if err != nil {
@@ -113,7 +115,9 @@ func SaysReady(admin string) string {
 	return string(text)
 }
 
-// ShownAt returns the exposure of an answer with the items ids, which two models drafted.
+// ShownAt returns the exposure (record) of the answer id with the items ids. Two models,
+// home and next, drafted its page: they chose its items in turns, and each item has a team,
+// the model that chose it, or -1.
 func ShownAt(id, viewer string, at time.Time, ids ...string) *exposure.Record {
 	r := &exposure.Record{
 		ID: id, Time: millrace.TimeOf(at), Viewer: viewer, Feed: "home", FeedVersion: 3, Broker: "b1", AsOf: millrace.TimeOf(at), ServedBefore: 20,

@@ -10,7 +10,8 @@ import (
 )
 
 var (
-	// freeNames are the objects whose keys are names that users chose, or numbers.
+	// freeNames are the keys of objects within which keys need not be in snake_case: they
+	// are names that users chose, or numbers.
 	freeNames = []string{"definition", "carries", "did", "record", "forced", "contexts", "has", "backups", "groups"}
 	// nullable are the keys whose value may be null.
 	nullable = []string{"plan", "leader", "split_p", "items", "millis", "value", "low", "high", "p", "delta", "tau", "served", "shadow", "shift", "receipt", "coverage", "explain", "record"}

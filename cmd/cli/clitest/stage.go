@@ -37,10 +37,10 @@ type Stage struct {
 	Feeds   *artefacts.Kind
 	Failed  *artefacts.Condemned // versions of models that must not serve
 	Client  *cluster.Client
-	Etcd    []string // the address of etcd
-	Stop    func()   // ends etcd
-	Members map[millrace.NodeID]*members.Membership
-	Dir     string // the data directory of etcd
+	Etcd    []string                                // the address of etcd
+	Stop    func()                                  // ends etcd
+	Members map[millrace.NodeID]*members.Membership // the registration of each node
+	Dir     string                                  // the data directory of etcd
 }
 
 // NewStage starts a cluster of the name "test" with these nodes. It ends with the test.
@@ -63,14 +63,14 @@ func NewStageOf(t *testing.T, name string, nodes ...millrace.NodeID) *Stage {
 	s.Check(err)
 	t.Cleanup(func() { _ = s.Client.Close() })
 	a, err := topology.Spread(nodes, 2)
-	a.AllowUnknown = true
+	a.AllowUnknown = true // the nodes register only below
 	s.Check(err)
 	s.Check(steering.Assign(t.Context(), s.Client, a))
 	for _, id := range nodes {
 		s.Members[id], err = members.Join(t.Context(), s.Client, topology.Node{ID: id, Addr: "none:1"})
 		s.Check(err)
 	}
-	_, err = s.Client.Watch(t.Context()) // as nodes do; the client so remembers the assignment
+	_, err = s.Client.Watch(t.Context()) // as nodes do, so that the client remembers the assignment
 	s.Check(err)
 	s.Models, err = artefacts.Watch(t.Context(), s.Client, indexnode.ModelsKind)
 	s.Check(err)
@@ -103,9 +103,9 @@ func (s *Stage) Gone(kind, name string) {
 	etcdtest.Lose(s.T, s.Etcd[0], "/millrace/"+s.Name+"/docs/"+kind+"/"+name)
 }
 
-// Answer has a node answer for every version of every model as it comes, until the test
-// ends or stop has returned. refuse returns why the node does not admit the version; "":
-// it admits it.
+// Answer makes a node tell for every version of every model whether it admits that version,
+// as soon as the version is in etcd, until the test ends or stop has returned. refuse
+// returns why the node does not admit the version; "": it admits it.
 func (s *Stage) Answer(id millrace.NodeID, refuse func(v artefacts.Version) string) (stop func()) {
 	return s.AnswerAs(id, func(v artefacts.Version) members.Admission { return members.Admission{Refused: refuse(v)} })
 }
@@ -168,8 +168,8 @@ func (s *Stage) Broker(name string) (stop func()) {
 // Admits is for [Stage.Answer]: it refuses no version.
 func Admits(artefacts.Version) string { return "" }
 
-// RatePack makes a model pack of a version of the model rate, which has one feature, and
-// returns its directory.
+// RatePack makes a model pack, the files of one version of a model, for the model rate,
+// which has one feature. It returns the directory of the pack.
 func (s *Stage) RatePack(version, feature string) string {
 	s.Helper()
 	dir := s.TempDir()

@@ -42,7 +42,8 @@ func FlagsOf(f *pflag.FlagSet) *Flags {
 	return &cm
 }
 
-// etcdWait is how long a command waits for etcd. Long-running roles wait for ever.
+// etcdWait is how long a command waits for etcd. The long-running processes (brokers, index
+// nodes, partitioners and coordinators, which are called roles) wait for ever.
 const etcdWait = 10 * time.Second
 
 // Open opens the cluster for a command that may write. It fails if etcd does not answer
@@ -55,10 +56,10 @@ func (f *Flags) Open(ctx context.Context) (*cluster.Client, error) {
 // keys that change how brokers answer.
 var changesAnswers = []string{"define", "start", "ramp", "pause", "stop", "drop", "push", "rollback", "release", "page-keys"}
 
-// NotLost looks whether etcd has lost state. Brokers then keep what they had, and take
-// over no change until the state is restored. So NotLost refuses a command that changes
-// how brokers answer. For any other command it prints a warning that what it shows is not
-// what serves.
+// NotLost looks whether etcd has lost state, for example because it was restored from an
+// old snapshot. Brokers then keep what they had, and take over no change until the state is
+// restored. So NotLost refuses a command that changes how brokers answer. For any other
+// command it prints a warning that what the command shows is not what serves.
 func NotLost(ctx context.Context, c *cobra.Command, cl *cluster.Client) error {
 	maps, err := cl.Watch(ctx)
 	if err != nil {
@@ -85,9 +86,9 @@ func WarnLost(w io.Writer, lost string) {
 	}
 }
 
-// On makes run the action of c, and adds the flags that name a cluster, which it returns.
-// The cluster is open while run runs. After run it prints which brokers have heard of
-// what run changed.
+// On makes run the action of c. It adds the flags that name a cluster to c, and returns
+// them. The cluster is open while run runs. After run, also after an error of run, c prints
+// which brokers have heard of what run changed.
 func On(c *cobra.Command, run func(ctx context.Context, cm *Flags, cl *cluster.Client, args []string) error) *Flags {
 	cm := FlagsOf(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -126,8 +127,8 @@ func (f *Flags) reach(ctx context.Context, cfg cluster.Config) (*cluster.Client,
 	return cl, err
 }
 
-// quiet logs everything at DEBUG. Watchers log for the operator of a long-running role; a
-// command prints by itself what matters.
+// quiet logs everything at DEBUG. The code that watches etcd logs for the operator of a
+// long-running process; a command prints by itself what matters.
 type quiet struct{ slog.Handler }
 
 func (h quiet) Enabled(ctx context.Context, _ slog.Level) bool {
@@ -143,8 +144,8 @@ func (h quiet) WithAttrs(attrs []slog.Attr) slog.Handler { return quiet{h.Handle
 
 func (h quiet) WithGroup(name string) slog.Handler { return quiet{h.Handler.WithGroup(name)} }
 
-// TellFaults prints, each once, the faults of what a command has read from etcd: why it may
-// differ from what etcd should hold.
+// TellFaults prints why what a command has read from etcd may differ from what etcd should
+// hold: the faults of watched, each once.
 func TellFaults(c *cobra.Command, watched ...interface{ Fault() error }) {
 	told := map[string]bool{}
 	for _, w := range watched {
@@ -161,8 +162,8 @@ func TellFaults(c *cobra.Command, watched ...interface{ Fault() error }) {
 	}
 }
 
-// Who returns the name of whoever runs the command, as histories and audit logs have it:
-// user@host.
+// Who returns the name of the person who runs the command, as histories and audit logs have
+// it: user@host. A part that is not known is "somebody" or "somewhere".
 func Who() string {
 	name, host := "somebody", "somewhere"
 	if u, err := user.Current(); err == nil {
@@ -174,8 +175,8 @@ func Who() string {
 	return name + "@" + host
 }
 
-// LastGood returns the directory where a role keeps what it last knew of its cluster,
-// below its data directory; empty if it has none.
+// LastGood returns the directory where a long-running process keeps what it last knew of
+// its cluster. It is below its data directory; empty if it has no data directory.
 func LastGood(data string) string {
 	if data == "" {
 		return ""

@@ -17,26 +17,26 @@ import (
 )
 
 // Heard says which brokers go by what a command has changed: which of them have read the
-// change from etcd and taken it over. Brokers tell that in etcd, every few seconds.
+// change from etcd and taken it over. Brokers write that to etcd, every few seconds.
 type Heard struct {
-	By []string `json:"heard_by"` // names
+	By []string `json:"heard_by"` // the names of the brokers that go by the change
 	// Silent are those of By that have told etcd nothing lately, and may have ended.
 	Silent []string  `json:"silent,omitempty"`
 	Not    []unheard `json:"not_heard_by"`
-	Fault  string    `json:"fault,omitempty"` // why it is not known
+	Fault  string    `json:"fault,omitempty"` // why By and Not may be incomplete
 }
 
 // unheard is a broker that does not go by what was changed.
 type unheard struct {
 	Broker string    `json:"broker"`
-	Admin  string    `json:"admin,omitempty"`
-	Told   time.Time `json:"told"` // when it last told etcd something, by its clock
-	says   string    // the line that is printed of it
+	Admin  string    `json:"admin,omitempty"` // host:port of its admin port; "": it has none
+	Told   time.Time `json:"told"`            // when it last told etcd something, by its clock
+	says   string    // the line that is printed about it
 }
 
-// HeardOf waits until all registered brokers go by what a client has changed, for some
-// seconds at most, and returns which do. It returns nil if the client has changed nothing
-// that brokers go by.
+// HeardOf waits until all registered brokers go by what a client has changed, for 3 s at
+// most, and returns which do. It returns nil if the client has changed nothing that brokers
+// go by.
 func HeardOf(ctx context.Context, cl *cluster.Client) *Heard {
 	of := cl.Written()
 	if len(of) == 0 {
@@ -45,8 +45,8 @@ func HeardOf(ctx context.Context, cl *cluster.Client) *Heard {
 	return heardBy(brokers.Heard(ctx, cl, of))
 }
 
-// heardBy sorts brokers by whether they go by the changes. err is why all may be
-// incomplete.
+// heardBy divides brokers into those that go by the changes and those that do not. err is
+// why all may be incomplete; nil: it is complete.
 func heardBy(all []brokers.Hearer, err error) *Heard {
 	h := &Heard{By: []string{}, Not: []unheard{}}
 	if err != nil {
@@ -65,8 +65,8 @@ func heardBy(all []brokers.Hearer, err error) *Heard {
 	return h
 }
 
-// notHeard returns the line that says of a broker that it does not go by what was
-// changed, and where to look.
+// notHeard returns a line that says that a broker does not go by what was changed, and
+// where to look for the cause.
 func notHeard(b *brokers.Hearer, now time.Time) string {
 	look := "its log says why"
 	if b.Admin != "" {
@@ -120,6 +120,7 @@ func (h *Heard) Write(w io.Writer) error {
 	return err
 }
 
+// countOf returns a number of brokers in words, such as "1 broker".
 func countOf(brokers int) string {
 	if brokers == 1 {
 		return "1 broker"
@@ -128,7 +129,8 @@ func countOf(brokers int) string {
 }
 
 // TellHeard prints which brokers go by what a client has changed, if it has changed
-// anything that they go by. That a broker does not is no error.
+// anything that they go by. A broker that does not go by it is no error: the only error is
+// that of writing to w.
 func TellHeard(ctx context.Context, w io.Writer, cl *cluster.Client) error {
 	if h := HeardOf(ctx, cl); h != nil {
 		return h.Write(w)
@@ -164,19 +166,20 @@ type Broker struct {
 	Admin   string    `json:"admin,omitempty"`
 	Version string    `json:"version"`
 	Told    time.Time `json:"told"`             // when it last told etcd something, by its clock
-	Silent  float64   `json:"silent_seconds"`   // since then, if that is long; 0: it is not silent
+	Silent  float64   `json:"silent_seconds"`   // how long ago that was, if it is too long; 0: the broker is not silent
 	Behind  []behind  `json:"behind,omitempty"` // none: it goes by all that etcd has
 }
 
 // behind is one thing in etcd that a broker does not go by as etcd has it.
 type behind struct {
-	Of        string `json:"of"`              // feeds, models, experiments, ..
+	Of        string `json:"of"`              // what it is, as wordsOf has it: feeds, models, experiments, ..
 	Revisions int64  `json:"revisions"`       // how many revisions of etcd it is behind; 0: it has read the newest, and could not take all of it over
 	Ahead     bool   `json:"ahead,omitempty"` // it goes by something newer, which etcd has lost
 }
 
-// Brokers returns the registered brokers, by name, and whether they go by all that etcd
-// has. Brokers of versions too old to register are missing.
+// Brokers returns the registered brokers, sorted by name, and whether they go by all that
+// etcd has. Brokers of versions too old to register are missing. With an error, the list
+// may be incomplete.
 func (f *Flags) Brokers(ctx context.Context) ([]Broker, error) {
 	cl, err := f.OpenReadOnly(ctx)
 	if err != nil {
@@ -236,9 +239,9 @@ func (b *Broker) State() string {
 // Well reports whether a broker goes by all that etcd has, and is not silent.
 func (b *Broker) Well() bool { return b.Silent == 0 && len(b.Behind) == 0 }
 
-// Faulty reports whether a broker is behind etcd although it has had time enough to hear
-// of all (see [brokers.All]). One that is ahead is not at fault: etcd has lost state. Nor
-// is one that is only silent: it may have ended.
+// Faulty reports whether a broker is behind etcd although it has had enough time to hear
+// of everything (see [brokers.All]). A broker that is ahead is not at fault: etcd has lost
+// state. A broker that is only silent is not at fault either: it may have ended.
 func (b *Broker) Faulty() bool {
 	return slices.ContainsFunc(b.Behind, func(x behind) bool { return !x.Ahead })
 }

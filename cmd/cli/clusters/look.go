@@ -18,13 +18,13 @@ import (
 
 // Look is a cluster at one moment.
 type Look struct {
-	Map          *topology.Map
-	Health       topology.Health
-	Fault        error    // why the map may not be what etcd should hold; nil: nothing is known against it
-	Unresponsive []string // addresses of etcd that did not answer
-	Slow         bool     // Unresponsive are all addresses: etcd answers, but not every call in time
-	Prefix       string   // of the map's keys in etcd
-	Still        string   // why replicas are neither moved nor repaired, such as a paused plan; "" if they are
+	Map          *topology.Map   // the assignment of partitions to nodes, and what the nodes say of themselves
+	Health       topology.Health // the nodes compared with the assignment
+	Fault        error           // why the map may not be what etcd should hold; nil: nothing is known against it
+	Unresponsive []string        // addresses of etcd that did not answer
+	Slow         bool            // Unresponsive are all addresses: etcd answers, but not every call in time
+	Prefix       string          // the keys of the map in etcd begin with it
+	Still        string          // why replicas are neither moved nor repaired, such as a paused plan; "" if they are
 }
 
 // Look reads the state of a cluster once. It writes nothing to etcd.
@@ -51,13 +51,14 @@ func (f *Flags) Look(ctx context.Context) (Look, error) {
 	return Look{m, h, errors.Join(w.Fault(), unread, <-full), unresponsive, len(unresponsive) == len(cl.Etcd().Endpoints()), cl.Prefix() + cluster.MapPrefix, still}, nil
 }
 
-// steered reads the coordinator's plan, and returns why replicas are neither moved nor
-// repaired; "" if they are. It corrects h: a partition that the plan moves is neither in
-// surplus nor below the number of replicas, but moving. The plan is read after h was
-// made. If it has ended in between, it has left no surplus.
+// steered reads the coordinator's plan, the moves of replicas that are under way. It
+// returns why replicas are neither moved nor repaired; "" if they are. It corrects h: a
+// partition that the plan moves is neither in surplus (has more replicas than wanted) nor
+// below the number of replicas, but moving. The plan is read after h was made. A plan that
+// has ended in between has left no surplus.
 //
-// A malformed plan is an error, since nothing is repaired then. That the plan cannot be
-// read is an error only if there is a surplus that it might explain.
+// A malformed plan is an error, since nothing is repaired then. A plan that cannot be read
+// is an error only if there is a surplus that it might explain.
 func steered(ctx context.Context, cl *cluster.Client, h *topology.Health) (still string, err error) {
 	surplus := h.Surplus.Len() > 0 && !h.Lost
 	s, _, err := coordinator.Look(ctx, cl)
@@ -99,7 +100,8 @@ func (l Look) Warnings() []string {
 	return append(all, l.Health.Warnings()...)
 }
 
-// Read reports whether any node has ever hosted partitions, and so has read the log.
+// Read reports whether any node has ever hosted partitions, and so has read the log. It is
+// also true if etcd has lost state, since nobody can then rule it out.
 func (l Look) Read() bool {
 	return l.Health.Lost || l.Health.Epoch > 0 && slices.ContainsFunc(l.Health.Nodes, func(n topology.NodeHealth) bool { return n.State != topology.NodeNever })
 }
@@ -111,8 +113,9 @@ func (l Look) TakenOut() bool {
 	})
 }
 
-// What to do about a cluster without an assignment, and about an assignment with a fault.
-// For an assignment that etcd has lost see [cluster.RestoreWayOut].
+// The texts that say what to do about a cluster without an assignment, and about an
+// assignment with a fault. For an assignment that etcd has lost see
+// [cluster.RestoreWayOut].
 const (
 	AssignWayOut = "millrace cluster assign --nodes .. --replicas 2, once the nodes run"
 	mendWayOut   = "mend it, or go back with millrace cluster assign --from .."
@@ -123,7 +126,7 @@ func (l Look) Faults() []string {
 	faults := l.Health.Faults()
 	switch {
 	case errors.Is(l.Fault, keyspace.ErrNothing) && !l.Health.Lost:
-		return []string{l.Fault.Error()} // that there is no assignment follows from it
+		return []string{l.Fault.Error()} // the faults of Health would only say that there is no assignment, which follows from this
 	case l.Fault != nil:
 		faults = append(strings.Split(l.Fault.Error(), "\n"), faults...)
 	}
@@ -139,7 +142,7 @@ func (l Look) WayOut() string {
 		return cluster.RestoreWayOut
 	case errors.Is(l.Fault, keyspace.ErrNothing):
 		return "of a new cluster start the nodes, then millrace cluster assign --nodes ..; if it was at work, etcd has lost all of it: millrace cluster restore --data .."
-	case l.Fault != nil: // also a malformed assignment: it is to be mended, and until then nodes serve by the one before
+	case l.Fault != nil: // also a malformed assignment: until it is mended, nodes serve by the one before
 		return l.MendWayOut()
 	case l.Health.Epoch == 0:
 		return AssignWayOut
@@ -147,8 +150,8 @@ func (l Look) WayOut() string {
 	return ""
 }
 
-// MendWayOut says what to do about a malformed value in etcd: a key about a node is to be
-// removed, and an assignment to be mended.
+// MendWayOut says what to do about a malformed value in etcd: the operator removes a key
+// about a node, and mends an assignment. l.Fault has the malformed value.
 func (l Look) MendWayOut() string {
 	if f, ok := errors.AsType[*topology.KeyFault](l.Fault); ok {
 		return fmt.Sprintf("remove the key, and all others that are told so: etcdctl del %q; what a node that runs has said it says anew", l.Prefix+f.Key)

@@ -28,15 +28,15 @@ import (
 
 // Conns are connections to nodes, one for each address.
 type Conns struct {
-	how grpc.DialOption // with which credentials they are dialled
+	how grpc.DialOption // the credentials to dial with
 	mu  sync.Mutex
 	all map[string]*grpc.ClientConn // by address; guarded by mu
 }
 
-// ConnsBy returns no connections yet; they will be dialled with how.
+// ConnsBy returns a Conns without connections, which will dial with how.
 func ConnsBy(how grpc.DialOption) *Conns { return &Conns{how: how} }
 
-// ConnsOf returns no connections yet; they will be dialled with the credentials of the
+// ConnsOf returns a Conns without connections, which will dial with the credentials of the
 // command that ctx belongs to.
 func ConnsOf(ctx context.Context) (*Conns, error) {
 	how, err := reach.Of(ctx).Dial()
@@ -55,6 +55,7 @@ func (c *Conns) Admin(n topology.Node) (nodev1.AdminServiceClient, error) {
 	return nodev1.NewAdminServiceClient(conn), err
 }
 
+// dial returns the connection to a node's address. It makes one the first time.
 func (c *Conns) dial(n topology.Node) (*grpc.ClientConn, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -79,8 +80,8 @@ func (c *Conns) Close() {
 	}
 }
 
-// Operating is a cluster at one moment, with connections to its nodes for what operators
-// ask.
+// Operating is a cluster at one moment, with connections to its nodes. The commands that
+// operate nodes use it.
 type Operating struct {
 	Look
 	Conns *Conns
@@ -111,8 +112,9 @@ func (o *Operating) Node(id string) (topology.Node, error) {
 	return n, nil
 }
 
-// Replica returns the node to ask for a partition: the one that is named, or else the first
-// that is alive and has the partition ready. A named one must be alive, and no more.
+// Replica returns the node to ask for a partition: the node named, or, if that is empty,
+// the first that is alive and has the partition ready. A named node must be alive, but need
+// not host the partition.
 func (o *Operating) Replica(p millrace.Partition, named string) (topology.Node, error) {
 	if named != "" {
 		return o.Node(named)
@@ -130,7 +132,7 @@ func (o *Operating) Replica(p millrace.Partition, named string) (topology.Node, 
 }
 
 // Alone returns the partitions that a node hosts and that no other node can be relied on
-// to serve; the nodes in but do not count as others. A node can be relied on if it is
+// to serve. The nodes in but do not count as other nodes. A node can be relied on if it is
 // alive, hosts the partition, has it ready, is not behind the log, and takes in what is
 // new: its ingest is not paused, and its disk not full.
 func Alone(m *topology.Map, id millrace.NodeID, but ...millrace.NodeID) topology.Set {
@@ -173,16 +175,17 @@ func Others(m *topology.Map, id millrace.NodeID, alone topology.Set) string {
 	return " (" + strings.Join(why, "; ") + ")"
 }
 
-// silentAfter is how long the look-up of a node's name may take, and then its answer.
+// silentAfter is how long the look-up of a node's host name may take, and how long after
+// that the node's answer may take.
 const silentAfter = 2 * time.Second
 
 // Silent asks nodes, all at the same time, whether they answer, and returns those that do
-// not. The map alone does not say: a frozen node counts as alive until its lease ends,
-// and a node that can reach only etcd for as long as that lasts.
+// not. The map does not show that: a frozen node counts as alive until its lease in etcd
+// ends, and a node that can reach only etcd counts as alive all the time.
 //
 // A node that refuses this caller's certificate, or that cannot be asked without one,
-// counts as answering. So does a node whose host name cannot be resolved, if no node's
-// name can be: names are then not known on this machine at all.
+// counts as answering. If no node's host name can be resolved, all nodes count as
+// answering: this machine does not know their names at all.
 func (c *Conns) Silent(ctx context.Context, nodes []topology.Node) []millrace.NodeID {
 	says := make([]answer, len(nodes))
 	var asked sync.WaitGroup
@@ -209,6 +212,7 @@ const (
 	nameless               // its host name cannot be resolved here
 )
 
+// askIfThere asks one node whether it answers, by the gRPC health check.
 func (c *Conns) askIfThere(ctx context.Context, n topology.Node) answer {
 	named, cancel := context.WithTimeout(ctx, silentAfter)
 	defer cancel()
@@ -229,9 +233,9 @@ func (c *Conns) askIfThere(ctx context.Context, n topology.Node) answer {
 	switch s := status.Convert(err); s.Code() {
 	case codes.DeadlineExceeded:
 		return silent
-	case codes.Unavailable: // a proxy before the node answers so too, when it closes what it cannot pass on
+	case codes.Unavailable: // also when a proxy in front of the node closes a connection that it cannot pass on
 		closed := strings.Contains(s.Message(), io.EOF.Error()) || strings.Contains(s.Message(), syscall.ECONNRESET.Error())
-		refused := strings.Contains(s.Message(), "authentication handshake failed") || strings.Contains(s.Message(), "tls: ") // for want of a certificate
+		refused := strings.Contains(s.Message(), "authentication handshake failed") || strings.Contains(s.Message(), "tls: ") // the caller has no certificate that the node takes
 		if closed || !refused {
 			return silent
 		}
@@ -239,8 +243,8 @@ func (c *Conns) askIfThere(ctx context.Context, n topology.Node) answer {
 	return answers
 }
 
-// Ask calls a node. A refusal comes back as a [*millrace.Error], with its field and way
-// out.
+// Ask calls a node. A refusal comes back as a [*millrace.Error], with its field and its
+// WayOut, which says what to do.
 func Ask[Req, Resp any](ctx context.Context, call func(context.Context, Req, ...grpc.CallOption) (Resp, error), req Req) (Resp, error) {
 	resp, err := call(ctx, req)
 	return resp, refusal(err)
@@ -258,12 +262,12 @@ func refusal(err error) error {
 // ActsWithin is how long a node may take for an act that does not wait for Kafka.
 const ActsWithin = time.Minute
 
-// answersWithin is how much longer than that a node may take to answer that it could not
-// act in time.
+// answersWithin is how much longer than the time for an act a node may take to answer that
+// it could not act in time.
 const answersWithin = 2 * time.Second
 
-// Act calls a node for an act: with Apply in the request the node does it, without it
-// only shows what it would do. Act ends soon after wait. If the node gives no answer to a
+// Act calls a node for an act. With Apply in the request the node does the act; without
+// Apply the node only answers what it would do. Act ends soon after wait. If the node gives no answer to a
 // request with Apply, the error says that it is not known whether the act was done.
 func Act[Req interface{ GetApply() bool }, Resp any](ctx context.Context, wait time.Duration, call func(context.Context, Req, ...grpc.CallOption) (Resp, error), req Req) (Resp, error) {
 	bounded, cancel := context.WithTimeout(ctx, wait+answersWithin)
@@ -289,13 +293,14 @@ func Act[Req interface{ GetApply() bool }, Resp any](ctx context.Context, wait t
 }
 
 // toldWithin is how long [Flags.Alone] waits until the cluster shows what was done, so that
-// the next one to act sees it.
+// the next command that takes replicas out of service sees it.
 const toldWithin = 10 * time.Second
 
 // Alone calls do, which takes replicas out of service, while no other process does such a
-// thing. Before it calls still with the cluster as it is then; an error of still ends it.
-// Afterwards it waits until shows reports that the cluster shows what was done, but no
-// longer than toldWithin. act names the act, for whoever is refused meanwhile.
+// thing. Before do it calls still with the cluster as it is then, which checks that do is
+// still allowed; after an error of still it does not call do. After do it waits until shows
+// reports that the cluster shows what was done, but no longer than toldWithin. act names
+// what do does, for the error of another process that wants to act meanwhile.
 func (f *Flags) Alone(ctx context.Context, act string, still func(*topology.Map) error, do func() error, shows func(*topology.Map) bool) error {
 	cl, err := f.Open(ctx)
 	if err != nil {
@@ -326,7 +331,8 @@ func (f *Flags) Alone(ctx context.Context, act string, still func(*topology.Map)
 }
 
 // Receive calls take with each message that a node streams, until the stream ends or take
-// fails. err is the error of the call that opened the stream.
+// fails. err is the error of the call that opened the stream; if it is not nil, Receive
+// returns it and reads nothing.
 func Receive[M any](stream interface{ Recv() (M, error) }, err error, take func(M) error) error {
 	for err == nil {
 		var m M
@@ -340,8 +346,8 @@ func Receive[M any](stream interface{ Recv() (M, error) }, err error, take func(
 	return refusal(err)
 }
 
-// Concerned returns the nodes that a command concerns: the one that is named, or else all
-// that are alive and for which fits is true. If there is none, that is an error.
+// Concerned returns the nodes that a command concerns: the node named, or, if that is
+// empty, all that are alive and for which fits is true. It is an error if there is none.
 func (o *Operating) Concerned(named string, fits func(*Operating, topology.Node) bool) (nodes []topology.Node, err error) {
 	if named != "" {
 		n, err := o.Node(named)
@@ -358,8 +364,8 @@ func (o *Operating) Concerned(named string, fits func(*Operating, topology.Node)
 	return nodes, nil
 }
 
-// Await waits until fault returns nil for the cluster's map. If ctx ends before, it
-// returns the last error of fault.
+// Await calls fault with the cluster's map, at once and after each change of it, until
+// fault returns nil. If ctx ends before, it returns the last error of fault.
 func Await(ctx context.Context, w *cluster.Watcher, fault func(*topology.Map) error) error {
 	for {
 		changed := w.Changed()

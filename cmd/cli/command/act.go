@@ -17,7 +17,7 @@ import (
 
 // Act has the flags of a command that changes something of a cluster. Such a command
 // shows what it would do. With --apply it does it, after a question that --yes answers.
-// A test (guards) names the commands that act at once, and why.
+// The table guards in a test of package cli names the commands that act at once, and why.
 type Act struct {
 	Cluster  *clusters.Flags // the cluster; nil for a command on a log or a bucket alone
 	Apply    bool

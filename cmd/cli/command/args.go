@@ -46,9 +46,9 @@ func notThen(flag, detail string) error {
 }
 
 // UnknownAmong returns the refusal of a name that is in none of the answers that were
-// read. field says what kind of name it is, and has holds the names that they have. what
-// begins the message, and then says of which time the answers are, such as " since 90m";
-// empty: of any time.
+// read. The parameter field says what kind of name it is, and has holds the names that the
+// answers have. The parameter what is the beginning of the message. The parameter then says
+// of which time the answers are, such as " since 90m"; empty: of any time.
 func UnknownAmong(field, name, what, then string, has map[string]bool) error {
 	e := &millrace.Error{Reason: millrace.ReasonNotFound, Field: field, Detail: fmt.Sprintf("%s of %s %s%s", what, field, name, then), WayOut: "it has answers of no " + field}
 	if len(has) > 0 {

@@ -23,7 +23,7 @@ func Input(ctx context.Context, in io.Reader) io.Reader {
 
 // EachLine calls use for each line of in that is not empty, with its number from 1 and
 // without spaces at its ends, until the context ends. The line is valid until use
-// returns. A line may have up to most bytes. Errors name the file and the line; the
+// returns. A line must have fewer than most bytes. Errors name the file and the line; the
 // error of the context is returned as it is.
 func EachLine(ctx context.Context, in io.Reader, name string, most int, use func(n int, line []byte) error) error {
 	lines := bufio.NewScanner(Input(ctx, in))

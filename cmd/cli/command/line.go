@@ -41,8 +41,9 @@ func Run(ctx context.Context, root *cobra.Command) error {
 var errInterrupted = errors.New("interrupted")
 
 // Prepare completes c and the commands below it. It marks the errors of a command that
-// has begun, so that [Run] tells them from errors of its arguments, and puts them into
-// the command line's words. It makes a name that no command has an error.
+// has begun, so that [Run] tells them from errors of its arguments. It also gives these
+// errors ways out that name flags and commands. A name that no command has becomes an
+// error.
 func Prepare(c *cobra.Command) {
 	if run := c.RunE; run != nil {
 		c.RunE = func(c *cobra.Command, args []string) error {
@@ -63,7 +64,8 @@ func Prepare(c *cobra.Command) {
 }
 
 // Told gives an error of a connection, to etcd, Kafka or by TLS, the configuration key
-// that it is about and a way out. It returns any other error as it is.
+// that it is about and a way out. It returns any other error as it is, and also one that
+// has a way out already, unless its reason is [millrace.ReasonUnavailable].
 func Told(err error) error {
 	if _, ok := errors.AsType[*config.Invalid](err); ok {
 		return err
@@ -127,8 +129,8 @@ var clusterWays = []Way{
 	{topology.ErrUnknownOwner, "start them first, or say --force if that is meant"},
 }
 
-// refused has the text of says, which is in the command line's words, and still is the
-// error is.
+// refused is an error with the text of says, which names flags and commands. It wraps both
+// says and is, the error that says replaces in the output.
 type refused struct {
 	says *millrace.Error
 	is   error

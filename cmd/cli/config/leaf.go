@@ -26,7 +26,7 @@ type Leaf struct {
 
 // LeavesOf returns the leaves of a struct in order, with paths that begin with path. With
 // names, for a reference, each mapping counts as one empty entry, whose key is the tag
-// name of the field. Else it has the entries that it has.
+// name of the field. Without names, the leaves of a mapping are those of its entries.
 func LeavesOf(v reflect.Value, path string, names bool) (all []Leaf) {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
@@ -145,6 +145,7 @@ func (l Leaf) Validate() (errs []error) {
 	return errs
 }
 
+// hostPort is the value of the tag form that [Leaf.Validate] checks.
 const hostPort = "host:port"
 
 // noHostPort says that an address is no host:port; "" if it is one.

@@ -33,7 +33,7 @@ type Key struct {
 
 // ReferenceOf returns the keys of a configuration in order, with those that every role
 // has at the end. of must be empty, and is completed. No tag says which keys are
-// required: they are those that Validate misses in an empty configuration. Most defaults
+// required: they are those that Validate reports for an empty configuration. Most defaults
 // are the values that Complete gives it.
 func (files Files) ReferenceOf(of Configuration) (keys []Key) {
 	required := map[string]bool{}

@@ -136,7 +136,7 @@ commands that it prints: the records of sample/, the models and the feeds.`,
 }
 
 // miniFlags adds the flags of a cluster in one process to c. It returns the configuration
-// that they set. dir is the default of --data.
+// that the flags set. dir is the default of --data.
 func miniFlags(c *cobra.Command, dir string) *minicluster.Config {
 	var cfg minicluster.Config
 	f := c.Flags()

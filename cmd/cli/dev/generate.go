@@ -91,7 +91,7 @@ binary built with it decodes them some three times as fast.`,
 type generation struct {
 	out, pkg              string   // directory and package of the Go files
 	avsc, feeds, decoders []string // files, as the flags --schema, --feed and --decoder name them
-	module                bool     // it is for a whole module, which may have nothing to generate
+	module                bool     // the code is for a whole module, which may have nothing to generate
 }
 
 // files returns the generated code of specs, which are files or directories of packs, and of
@@ -162,7 +162,8 @@ func specSources(names []string) ([]codegen.Spec, error) {
 	return sources, nil
 }
 
-// feed writes the Go of a feed's definition.
+// feed returns the generated code of the feed that is defined in the file name. sources are
+// where models are looked for before the built-in ones.
 func (g *generation) feed(name string, known *registry.Snapshot, layouts relevance.Schemas, sources []codegen.Spec) (codegen.File, error) {
 	text, err := document.ReadFile(name)
 	if err != nil {
@@ -188,8 +189,8 @@ func (g *generation) feed(name string, known *registry.Snapshot, layouts relevan
 	return codegen.GenerateFeed(g.pkg, layouts, f)
 }
 
-// namedModels returns the models of these names, from sources if they have it, and otherwise
-// built-in ones.
+// namedModels returns the models of these names, in their order. It takes a model from
+// sources if one of them has the name, and otherwise a built-in one.
 func namedModels(names []string, layouts relevance.Schemas, sources []codegen.Spec) ([]*relevance.Model, error) {
 	own := map[string]*relevance.Model{}
 	for _, s := range sources {

@@ -34,8 +34,8 @@ var templates embed.FS
 // same.
 const goVersion = "1.26.0"
 
-// moved are the files that have another path in a module than among the templates: the
-// path in the module, by that among the templates.
+// moved are the files that have another path in a module than among the templates: the path
+// in the module, by the path among the templates.
 var moved = map[string]string{"gitignore": ".gitignore", "workflows/check.yaml": ".github/workflows/check.yaml"}
 
 // Init returns the command init, which writes a module for a team.
@@ -68,7 +68,8 @@ checkout is by --replace. In a workspace (go.work) run "go work use DIR" first.`
 // path of Millrace's own module (Millrace).
 type scaffold struct{ Module, Replace, Name, Version, Go, Millrace string }
 
-// write writes the module to dir, which must be new or empty, and generates its code.
+// write writes the module to dir, which must be new or empty, and generates its code. It
+// prints to w what to do next.
 func (s scaffold) write(w io.Writer, dir string) error {
 	if have, err := os.ReadDir(dir); err == nil && len(have) > 0 {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "DIR", Detail: fmt.Sprintf("%s is not empty: it has %s", dir, have[0].Name()), WayOut: "name a directory that is new or empty"}
@@ -113,6 +114,7 @@ README.md says what is where, and how to ask for the feed.
 	return err
 }
 
+// modulePath matches the path of a Go module, and releaseTag the version of a release.
 var (
 	modulePath = regexp.MustCompile(`^[a-z0-9][a-z0-9._~-]*(/[A-Za-z0-9][A-Za-z0-9._~-]*)*$`)
 	releaseTag = regexp.MustCompile(`^v\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?$`)

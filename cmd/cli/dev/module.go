@@ -24,8 +24,8 @@ import (
 	"github.com/millrace/millrace/relevance/modelpack"
 )
 
-// module is the module of a team: what init wrote, and what the team has changed since. All
-// paths begin with dir, and are sorted.
+// module is the module of a team: what the command init wrote, and what the team has changed
+// since. All paths begin with dir, and are sorted.
 type module struct {
 	dir     string
 	schemas []string // files schemas/*.avsc
@@ -76,8 +76,9 @@ func openModule(dir string) (*module, error) {
 	return m, nil
 }
 
-// generate writes the module's generated code and seals its models. With check it writes
-// nothing, and returns an error if the code or a model is not as it would be then.
+// generate writes the module's generated code and seals its models. It prints the files that
+// it writes and removes to w. With check it writes nothing, and returns an error if the code
+// or a model is not as generate would write it.
 func (m *module) generate(w io.Writer, check bool) error {
 	files, err := m.files()
 	if err != nil {
@@ -194,7 +195,7 @@ func (m *module) seal(w io.Writer, check bool) error {
 // schemas/NAME.avsc, the schema of its records, and sample/NAME.ndjson, the first of them.
 type topic struct {
 	name, schema, sample string // schema and sample are paths
-	features             bool   // it has feature records; otherwise content
+	features             bool   // the topic has feature records; otherwise content
 }
 
 // topics returns the topics of the schemas that have a file of sample records.

@@ -22,7 +22,7 @@ import (
 // -o, so that a word that is no form is refused before the command begins. The zero
 // value is text.
 type Form struct {
-	Word  string
+	Word  string   // the form, one of words; "": text
 	words []string // those that the flag takes
 }
 

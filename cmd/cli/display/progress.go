@@ -26,9 +26,9 @@ const (
 )
 
 // StartTeller returns a Teller that writes to w: on a terminal every half second,
-// elsewhere after a second and then every five. Close it at the end. If w is no terminal
-// and the step has changed since the last line, Close writes one more, unless the lines
-// count bytes: the command then tells its result.
+// elsewhere after a second and then every five. Close it at the end. If w is no terminal,
+// a line was written, and the step has changed since, Close writes one more, unless the
+// lines count bytes: the command then tells its result.
 func StartTeller(ctx context.Context, w io.Writer) *Teller {
 	ctx, stop := context.WithCancel(ctx)
 	t := &Teller{Progress: backup.NewProgress(0), stop: stop, done: make(chan struct{})}

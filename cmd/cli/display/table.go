@@ -28,8 +28,8 @@ type Cells string
 
 // Printf is [fmt.Fprintf], but in the text of an argument it shows the number of each
 // character that ends a line or a cell or steers a terminal. Arguments that are [Cells]
-// stay as they are. It returns no error: w is a writer that keeps it, such as a Table, or
-// one whose errors do not matter.
+// stay as they are. It returns no error: w is a writer that keeps the error, such as the
+// one in a Table, or one whose errors do not matter.
 func Printf(w io.Writer, format string, args ...any) {
 	safe := make([]any, len(args))
 	for i, x := range args {

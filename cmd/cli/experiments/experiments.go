@@ -1,4 +1,15 @@
 // Package experiments has the commands that define, change and judge experiments.
+//
+// A document in etcd defines experiments and their layers. An exposure is the record of
+// what one answer showed, and an outcome that of what a viewer then did; both are in
+// topics of Kafka. An experiment's evidence is the exposures and outcomes that count for
+// it. Its share is how many of its slots are in use. Coordinators raise the share by the
+// steps of its ramp, unless somebody holds it, and pause it when one of its guards finds
+// that a variant does harm. What they saw and decided is the experiment's trail, in etcd.
+//
+// The word draft has two meanings. An experiment in the state draft gives a variant only
+// to those whom it names. Two models that are compared by interleaving draft a page: they
+// choose its items in turns.
 package experiments
 
 import (
@@ -67,7 +78,7 @@ document.`,
 // opened is the experiments of a cluster, opened for one command.
 type opened struct {
 	*leans.Experiments
-	trails *experiments.Trails
+	trails *experiments.Trails // what was seen of experiments and decided about them
 	out    io.Writer
 	notes  io.Writer // for people, whatever the form of the output
 }

@@ -29,7 +29,7 @@ type explained struct {
 	Layer      string           `json:"layer"`
 	Variant    string           `json:"variant,omitempty"` // empty: the viewer or entity is not in the experiment
 	Cause      experiment.Cause `json:"cause"`
-	Slot       *int             `json:"slot,omitempty"`
+	Slot       *int             `json:"slot,omitempty"`      // of the viewer or entity in the layer; nil: it has none there
 	Clause     string           `json:"clause,omitempty"`    // the clause of the targeting that was not true
 	Why        string           `json:"why"`                 // all of this, as a sentence
 	Unapplied  string           `json:"unapplied,omitempty"` // why the variant is not applied now

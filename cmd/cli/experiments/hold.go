@@ -78,9 +78,10 @@ func (t *opened) find(ctx context.Context, name string) (experiment.Defined, err
 	return st.Find(name)
 }
 
-// said returns the decisions about experiments that no change of their document tells of,
-// as events of its history: that people, or a restoration of etcd, held or resumed a ramp,
-// or that evidence is gone. Of an experiment whose trail cannot be read it returns none.
+// said returns the decisions about experiments that the history of their document does not
+// have, as events to be added to it: that people, or a restoration of etcd, held or resumed
+// a ramp, or that evidence is gone. Of an experiment whose trail cannot be read it returns
+// none.
 func (t *opened) said(of []experiment.Experiment) (all []ledger.Event) {
 	for i := range of {
 		trail, err := t.trails.Of(of[i].Name)
@@ -105,7 +106,7 @@ func (t *opened) said(of []experiment.Experiment) (all []ledger.Event) {
 // coordinator watches it.
 type watch struct {
 	experiments.Trail
-	runs      time.Time // since when it runs, or a time before every look that was due; zero: it does not run with guards, or this is not known
+	runs      time.Time // since when it runs, or a later time that is still before the look that is due; zero: it does not run with guards, or its history does not tell
 	unwatched string    // why nobody knows whether the experiment hurts; "": it is watched, or it does not run with guards
 }
 

@@ -24,23 +24,24 @@ import (
 type experimentShown struct {
 	Name       string            `json:"name"`
 	State      experiment.State  `json:"state"`
-	Share      float64           `json:"share_percent"` // of its slots
+	Share      float64           `json:"share_percent"` // of its slots that are in use
 	Layer      string            `json:"layer"`
 	Feeds      []string          `json:"feeds"`
 	Variants   []armShown        `json:"variants"`
 	Document   string            `json:"document"`
 	Version    string            `json:"version"`
 	Checksum   string            `json:"checksum"`
-	Assigning  int               `json:"slots_assigning"` // of all slots
+	Assigning  int               `json:"slots_assigning"` // how many slots give their units a variant now
 	Slots      int               `json:"slots"`
 	Fault      string            `json:"fault,omitempty"`      // why brokers give nobody a variant
 	Unapplied  string            `json:"unapplied,omitempty"`  // why answers count for no variant
-	Unreadable []string          `json:"unreadable,omitempty"` // of its feeds and models, sentences
+	Unreadable []string          `json:"unreadable,omitempty"` // sentences: which of its feeds and models cannot be read, and why
 	Paused     *leans.EventShown `json:"paused,omitempty"`     // who paused it, and why; nil: it is not paused, or nobody knows
 	Held       *experiments.Hold `json:"held,omitempty"`       // who holds its ramp, and why; only list sets it
 	Definition any               `json:"definition,omitempty"`
 }
 
+// armShown is a variant of an experiment.
 type armShown struct {
 	Name   string  `json:"name"`
 	Weight float64 `json:"weight_percent"`

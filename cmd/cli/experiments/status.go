@@ -137,16 +137,16 @@ type status struct {
 
 	of    experiment.Defined
 	since millrace.Time // exposures from then on are read; 0: all
-	own   millrace.Time // those from then on are compared; older ones are of another experiment of the name
+	own   millrace.Time // exposures from then on are compared; older ones may be of an earlier experiment of the same name
 	watch watch
 	shown statusShown
 
-	tally    *compare.Tally
-	outdated *compare.Outdated
-	compared shadow.Tally
-	hidden   *kafka.Hidden  // exposures that an open transaction hides; nil: none
-	strange  outcome.Faults // entries that are no outcomes
-	report   compare.Report
+	tally    *compare.Tally    // what the exposures and outcomes say, by variant
+	outdated *compare.Outdated // answers by an older definition
+	compared shadow.Tally      // what shadows of its feeds ranked
+	hidden   *kafka.Hidden     // exposures that an open transaction hides; nil: none
+	strange  outcome.Faults    // entries that are no outcomes
+	report   compare.Report    // of tally
 }
 
 // find checks the query, and reads what etcd has of the experiment.
@@ -325,7 +325,7 @@ type statusShown struct {
 	Unwatched    string          `json:"unwatched,omitempty"`        // why no guard sees what is shown, or what viewers do
 	Unshown      string          `json:"exposures_unread,omitempty"` // why there is no report
 	Changed      string          `json:"changed,omitempty"`          // which feed or model changed in the time that is compared
-	Shadows      []shadow.Report `json:"shadows"`                    // of its feeds
+	Shadows      []shadow.Report `json:"shadows"`                    // how the shadows of its feeds rank
 	Outdated     string          `json:"outdated,omitempty"`         // brokers that go by an older definition
 	Hidden       string          `json:"exposures_hidden,omitempty"` // exposures that are not compared, since an open transaction hides them
 	Foreign      int             `json:"no_exposures"`               // entries of the topic that this version does not read, of a time that has not come, or batches that cannot be opened
@@ -375,10 +375,10 @@ type reportShown struct {
 	Arms    []shownArm    `json:"compared"`
 	Effects []effectShown `json:"effects"`
 	Drafts  []draftShown  `json:"drafts"`
-	SplitP  *float64      `json:"split_p"` // p value of whether viewers fit the weights; null: only one variant is dealt
-	Fits    bool          `json:"viewers_fit_the_weights"`
-	Crossed int64         `json:"met_two_variants"`    // viewers
-	Unknown int64         `json:"of_unknown_variants"` // answers
+	SplitP  *float64      `json:"split_p"`                 // p value of whether viewers fit the weights; null: only one variant is dealt
+	Fits    bool          `json:"viewers_fit_the_weights"` // split_p is at least a tenth of --alpha, or null
+	Crossed int64         `json:"met_two_variants"`        // viewers
+	Unknown int64         `json:"of_unknown_variants"`     // answers
 	// Answers of viewers whom the hash deals another variant, which do not count.
 	Misdealt int64 `json:"of_misdealt_viewers"`
 	// Answers whose variants were dealt with other probabilities than now, which do not
@@ -395,17 +395,18 @@ type reportShown struct {
 	OtherTeams int64 `json:"acts_with_other_drafts"`
 }
 
+// shownArm is what was counted of a variant, as JSON.
 type shownArm struct {
 	Variant   string           `json:"variant"`
 	Weight    float64          `json:"weight_percent"`
 	Viewers   int64            `json:"viewers"`
 	Answers   int64            `json:"answers"`
 	Forced    int64            `json:"forced"`
-	Refused   int64            `json:"refused"` // viewers, as Empty, Partial, NaN and Did
-	Empty     int64            `json:"empty"`
-	Partial   int64            `json:"partial"`
-	NaN       int64            `json:"nan"`
-	Did       map[string]int64 `json:"did,omitempty"`       // by action
+	Refused   int64            `json:"refused"`             // viewers whose request was refused
+	Empty     int64            `json:"empty"`               // viewers who got no item, and no refusal
+	Partial   int64            `json:"partial"`             // viewers whose answer lacked timelines
+	NaN       int64            `json:"nan"`                 // viewers who got an item whose score is not a finite number
+	Did       map[string]int64 `json:"did,omitempty"`       // viewers who took an action, by action
 	Items     *float64         `json:"items"`               // mean of an answer
 	Millis    [3]*float64      `json:"millis"`              // quantiles 0.5, 0.95 and 0.99
 	Undrafted int64            `json:"undrafted,omitempty"` // answers that only the first of two models ranked
@@ -422,6 +423,7 @@ type rankedShown struct {
 	Last    string `json:"last_answer"`
 }
 
+// effectShown is how a variant differs from the control in one figure, What.
 type effectShown struct {
 	Variant string       `json:"variant"`
 	What    compare.What `json:"what"`
@@ -432,13 +434,14 @@ type effectShown struct {
 // estimate is what is known of a difference.
 type estimate struct {
 	Says  string   `json:"says"`  // unknown, no difference, more or less
-	Times bool     `json:"times"` // it is a multiple, and not a difference
+	Times bool     `json:"times"` // Value, Low and High are multiples, and not differences
 	Value *float64 `json:"value"`
 	Low   *float64 `json:"low"`
 	High  *float64 `json:"high"`
 	P     *float64 `json:"p"`
 }
 
+// draftShown is how two models that draft pages compare, by one action of viewers.
 type draftShown struct {
 	Variant     string     `json:"variant"`
 	Action      string     `json:"action"`
@@ -446,7 +449,7 @@ type draftShown struct {
 	Impressions tallyShown `json:"impressions"`
 	Viewers     tallyShown `json:"viewers"`
 	FirstItem   wonShown   `json:"first_item"` // viewers, by the team of the first item that they did it with
-	estimate               // of FirstItem
+	estimate               // what is known of the difference in FirstItem
 }
 
 // wonShown counts what the second of two teams won and lost, where no tie is possible.

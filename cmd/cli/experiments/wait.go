@@ -109,9 +109,9 @@ func (w *waiting) look(ctx context.Context) (done bool, err error) {
 	return w.judge(ctx, &d)
 }
 
-// isDropped reports whether an experiment that was seen, and is not in the set now, is in
-// no document. It may be in a document that is left out of the set for a fault: in its own,
-// in one that has it, or in one that cannot be read.
+// isDropped reports whether an experiment that was seen, and is not found now, is in no
+// document. It may still be in a document that is left out for a fault: in the one in which
+// it was seen, in another that has it, or in one that cannot be read.
 func (w *waiting) isDropped(st *experiments.State) bool {
 	for document := range st.Faults {
 		all, left := st.LeftOut(document)

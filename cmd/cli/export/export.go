@@ -31,7 +31,8 @@ func Command() *cobra.Command {
 	return c
 }
 
-// exporting is an export of exposures.
+// exporting is an export of exposures: its flags, and what it has counted. An exposure is
+// the record of what one answer showed.
 type exporting struct {
 	log                  *reach.LogFlags
 	topic, experiment    string
@@ -45,9 +46,9 @@ type exporting struct {
 	progress             *display.Teller
 	stdout               io.Writer
 	answers, items, none int             // answers and items that were written, and answers that showed nothing
-	did                  int64           // outcomes that were written, each counted once
-	read, others         int             // entries of the topic that are exposures, and that are none
-	hidden               []*kafka.Hidden // for each topic read, what an open transaction hides; nil: nothing
+	did                  int64           // outcomes (what viewers did) that were written, each counted once
+	read, others         int             // exposures that were read, and entries of their topic that are none
+	hidden               []*kafka.Hidden // for each topic read, what an open transaction hides; an element is nil if none does
 	bad                  outcome.Faults  // entries of the topic of outcomes that are no outcomes
 	has                  map[string]bool // the experiments of all answers between from and before
 }
@@ -117,7 +118,7 @@ func (e *exporting) validate() (err error) {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: about, Detail: "it is about outcomes, and rows have none", WayOut: "name the topic of what viewers did by --outcomes, or leave it out"}
 	}
 	now := time.Now()
-	if e.before = millrace.TimeOf(now.AddDate(1, 0, 0)); e.until != "" {
+	if e.before = millrace.TimeOf(now.AddDate(1, 0, 0)); e.until != "" { // without --until, later than any answer
 		if e.before, err = command.Until("until", e.until, now); err != nil {
 			return err
 		}
@@ -217,7 +218,8 @@ func (e *exporting) wanted(r *exposure.Record) bool {
 }
 
 // attribute finds the item that each outcome belongs to, whether the item is written or
-// not. Without a topic of outcomes it returns nil, nil, nil.
+// not. It returns the outcomes by the place of their item, and a report that counts them.
+// Without a topic of outcomes it returns nil, nil, nil.
 func (e *exporting) attribute(ctx context.Context, span *kafka.TopicSpan) (map[outcome.Place][]outcome.Done, *outcome.Report, error) {
 	if e.outcomes == "" {
 		return nil, nil, nil
@@ -274,11 +276,13 @@ func (e *exporting) attribute(ctx context.Context, span *kafka.TopicSpan) (map[o
 	return done, &report, nil
 }
 
-// saying tells how far a reading has come.
+// saying tells the user how much of a topic has been read.
 func (e *exporting) saying(what string, span *kafka.TopicSpan) {
 	e.progress.Say(fmt.Sprintf("%s: %.0f %% of the topic", what, 100*span.Done()))
 }
 
+// write writes the rows of all answers that are wanted, and counts them in e. It ends at the
+// first row that cannot be written.
 func (e *exporting) write(ctx context.Context, span *kafka.TopicSpan, done map[outcome.Place][]outcome.Done, rows RowWriter) (err error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -319,7 +323,7 @@ func (e *exporting) write(ctx context.Context, span *kafka.TopicSpan, done map[o
 	return err
 }
 
-// tell says what was written.
+// tell says what was written, and what was left out. r is nil if there are no outcomes.
 func (e *exporting) tell(w io.Writer, r *outcome.Report) {
 	where := e.out
 	if where == "-" {

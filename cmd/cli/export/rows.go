@@ -34,10 +34,11 @@ type Item struct {
 	Experiments       []Variant `parquet:"experiments,list" json:"experiments"`
 	HeldOut           []string  `parquet:"held_out,list" json:"held_out"`
 	DraftSeed         *int64    `parquet:"draft_seed,optional" json:"draft_seed"`
-	Items             *int64    `parquet:"items,optional" json:"items"` // that were shown, each in a row; null in files of versions that did not write it
+	Items             *int64    `parquet:"items,optional" json:"items"` // how many items the answer showed; null in files of versions that did not write it
 
-	// Of the item; all null where nothing was shown. Score is null for NaN, Team where no
-	// ranking drafted the item, CopyOf for the first copy of a record.
+	// These columns are of the item; all are null or empty if nothing was shown. Score is
+	// null for NaN. Team, the model that chose the item, is null unless two models took
+	// turns to choose the page's items. CopyOf is null for the first copy of a record.
 	Place         *int64    `parquet:"place,optional" json:"place"` // in the feed, from 1
 	ID            *string   `parquet:"id,optional" json:"id"`
 	Entity        *string   `parquet:"entity,optional,dict" json:"entity"`
@@ -64,21 +65,24 @@ type Variant struct {
 	Forced            bool    `parquet:"forced" json:"forced"`
 }
 
-// Feature is a number or a text; both null: there was none.
+// Feature is one value that the model ranked by: a number or a text. If both are null, the
+// item had no value.
 type Feature struct {
 	Name   string   `parquet:"name,dict" json:"name"`
 	Number *float64 `parquet:"number,optional" json:"number"`
 	Text   *string  `parquet:"text,optional,dict" json:"text"`
 }
 
-// Outcome is what came of an item by one action.
+// Outcome says how often a viewer did one action with an item, such as a click, and when
+// first.
 type Outcome struct {
 	Action string    `parquet:"action,dict" json:"action"`
 	Count  int64     `parquet:"count" json:"count"`
 	First  time.Time `parquet:"first,timestamp(millisecond)" json:"first"`
 }
 
-// appendShown appends the rows of an answer.
+// appendShown appends the rows of an answer: one for each item, or one if it showed none.
+// done has the outcomes by the place of their item.
 func appendShown(rows []Item, r *exposure.Record, done map[outcome.Place][]outcome.Done) []Item {
 	answer := Item{
 		Answer: r.ID, Time: timeOf(r.Time), Viewer: r.Viewer, Feed: r.Feed, FeedVersion: r.FeedVersion, Broker: r.Broker, AsOf: timeOf(r.AsOf),
@@ -109,7 +113,7 @@ func appendShown(rows []Item, r *exposure.Record, done map[outcome.Place][]outco
 		if it.Team >= 0 {
 			row.Team = &r.Interleaving.Teams[it.Team]
 		}
-		at, again := first[it.ID] // the row of each copy has the record's outcomes: readers count those where CopyOf is nil
+		at, again := first[it.ID] // each copy's row has the record's outcomes, so readers must only count rows whose CopyOf is null
 		if again {
 			above := int64(r.ServedBefore + at)
 			row.CopyOf = &above
@@ -143,7 +147,7 @@ type RowWriter interface {
 	Close() error
 }
 
-// itemSchema is the Parquet schema of Item. Its name, which files have, must not change.
+// itemSchema is the Parquet schema of Item. Files contain its name, which must not change.
 var itemSchema = parquet.NewSchema("shownItem", parquet.SchemaOf(Item{}))
 
 // RowsTo returns a writer of rows to w: as NDJSON if form is "ndjson", else as Parquet. The
@@ -162,6 +166,7 @@ func RowsTo(w io.Writer, form string) RowWriter {
 // written.
 const maxGroupRows = 100_000
 
+// parquetRows is the RowWriter of Parquet files.
 type parquetRows struct {
 	*parquet.GenericWriter[Item]
 	to *sealing
@@ -173,7 +178,7 @@ func (p parquetRows) Write(rows []Item) error {
 }
 
 func (p parquetRows) Close() error {
-	if err := p.Flush(); err != nil { // only the footer comes after; sealing keeps it in memory to put the checksum into it
+	if err := p.Flush(); err != nil { // only the footer is written after this; sealing keeps it in memory, to put the checksum into it
 		return err
 	}
 	p.to.last = &bytes.Buffer{}
@@ -183,6 +188,7 @@ func (p parquetRows) Close() error {
 	return p.to.seal()
 }
 
+// jsonRows is the RowWriter of NDJSON: a line of JSON for each row.
 type jsonRows struct {
 	w *bufio.Writer
 	*json.Encoder

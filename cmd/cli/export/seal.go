@@ -15,23 +15,24 @@ import (
 )
 
 // The pages of a Parquet file have checksums, but the metadata at its end, which say where
-// the pages are and what they mean, have none. So a file of an export has a checksum of all
-// of its bytes among the metadata; in that sum the checksum itself counts as noSum. A program
-// that writes the rows into another file, to sort them, say, may copy the checksum; but it
-// names itself as the writer.
+// the pages are and what they mean, have none. So an export puts a checksum of all bytes of
+// the file into the metadata, under sealKey. While that is computed, noSum stands in the
+// place of the checksum. Another program that writes the rows into a new file may copy the
+// metadata, but not the name of the writer, so CheckSeal does not check that file.
 const (
 	writer  = "millrace"
 	sealKey = "millrace.sha256"
 )
 
+// noSum is as long as a checksum in hexadecimal digits, all of them 0.
 var noSum = strings.Repeat("0", hex.EncodedLen(sha256.Size))
 
-// sealing is a writer that passes on what is written to w and adds it to a checksum. Once
-// last is set, it keeps what is written there instead.
+// sealing is a writer that passes bytes on to w and adds them to a checksum. Once last is
+// set, it keeps the bytes in last instead.
 type sealing struct {
 	w    io.Writer
 	sum  hash.Hash     // of what was passed on
-	last *bytes.Buffer // nil: the last part has not begun
+	last *bytes.Buffer // the last part of the file, its footer; nil: it has not begun
 }
 
 func (s *sealing) Write(b []byte) (int, error) {
@@ -43,7 +44,7 @@ func (s *sealing) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// seal puts the checksum into the last part, and writes that.
+// seal completes the checksum with the last part, puts it there, and writes that part to w.
 func (s *sealing) seal() error {
 	last := s.last.Bytes()
 	at := sealAt(last)
@@ -56,7 +57,7 @@ func (s *sealing) seal() error {
 	return err
 }
 
-// sealAt returns where the checksum is in the last part of a file; -1: nowhere.
+// sealAt returns the index of the checksum in the last part of a file; -1 if it has none.
 func sealAt(last []byte) int {
 	key := bytes.LastIndex(last, []byte(sealKey))
 	if key < 0 {

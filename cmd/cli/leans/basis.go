@@ -48,8 +48,9 @@ func alteration(e *experiment.Experiment, from, to *feeds.Feed) string {
 	return strings.Join(all, ", ")
 }
 
-// Alters says what running experiments would change by if the definition to served on a
-// feed; "" if nothing would. Without meant, it returns an error in place of such a text.
+// Alters says how running experiments would change if the definition to came to serve as the
+// feed; "" if none would change. meant says that the caller wants that change. If meant is
+// false, Alters returns the text as an error.
 func (s *Feeds) Alters(ctx context.Context, feed string, to *feeds.Feed, meant bool) (says string, err error) {
 	now, err := s.Definitions(ctx)
 	from, there := now[feed]
@@ -97,7 +98,7 @@ func TellAltered(w io.Writer, altered string) {
 type servedDefinition struct {
 	event   ledger.Event // by which it came to serve; zero: a built-in one that served first
 	feed    *feeds.Feed  // nil: it is not known, or there was none
-	version int64        // as records of what answers showed have it; 0: it is built in
+	version int64        // its number, also in records of what answers showed; 0: it is built in
 }
 
 // servedDefinitions returns the definitions of a feed that served, as far as its history tells,
@@ -171,8 +172,10 @@ func (s *servedDefinition) says(feed, changed string) string {
 	return fmt.Sprintf("feed %s came to %s, which changed %s", feed, now, changed)
 }
 
-// Basis says which answers of an experiment were made with its feeds and models as they
-// are now, and since when they are so.
+// Basis says which answers of an experiment were made with its feeds and models as they are
+// now. b.Feeds has, by feed, the versions that are to the experiment as the one that serves
+// now; b.Models has, by model, the version that ranks now. b.Since is when the last of these
+// came to be so; zero if all were so from the beginning.
 func (s *Serving) Basis(ctx context.Context, e *experiment.Experiment) (b compare.Basis, err error) {
 	b.Feeds, b.Models = map[string][]int64{}, map[string]string{}
 	since := func(when time.Time, why string) {
@@ -245,9 +248,9 @@ func (s *Serving) ranking(ctx context.Context, e *experiment.Experiment) (models
 	return slices.Compact(models), nil
 }
 
-// lastBecame returns when a model's history last tells that another version came to rank:
-// another one served, or the one that serves failed or was released. It is zero if only the
-// first version ever ranked.
+// lastBecame returns when, according to a model's history, another version last came to rank:
+// another one served, or the one that serves failed or was released (is condemned no more). It
+// is zero if only the first version ever ranked.
 func lastBecame(events []ledger.Event) (last time.Time) {
 	serves := ""
 	for _, e := range events {
@@ -264,8 +267,8 @@ func lastBecame(events []ledger.Event) (last time.Time) {
 	return last
 }
 
-// BecameOthers returns the changes of feeds and models after a time that changed what the
-// experiments show or rank by. They are for the history of the experiments' document.
+// BecameOthers returns the changes of feeds and models, later than since, that changed what
+// the experiments show or rank by. They are for the history of the experiments' document.
 func (s *Serving) BecameOthers(ctx context.Context, of []experiment.Experiment, since time.Time) (all []ledger.Event, err error) {
 	models := map[string]bool{}
 	feeds := map[string][]*experiment.Experiment{} // by feed, the experiments on it

@@ -56,9 +56,10 @@ func BareLine(one string, v artefacts.Version, serves bool) string {
 	return fmt.Sprintf("the bytes of %s %s are not in etcd: %s; %s; else %s", one, v, then, artefacts.BytesWayOut, beside)
 }
 
-// DropUnreadable removes the artefact of a name if what etcd has of it cannot be read, and
-// if the caller means it. It returns false if it can be read, or if that is not known. It
-// returns true, with nothing removed, if meant says no or removal fails.
+// DropUnreadable removes the artefact called name if what etcd has of it cannot be read, and
+// if meant says that the caller wants that. what is the kind as a noun. It returns false,
+// with nothing removed, if the artefact can be read, or if that is not known. Otherwise it
+// returns true, also if nothing is removed because meant says no or the removal fails.
 func DropUnreadable(ctx context.Context, w io.Writer, of *artefacts.Kind, what, name string, meant command.Meant) (bool, error) {
 	why, err := of.Unreadable(ctx, name)
 	if why == nil || err != nil {

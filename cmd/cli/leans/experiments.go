@@ -42,8 +42,9 @@ func OpenExperiments(ctx context.Context, cl *cluster.Client) (*Experiments, err
 	return &Experiments{Store: &experiments.Store{Documents: documents, Known: known, Who: clusters.Who()}, Cluster: cl, Feeds: store}, err
 }
 
-// Steadily calls change, which changes an experiment. Where what experiments lean on has
-// changed meanwhile, it calls change again.
+// Steadily calls change, which changes an experiment. If something that experiments lean on
+// has changed meanwhile, it calls change again. At its end it removes versions of documents
+// that change published and that never served.
 func (t *Experiments) Steadily(ctx context.Context, change func(ctx context.Context) error) error {
 	defer t.TakeBack()
 	return artefacts.Steady(ctx, t.Cluster, leaning, func(ctx context.Context) error {
@@ -58,8 +59,9 @@ func (t *Experiments) Steadily(ctx context.Context, change func(ctx context.Cont
 	})
 }
 
-// ExperimentsUsing returns the experiments that need something which is about to be dropped.
-// Those of documents with a fault are not among them.
+// ExperimentsUsing returns the names that uses returns, each as "experiment NAME". They are
+// experiments that need something which is about to be dropped. Experiments of documents that
+// brokers leave out are not in the set that uses gets.
 func ExperimentsUsing(ctx context.Context, cl *cluster.Client, uses func(*experiment.Set) []string) ([]string, error) {
 	set, err := ExperimentSet(ctx, cl)
 	if err != nil {
@@ -72,7 +74,8 @@ func ExperimentsUsing(ctx context.Context, cl *cluster.Client, uses func(*experi
 	return all, nil
 }
 
-// Serving returns which feeds and models serve, read once.
+// Serving returns which feeds and models serve. The first call opens it, and the others
+// return the same.
 func (t *Experiments) Serving(ctx context.Context) (r *Serving, err error) {
 	if t.serves == nil {
 		t.serves, err = OpenServing(ctx, t.Cluster)
@@ -117,7 +120,8 @@ func (t *Experiments) Notes(ctx context.Context, st *experiments.State) ([]strin
 }
 
 // Unread returns a line for each feed of an experiment that cannot be read, and for each model
-// that ranks it and whose bytes etcd lacks.
+// that ranks pages of the experiment and whose bytes etcd lacks. It returns none for a stopped
+// experiment.
 func (t *Experiments) Unread(ctx context.Context, e *experiment.Experiment) (lines []string, err error) {
 	if e.State == experiment.Stopped {
 		return nil, nil
@@ -167,9 +171,9 @@ func (t *Experiments) bareModels(ctx context.Context) (all []artefacts.Version, 
 	return all, err
 }
 
-// Alike returns a line for each variant, of the experiments of a document that have not
-// stopped, that sets only what all its feeds say already. A variant that sets nothing gets
-// no line: it is a control.
+// Alike returns a line for each variant that sets only what all its feeds say already, of the
+// experiments of a document that have not stopped. A variant that sets nothing gets no line:
+// it is a control.
 func (t *Experiments) Alike(ctx context.Context, st *experiments.State, document string) (lines []string) {
 	for _, d := range st.Set.Experiments() {
 		e := &d.Experiment
@@ -189,10 +193,10 @@ func (t *Experiments) Alike(ctx context.Context, st *experiments.State, document
 	return lines
 }
 
-// Wanting returns a line for each variant, of the experiments of a document that have not
-// stopped, whose model reads values of the viewer that the model of a feed does not read, or
-// reads as another type. Callers who send something else would be refused only in that
-// variant.
+// Wanting returns a line for each variant whose model reads values of the viewer that the
+// model of a feed does not read, or reads as another type. It looks at the experiments of a
+// document that have not stopped. A caller who sends a value of another type would be refused
+// in that variant alone, or the variant would draft nothing by its second model.
 func (t *Experiments) Wanting(ctx context.Context, st *experiments.State, document string) (lines []string, err error) {
 	r, err := t.Serving(ctx)
 	if err != nil {
@@ -236,7 +240,8 @@ func (t *Experiments) Wanting(ctx context.Context, st *experiments.State, docume
 	return lines, nil
 }
 
-// unlike returns the values that are wanted and that has lacks, or has with another type.
+// unlike returns the entries of wants, types by name, that are not in has or have another type
+// there, each as text.
 func unlike(wants, has map[string]string) (all []string) {
 	for _, name := range slices.Sorted(maps.Keys(wants)) {
 		if has[name] != wants[name] {
@@ -325,8 +330,8 @@ func UnfitLine(d *experiment.Defined) string {
 
 // TellFaults writes what [Experiments.Notes] returns, after something was changed. The
 // change itself does not rule these faults out: schemas and condemned versions are not part
-// of its transaction, and may have changed meanwhile. Read keeps documents that were
-// parsed before, so that they are not parsed again; nil: there are none.
+// of its transaction, and may have changed meanwhile. read has documents that were parsed
+// before, so that they are not parsed again; nil: there are none.
 func TellFaults(ctx context.Context, w io.Writer, cl *cluster.Client, read *experiments.Store) error {
 	t, err := OpenExperiments(ctx, cl)
 	if err != nil {

@@ -24,7 +24,7 @@ import (
 // Feeds is a cluster's definitions of feeds, and access to what they are checked against.
 type Feeds struct {
 	Cluster  *cluster.Client
-	Versions *artefacts.Kind
+	Versions *artefacts.Kind // of the feeds' definitions
 }
 
 // Models returns the names of the models that serve: the built-in ones, then the pushed ones.
@@ -195,8 +195,8 @@ func detailOf(err error) string {
 	return err.Error()
 }
 
-// Find returns a definition. Args is a feed's name, for the one that serves, or a name and a
-// version.
+// Find returns a definition. args is a feed's name, for the definition that serves, or a name
+// and a version.
 func (s *Feeds) Find(ctx context.Context, args []string) (Definition, error) {
 	if len(args) == 2 {
 		for _, v := range s.Versions.All()[args[0]] {

@@ -26,9 +26,9 @@ import (
 type Change struct {
 	*referred // as it is now
 
-	Feed   string             // that changes; "": none
+	Feed   string             // the name of the feed that changes; "": none does
 	To     *feeds.Feed        // the feed after the change; nil: it would be gone
-	Model  artefacts.Version  // that would serve; zero: no model changes
+	Model  artefacts.Version  // the version that would serve of its model; zero: no model changes
 	filter func(string) error // checks a filter by the schemas; nil: they do not change
 }
 
@@ -82,7 +82,8 @@ func (c *Change) CheckWeights(feed, model string, set map[string]float64) error 
 	return servedWeighs(c.ctx, c.versions, model, set)
 }
 
-// leaning are the kinds of artefacts that experiments lean on, and experiments.
+// leaning is the kinds of artefacts that experiments lean on, and the kind of experiments
+// themselves.
 var leaning = []string{feeds.Kind, indexnode.ModelsKind, experiments.Kind}
 
 // Keeping calls keeps, and then change, which changes a feed or a model. Keeps refuses a

@@ -21,6 +21,8 @@ type referred struct {
 	read     map[string]*Definition // by name, the feeds that IsPrivate read
 }
 
+// newReferred returns what documents may refer to. It keeps ctx, for the calls that it makes
+// later.
 func newReferred(ctx context.Context, feeds *Feeds) (*referred, error) {
 	models, err := feeds.Models(ctx)
 	if err != nil {
@@ -83,6 +85,7 @@ func (r *referred) CheckWeights(feed, model string, set map[string]float64) erro
 	return servedWeighs(r.ctx, r.versions, model, set)
 }
 
+// modelOf returns the model that the definition of a feed names.
 func (r *referred) modelOf(feed string) (string, error) {
 	d, err := r.feeds.Find(r.ctx, []string{feed})
 	if err == nil {

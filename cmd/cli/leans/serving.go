@@ -52,9 +52,15 @@ func (s *Serving) InPlaceOf(v artefacts.Version) (artefacts.Version, bool) {
 }
 
 // unapplied says why a variant is not applied to answers now, for the first variant that is
-// not; "" if all are. There are two causes. The experiment compares models, and another
-// version ranks in place of a condemned one. Or the variant sets weights of a condemned
-// version, and what ranks in its place lacks them. Answers then count for no variant.
+// not; "" if all are. The cause is always a condemned version:
+//
+//   - The variant interleaves (drafts each page from the rankings of two models in turn), the
+//     version is of the second model, and nothing drafts in its place.
+//   - The experiment compares models, and another version ranks in place of the condemned one.
+//   - The variant sets weights of the condemned version, and what ranks in its place lacks
+//     them.
+//
+// Answers then count for no variant.
 func (s *Serving) unapplied(ctx context.Context, e *experiment.Experiment) (string, error) {
 	compares := e.ComparesModels()
 	for i := range e.Variants {
@@ -110,8 +116,8 @@ func (s *Serving) rankings(ctx context.Context, e *experiment.Experiment, v *exp
 	return models, nil
 }
 
-// fails says that a model which ranks pages of an experiment is condemned; "" if none is.
-// That can be so although all variants are applied.
+// fails says that the serving version of a model which ranks pages of an experiment is
+// condemned; "" if none is. That can be so although all variants are applied.
 func (s *Serving) fails(ctx context.Context, e *experiment.Experiment) (string, error) {
 	models, err := s.ranking(ctx, e)
 	for _, name := range models {
@@ -141,8 +147,8 @@ func (s *Serving) viewerValues(ctx context.Context, model string) (map[string]st
 }
 
 // Changes says which variants of running experiments would be ranked by another version if
-// next served in place of serving; "" if none would. Only experiments count that compare
-// models or weights. It is "" too if nothing serves yet, or if serving is condemned.
+// next served in place of serving; "" if none would. Only experiments that compare models or
+// weights count. It is "" too if nothing serves yet, or if serving is condemned.
 func (s *Serving) Changes(ctx context.Context, serving, next artefacts.Version) (string, error) {
 	if serving.Version == "" || serving == next || s.Failed.Why(serving) != "" {
 		return "", nil

@@ -18,33 +18,35 @@ import (
 type dealt struct{ checksum, variant string } // checksum is of the document
 
 // arm is a variant that viewers had under one version of the document, and what is known of
-// how it ranks. Its own pages are those that viewers with the variant were shown. A model
-// begins a page as shown if it ranks the same items first as the page has.
+// how it ranks. Its own pages are those that viewers with the variant were shown. A first
+// page is the earliest page of a viewer. A model begins a page as shown if it ranks the same
+// items first as the page has.
 type arm struct {
 	dealt
 	chance   float64          // the probability of the variant for viewers in the experiment
 	rankings map[ranking]bool // the models that ranked its pages, maxRankings at most
-	by       *ranker          // ranks as the arm does; nil: unknown, and why says the reason
-	why      string
-	sized    string // why the number of items of a page may depend on the variant; "": it does not
+	by       *ranker          // ranks as the arm does; nil: how it ranks is unknown, and the field why says the reason
+	why      string           // why by is nil; "" if it is not
+	sized    string           // why the number of items of a page may depend on the variant; "": it does not
 
-	ranked, unread int // its pages that the replayed model can rank, and those that lack features the model needs
-	began, other   int // its first pages that by can rank, and those of them that by does not begin as shown
-	blind          int // first pages of any arm that lack features that by needs
-	open           int // first pages of other arms that by begins as shown only in some order of items of equal scores
+	ranked, unread int // the numbers of its pages that the replayed model can rank, and of those that lack features the model needs
+	began, other   int // the numbers of its first pages that by can rank, and of those among them that by does not begin as shown
+	blind          int // the number of first pages, of any arm, that lack features that by needs
+	open           int // the number of first pages of other arms that by begins as shown only in some order of items of equal scores
 }
 
 // maxRankings is how many models of an arm are kept. Two are enough to know that it has more
 // than one.
 const maxRankings = 2
 
-// otherwise is the share of an arm's own first pages that its model may fail to begin as they
-// were shown. Above it, something else than the model decides how pages begin. It is also
-// the share of all first pages that an arm may begin in several ways because of equal scores.
+// otherwise is the largest share of an arm's own first pages that its model may fail to begin
+// as they were shown. Above it, something else than the model decides how pages begin. It is
+// also the largest share of all first pages that an arm may begin in several ways because of
+// equal scores.
 const otherwise = 0.01
 
-// unclear returns why it is not known how the arm would begin pages; "" if it is known.
-// pages is the number of all first pages.
+// unclear returns the reason why it is not known how the arm would begin pages; "" if it is
+// known. pages is the number of all first pages.
 func (a *arm) unclear(pages int) string {
 	switch {
 	case a.by == nil:
@@ -63,12 +65,12 @@ func (a *arm) unclear(pages int) string {
 // share of otherwise.
 func (a *arm) true() bool { return float64(a.other) <= otherwise*float64(a.began) }
 
-// leftOut reports whether none of the arm's pages counts, since all lack features of the
-// replayed model.
+// leftOut reports whether none of the arm's pages counts, since all of them lack features that
+// the replayed model needs.
 func (a *arm) leftOut() bool { return a.ranked == 0 && a.unread > 0 }
 
-// ranking returns the model that ranked the arm's pages. It is meant for arms with one; of
-// several it returns any.
+// ranking returns the model that ranked the arm's pages. It is meant for arms with one
+// model; if an arm has several, it returns any of them.
 func (a *arm) ranking() (one ranking) {
 	for k := range a.rankings {
 		one = k
@@ -85,16 +87,16 @@ func (r *replay) armOf(e *export.Variant) *arm {
 	return r.dealt[of]
 }
 
-// arms returns all arms, in the order of variants and checksums.
+// arms returns all arms, sorted by variant and then by checksum.
 func (r *replay) arms() []*arm {
 	return slices.SortedFunc(maps.Values(r.dealt), func(a, b *arm) int {
 		return cmp.Or(cmp.Compare(a.variant, b.variant), cmp.Compare(a.checksum, b.checksum))
 	})
 }
 
-// survey reads the file once, before read does, to find the arms and the models that ranked
-// their pages: how likely a page was depends on all arms. At a fault in the file it stops
-// and returns nil, since read returns that fault.
+// survey reads the file once to find the arms and the models that ranked their pages: how
+// likely a page was depends on all arms. After that, read reads the file again. At a fault in
+// the file survey stops and returns nil, since read returns that fault.
 func (r *replay) survey(ctx context.Context) error {
 	f, err := os.Open(r.file)
 	if err != nil {
@@ -157,8 +159,8 @@ func (r *replay) rank(have *shelf) {
 }
 
 // log keeps l as the first page of a viewer, unless an earlier one is known. It adds to l
-// how arms of the same version of the document begin the page: the page's own arm, and the
-// others if the replayed model begins the page as shown.
+// how arms of the same version of the document begin the page: always for the page's own
+// arm, and for the other arms only if the replayed model begins the page as shown.
 func (r *replay) log(viewer string, l *loggedPage, page []export.Item) error {
 	if first := r.firsts[viewer]; first != nil && !l.before(first.moment) {
 		return nil
@@ -180,13 +182,14 @@ func (r *replay) log(viewer string, l *loggedPage, page []export.Item) error {
 	return nil
 }
 
-// ranksAs reports whether both arms rank by one model, and so begin pages alike, equal
-// scores or not.
+// ranksAs reports whether both arms rank by the same model. Then they begin pages alike, even
+// where items have equal scores.
 func (a *arm) ranksAs(other *arm) bool {
 	return a.by != nil && other.by != nil && a.ranking() == other.ranking()
 }
 
-// begin returns how the arm begins a page, by the page's first items.
+// begin returns how the arm begins a page. items is how many of the page's first items count
+// as its beginning.
 func (a *arm) begin(page []export.Item, items int) (armed, error) {
 	if _, _, lacks := a.by.lack(page); lacks {
 		return armed{arm: a, blind: true}, nil
@@ -204,9 +207,10 @@ type grounds struct {
 	amiss   []string // variants that have more or fewer first pages than their chances say
 	sized   string   // why the short pages are not left out; "": they are left out
 
-	// viewers are the first pages that count, one of each viewer; alike are those of them
-	// that the replayed model begins as shown, or may so begin and ranked itself; open are
-	// those that it begins as shown only in some order of items of equal scores.
+	// viewers is the number of first pages that count, one of each viewer. alike is how many
+	// of them the replayed model begins as shown; of a page that it ranked itself, it is
+	// enough that it does so in some order of items of equal scores. open is how many of the
+	// other pages it begins as shown only in some such order; 0 if alone has variants.
 	viewers, alike, open int
 	shown                stats.Mean // the number of items that viewers acted on, of a page
 }
@@ -244,10 +248,10 @@ func (r *replay) known() (on grounds, itself map[*arm]bool, rest map[string]floa
 }
 
 // amiss returns the variants that have more or fewer first pages than their probability
-// says. For a variant that is dealt rightly, that happens by chance in one file of a hundred.
-// rest is the chance of the arms that are left out, by checksum.
+// says. If a variant is assigned with its probability, amiss still names it by chance in one
+// file of a hundred. rest is the chance of the arms that are left out, by checksum.
 func (r *replay) amiss(rest map[string]float64) (all []string) {
-	pages, has := map[string]int{}, map[*arm]int{} // by checksum; by arm
+	pages, has := map[string]int{}, map[*arm]int{} // numbers of first pages, by checksum and by arm
 	for _, l := range r.logged {
 		pages[l.of.checksum]++
 		has[l.of]++
@@ -257,7 +261,7 @@ func (r *replay) amiss(rest map[string]float64) (all []string) {
 			continue
 		}
 		n, chance := float64(pages[a.checksum]), min(1, a.chance/(1-rest[a.checksum]))
-		const of99 = 2.576 // a normal value is within so many standard deviations with a probability of 99 %
+		const of99 = 2.576 // a normally distributed value is within so many standard deviations of its mean with a probability of 99 %
 		if off := math.Abs(float64(has[a]) - n*chance); off > of99*math.Sqrt(n*chance*(1-chance)) {
 			all = append(all, fmt.Sprintf("variant %s has %d of %.0f first pages, by a chance of %.3g", a.variant, has[a], n, chance))
 		}

@@ -248,7 +248,7 @@ func (j *jsonVectors) write(kept []json.RawMessage, features []any) error {
 
 // quoted returns a text as a JSON string.
 func quoted(s string) []byte {
-	text, _ := json.Marshal(s) // of a string, never fails
+	text, _ := json.Marshal(s) // it cannot fail for a string
 	return text
 }
 

@@ -29,7 +29,7 @@ func (m moment) before(other moment) bool {
 type loggedPage struct {
 	moment
 	reward float64 // how many of its items the viewer acted on
-	of     *arm    // that of the variant that the viewer had
+	of     *arm    // the arm of the variant that the viewer had
 	items  int     // how many items it has
 	own    begun   // whether the replayed model begins it as shown
 	by     []armed // how arms begin it; see replay.log for which arms

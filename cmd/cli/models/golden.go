@@ -65,7 +65,7 @@ func CompleteGolden(ctx context.Context, w, told io.Writer, name, file string, a
 	known := relevance.SchemasOf(snapshot)
 	spec := name
 	if !strings.HasSuffix(name, ".yaml") {
-		spec = filepath.Join(name, modelpack.SpecFile) // of a pack, too, only the spec is read
+		spec = filepath.Join(name, modelpack.SpecFile) // only the spec is read, even if the directory is a pack
 	}
 	m, err := relevance.ParseFile(os.DirFS(filepath.Dir(spec)), filepath.Base(spec), known)
 	if err != nil {

@@ -1,6 +1,14 @@
 // Package models has the commands for models in files: to check, seal, show, compare and
 // replay them. The commands for the models of a cluster are in package rollouts. A pack is
-// a directory with a model that was sealed: it has a manifest with checksums.
+// a directory with a model that was sealed: it has a manifest with checksums. A spec is the
+// file of a model that names its features and how they make a score. Golden rows are examples
+// of records with the features and the score that the model has to give them.
+//
+// To replay a model, the replayed model, is to rank pages again by it that viewers were shown,
+// from a file of exposures, the records of answers. The measures (such as NDCG) say how well
+// the items that viewers acted on rank. The estimates say on how many items of a page viewers
+// would act if the model ranked; they need an experiment, whose variants showed pages by
+// chance, and count the first page of each viewer.
 package models
 
 import (
@@ -154,9 +162,9 @@ func validateModel(w io.Writer, output *display.Form, name string, avsc []string
 		Version    string `json:"version"`
 		Scorer     string `json:"scorer"`
 		Features   int    `json:"features"`
-		Operations int    `json:"operations"` // for each record
+		Operations int    `json:"operations"` // how many it takes to score a record
 		Execution  string `json:"execution"`  // how this binary scores by it: generated or interpreted
-		Sealed     bool   `json:"sealed"`     // it is a pack, whose golden rows were checked
+		Sealed     bool   `json:"sealed"`     // the model is of a pack, whose golden rows (examples with their scores) were checked
 	}{m.Name(), m.Version(), m.Spec().Scorer(), len(m.Spec().Features), m.Cost(), execution, p != nil}
 	return output.Write(w, shown, func(w io.Writer) error {
 		fmt.Fprintf(w, "%s %s: %s of %d features, %d operations a record, %s here: fit to serve", shown.Name, shown.Version, shown.Scorer, shown.Features, shown.Operations, shown.Execution)
@@ -168,8 +176,8 @@ func validateModel(w io.Writer, output *display.Form, name string, avsc []string
 	})
 }
 
-// executionOf returns how this binary scores by a model: generated, if it has the generated
-// code for every schema that the model is of, and otherwise interpreted.
+// executionOf returns how this binary scores by a model: "generated" if it has the generated
+// code for every schema that the spec names, and otherwise "interpreted".
 func executionOf(m *relevance.Model, avsc []string) (string, error) {
 	snapshot, err := schemafiles.Snapshot(avsc)
 	if err != nil {
@@ -222,7 +230,7 @@ type modelShown struct {
 	Scorer   string         `json:"scorer"`
 	About    string         `json:"about"`
 	Features []featureShown `json:"features"`
-	Card     string         `json:"card,omitempty"` // of a pack
+	Card     string         `json:"card,omitempty"` // the text card.md of a pack; "" without a pack
 }
 
 type featureShown struct {
@@ -294,7 +302,8 @@ func diffModels(w io.Writer, output *display.Form, before, after string, avsc []
 	})
 }
 
-// benchRows is how many records a benchmark scores at a time, about those of a few timelines.
+// benchRows is how many records a benchmark scores at a time, about as many as a few timelines
+// have.
 const benchRows = 1024
 
 func benchModel(w io.Writer, name string, avsc []string) error {

@@ -87,7 +87,8 @@ type ordered struct {
 }
 
 // order returns the order of a page by the model. The page must have all features of the
-// model. The error is about a feature of another kind than the model reads.
+// model. The error says that a feature is a text where the model reads a number, or a number
+// where it reads a text.
 func (r *ranker) order(page []export.Item) (o ordered, err error) {
 	o.items = make([]int, len(page))
 	scores := make([]float64, len(page))
@@ -108,13 +109,14 @@ func (r *ranker) order(page []export.Item) (o ordered, err error) {
 	return o, nil
 }
 
-// begun says whether a model begins a page with the same items as were shown first. may: it
-// does in some order of items of equal scores; must: it does in every order of them. A feed
-// shows the newer of two such items first, and rows do not tell which is newer.
+// begun says whether a model begins a page with the same items as were shown first. Items of
+// equal scores can stand in several orders: may is true if the page begins so in some of
+// these orders, must if it does in all of them. A feed shows the newer of two such items
+// first, and rows do not tell which is newer.
 type begun struct{ may, must bool }
 
-// begins returns whether the page begins with the same items as were shown, for the first
-// items of them.
+// begins compares the first items of the page, items in number, with those that were shown
+// there.
 func (o ordered) begins(items int) begun {
 	items = min(items, len(o.items))
 	for i, at := range o.items[:items] {
@@ -133,7 +135,7 @@ func (o ordered) begins(items int) begun {
 }
 
 // score returns the score that the model gives an item. logged must have all features that
-// the model reads.
+// the model reads. One without a value counts as "" or NaN. The error is as that of order.
 func (r *ranker) score(logged []export.Feature) (float64, error) {
 	values := make([]any, len(r.features))
 	for i, name := range r.features {

@@ -30,46 +30,46 @@ import (
 type replay struct {
 	file, action, experiment string   // experiment: "" for none
 	k, match                 int      // --depth and --match
-	alpha                    float64  // the probability that an interval misses
-	places, definition       string   // files; "" for none
-	beside                   []string // packs by which variants rank
+	alpha                    float64  // the probability that an interval misses the true value
+	places, definition       string   // the files of --positions and --definition; "" for none
+	beside                   []string // packs of the models by which variants rank
 
-	weights      map[string]string // set in place of the model's own; by name, as texts
-	ranker       *ranker           // of the replayed model
+	weights      map[string]string // weights to use in place of the model's own; numbers as texts, by name
+	ranker       *ranker           // ranks by the replayed model
 	from         string            // where the model was found
 	self         ranking           // the replayed model as rows name it; zero if rows cannot name it
 	propensities map[int64]float64 // the probability that a viewer looks at a place; nil: the measures do not correct for places
 
 	firsts        map[string]*loggedPage   // first pages for the estimates, by viewer
 	ranked        map[string]*measuredPage // first pages for the measures, by viewer
-	begun         map[string]int64         // the place of the first row of each answer of the file, by answer
+	begun         map[string]int64         // the place that the first row of an answer has, for each answer of the file
 	experiments   map[string]bool          // the names of all experiments in the file
-	forced        int                      // answers that do not count, since their variant was forced
+	forced        int                      // answers that do not count, since their variant was set by name and not by chance
 	others        int                      // answers that do not count, since the experiment had no part in them
 	answers, bare int                      // answers that may count, and of these those with an item without any features
-	lacking       int                      // of answers, those that lack a feature that the model reads
-	lack          error                    // says what the first of lacking lacks
-	gaps          int                      // of answers, those of which rows are missing
+	lacking       int                      // of the answers that may count, those that lack a feature that the model reads
+	lack          error                    // says which feature the first of these answers lacks
+	gaps          int                      // of the answers that may count, those of which rows are missing
 	partial       bool                     // some page that counts does not begin at place 1
 	idle          bool                     // some item that counts was not acted on
 	most, latest  int                      // the numbers of items of the longest page of the file and of the last one
 	should        int                      // how many items the last answer says it has; -1: it does not say
-	lacks         map[string]int           // by feature, in how many answers it is the first that is missing
+	lacks         map[string]int           // in how many answers a feature is the first that is missing, by feature
 	measures      []*measuring
-	acted         int // viewers that count for the measures and did the action
-	dealt         map[dealt]*arm
-	all           []*arm        // the arms that survey found, in order
-	logged        []*loggedPage // firsts in the order of viewers, which settle fills
-	longest       int           // the number of items of the longest page that may count for the estimates
+	acted         int            // viewers that count for the measures and did the action
+	dealt         map[dealt]*arm // all arms that were found so far
+	all           []*arm         // the arms that survey found, in the order of the method arms
+	logged        []*loggedPage  // firsts in the order of viewers; settle fills it
+	longest       int            // the number of items of the longest page that may count for the estimates
 }
 
 // measuring is a measure, such as NDCG, and its means over viewers.
 type measuring struct {
 	name string
 	// of returns the measure of a page by the gains of its items in order. tied are the
-	// sizes of groups of items that score the same, as in ordered; nil: no two do.
+	// sizes of groups of items with equal scores, as in ordered; nil: no scores are equal.
 	of               func(gains []float64, tied []int) (float64, error)
-	shown, new, more stats.Mean // as shown, as ranked anew, and the difference
+	shown, new, more stats.Mean // of pages as shown, of pages as ranked anew, and of the difference
 }
 
 func replayCommand(avsc *[]string) *cobra.Command {
@@ -267,7 +267,8 @@ func (r *replay) measured() ([]*measuring, error) {
 }
 
 // weigh returns m with the weights of --weights in place of its own, and the checksum of
-// these as receipts and exposures have it. Without --weights it returns m and "".
+// these as receipts and exposures have it. It adds these weights to have. Without --weights
+// it returns m and "".
 func (r *replay) weigh(m *relevance.Model, have *shelf) (*relevance.Model, string, error) {
 	if len(r.weights) == 0 {
 		return m, "", nil
@@ -373,8 +374,8 @@ func (r *replay) rankAnew(a *arm, page []export.Item) error {
 }
 
 // gains returns the gain of each item of a page, and on how many items the viewer acted. The
-// gain of an item that was acted on is 1, or 1 / propensity of its place where these are
-// given. That of other items, and of further copies of a record, is 0.
+// gain of an item that was acted on is 1, or 1 / propensity of its place if propensities are
+// given. The gain of other items, and of further copies of a record, is 0.
 func (r *replay) gains(page []export.Item) (gains []float64, acted int, err error) {
 	gains = make([]float64, len(page))
 	for i := range page {
@@ -421,8 +422,8 @@ func (r *replay) measure(viewer string, page *measuredPage, gains []float64, ord
 	return nil
 }
 
-// itemTwice returns an error if a page has a record twice under one entity. Under two
-// entities, from two timelines, it may have it.
+// itemTwice returns an error if a page has a record twice under one entity. A record may be
+// on a page under two entities, from two timelines.
 func itemTwice(page []export.Item) error {
 	places := make(map[[2]string]int64, len(page))
 	for i := range page {
@@ -438,8 +439,8 @@ func itemTwice(page []export.Item) error {
 	return nil
 }
 
-// complete reports whether every item of a page has all features that the model reads. It
-// counts the page if that is not so.
+// complete reports whether every item of a page has all features that the model reads. If
+// not, it counts the page in r.bare or in r.lacking.
 func (r *replay) complete(page []export.Item) bool {
 	for i := range page {
 		if len(page[i].Features) == 0 {

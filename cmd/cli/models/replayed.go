@@ -29,7 +29,7 @@ type replayed struct {
 	Left     int         `json:"left"`                // answers that count
 	Viewers  int64       `json:"viewers"`             // viewers who did the action; with positions, all
 	Alpha    float64     `json:"alpha"`               // the probability that an interval misses, if the file is looked at once
-	Places   string      `json:"positions,omitempty"` // the file of their propensities
+	Places   string      `json:"positions,omitempty"` // the file of the propensities of places
 	Bias     string      `json:"position_bias"`
 	Measures []measured  `json:"measures"`
 	Estimate *estimation `json:"estimate"` // null: without an experiment
@@ -65,24 +65,24 @@ func betweenOf(value float64, in stats.Interval) between {
 type estimation struct {
 	Experiment string   `json:"experiment"`
 	Viewers    int      `json:"viewers"`           // viewers whose first pages count
-	Alike      int      `json:"alike"`             // of these, those whose page begins with the same items by both rankings
-	Open       int      `json:"open"`              // of these, those whose page does so only in some order of items of equal scores
+	Alike      int      `json:"alike"`             // how many of Viewers have a page that begins with the same items by both rankings
+	Open       int      `json:"open"`              // how many of Viewers have a page that does so only in some order of items of equal scores
 	Short      int      `json:"short"`             // first pages that are left out, with too few items to tell by
 	Match      int      `json:"match"`             // how many first items are compared: --match, or fewer if the longest page has fewer
 	Without    []string `json:"variants_left_out"` // variants of which all pages are left out
 	Unclear    []string `json:"variants_unclear"`  // variants of which it is not known how they begin pages, and why
 	Alone      []string `json:"variants_alone"`    // variants that the model itself ranked; if there are any, only their pages count
-	Unknown    string   `json:"unknown,omitempty"` // why nothing of what follows is known
+	Unknown    string   `json:"unknown,omitempty"` // why none of the fields below is known
 	Shown      *float64 `json:"shown"`             // the mean number of items of a page with the action, as shown
 	IPS        between  `json:"inverse_propensity"`
 	Normalised between  `json:"self_normalised"`
 	Unbelieved string   `json:"not_believable,omitempty"` // why neither estimate is shown
 	MeanWeight *float64 `json:"mean_weight"`              // should be 1
-	Effective  *float64 `json:"effective_pages"`          // as many pages of equal weights would tell as much
+	Effective  *float64 `json:"effective_pages"`          // how many pages of equal weights would tell as much as these pages
 }
 
-// shown returns what is to be printed. The error says why something is missing in it, and
-// may come with what there is.
+// shown returns what is to be printed. The error says why something is missing in it; the
+// part that is known may be returned beside the error.
 func (r *replay) shown() (*replayed, error) {
 	if r.answers == 0 && r.experiment != "" {
 		return nil, r.noAnswer()

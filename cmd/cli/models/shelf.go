@@ -25,21 +25,22 @@ import (
 // under the names that exposures give them.
 type shelf struct {
 	models  map[ranking]*relevance.Model
-	weights map[string]map[string]float64 // by checksum, and by name in it
-	defined map[string]sets               // by variant of the experiment, what it sets
-	fault   error                         // why the cluster, which may have more, could not be read whole; nil: it could, or was not asked
+	weights map[string]map[string]float64 // sets of weights by the checksum of the set; a set has numbers by the names of weights
+	defined map[string]sets               // what each variant of the experiment sets, by variant
+	fault   error                         // why the shelf may lack what the cluster has; nil: the cluster was read whole, or need not be read
 }
 
-// sets names the parameters that a variant sets and that decide which items its pages have:
-// one of each kind, "" for none.
+// sets names the parameters of a feed that a variant sets and that decide which items its
+// pages have. There are three kinds of them. Each field has the name of one parameter of its
+// kind; "" if the variant sets none.
 type sets struct {
-	chooses string // filter, window or types: decides among which records it chooses
-	spreads string // cap or spacing: keeps items of one entity apart
-	limit   string // limit: decides how many items it shows
+	chooses string // filter, window or types, which say what records can be on a page
+	spreads string // cap or spacing, which keep items of one entity apart
+	limit   string // limit, which says how many items a page has
 }
 
 // sized returns why the number of items of a page may depend on the variant; "" if it does
-// not. defined says whether what the variant sets is known.
+// not. defined is whether it is known what the variant sets.
 func (s sets) sized(variant string, defined bool) string {
 	switch set := cmp.Or(s.chooses, s.spreads, s.limit); {
 	case !defined:
@@ -60,8 +61,8 @@ func newShelf() *shelf {
 	return s
 }
 
-// model returns the model that a row names, with the weights that it names. The error says
-// what is not at hand.
+// model returns the model that a row names, with the weights that the row names, if any. The
+// error says which of them the shelf does not have.
 func (s *shelf) model(k ranking) (*relevance.Model, error) {
 	pack, weighed, has := strings.Cut(k.checksum, "+")
 	m := s.models[ranking{k.name, k.version, pack}]
@@ -85,8 +86,8 @@ func (s *shelf) weigh(set map[string]float64) {
 	}
 }
 
-// define adds what the variants of the experiment named of set in a document. It reports
-// whether the document has that experiment.
+// define adds what the variants of an experiment set in a document; of is the name of the
+// experiment. It reports whether the document has that experiment.
 func (s *shelf) define(doc *experiment.Document, of string) (has bool) {
 	for i := range doc.Experiments {
 		if doc.Experiments[i].Name != of {
@@ -95,13 +96,13 @@ func (s *shelf) define(doc *experiment.Document, of string) (has bool) {
 		has = true
 		for _, v := range doc.Experiments[i].Variants {
 			s.weigh(v.Set.Weights)
-			set := s.defined[v.Name] // it keeps what other versions of the document set
+			set := s.defined[v.Name] // has what other versions of the document set
 			for p, to := range map[experiment.Parameter]*string{
 				experiment.OfFilter: &set.chooses, experiment.OfWindow: &set.chooses, experiment.OfTypes: &set.chooses,
 				experiment.OfCap: &set.spreads, experiment.OfSpacing: &set.spreads, experiment.OfLimit: &set.limit,
 			} {
 				if !v.Set.Leaves(p) {
-					*to = max(*to, string(p)) // of several the last by name, so that it is the same in every run
+					*to = max(*to, string(p)) // if several are set, it is the last by name, so that it is the same in every run
 				}
 			}
 			s.defined[v.Name] = set
@@ -124,9 +125,9 @@ func (s *shelf) definedBy(file, of string) error {
 	return err
 }
 
-// fetch adds what a cluster has: the models in want, and what the variants of the experiment
-// named of set in every version of its document that the cluster keeps. validate returns the
-// model of a pack.
+// fetch adds what a cluster has: the models in want, and what the variants of an experiment
+// set in every version of its document that the cluster keeps. of is the name of the
+// experiment. validate returns the model of a pack.
 func (s *shelf) fetch(ctx context.Context, cl *cluster.Client, of string, want []ranking, validate func(*modelpack.Pack) (*relevance.Model, error)) error {
 	models, err := artefacts.Watch(ctx, cl, indexnode.ModelsKind)
 	if err != nil {
@@ -165,7 +166,8 @@ func (s *shelf) fetch(ctx context.Context, cl *cluster.Client, of string, want [
 	return nil
 }
 
-// modelOf returns a version of a model that a cluster has.
+// modelOf returns a version of a model that a cluster has. validate returns the model of a
+// pack.
 func modelOf(ctx context.Context, models *artefacts.Kind, v artefacts.Version, validate func(*modelpack.Pack) (*relevance.Model, error)) (*relevance.Model, error) {
 	body, err := models.Body(ctx, v)
 	if err != nil {

@@ -34,7 +34,7 @@ func (r *replay) read(ctx context.Context) error {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "exposures", Detail: fmt.Sprintf("%s: %v", r.file, err), WayOut: notExported}
 	}
 	var page []export.Item
-	answer, held := "", 0 // bytes of texts of the page
+	answer, held := "", 0 // the id of the page's answer, and how many bytes the texts of the page have
 	for n := 1; ; n++ {
 		row, err := next()
 		if errors.Is(err, errDamaged) {
@@ -78,12 +78,12 @@ func (r *replay) read(ctx context.Context) error {
 	}
 }
 
-// The bounds of what is read. No file that export wrote comes near them. A small Parquet file
-// may need much memory: it has a text once, however many rows have it, and each row that is
-// read has a copy.
+// The bounds of what is read, in bytes. No file that export wrote comes near them. Without
+// bounds, a small Parquet file could need much memory: it has a text once, however many rows
+// have it, and each row that is read has a copy.
 const (
-	maxNameBytes = 512      // ids, and names of whatever
-	maxPageBytes = 64 << 20 // texts of an answer's rows
+	maxNameBytes = 512      // of an id or a name
+	maxPageBytes = 64 << 20 // of all texts in the rows of one answer
 )
 
 const notExported = "name a file that millrace export exposures wrote"
@@ -153,8 +153,8 @@ func impossible(row *export.Item) error {
 	return nil
 }
 
-// begin notes the answer that begins with a row, the nth of the file. It refuses an answer
-// that the file had before: its rows would count as two pages.
+// begin notes that a row, the nth of the file, is the first of its answer. It refuses an
+// answer that the file had before: its rows would count as two pages.
 func (r *replay) begin(row *export.Item, n int) error {
 	place := int64(0)
 	if row.Place != nil {
@@ -185,8 +185,8 @@ func (r *replay) damaged(err error) error {
 	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "exposures", Detail: fmt.Sprintf("%s: %v", r.file, err), WayOut: "export it once more, or name another file that millrace export exposures wrote"}
 }
 
-// errDamaged is the error of a file whose parts contradict each other, or that export did not
-// write.
+// errDamaged is the error for a file whose parts contradict each other, or that the command
+// export did not write.
 var errDamaged = errors.New("it is damaged, or no file of rows as an export has them")
 
 // orDamaged, deferred, turns a panic into errDamaged. The library that reads Parquet does not
@@ -228,7 +228,7 @@ func shownRows(f *os.File) (next func() (export.Item, error), err error) {
 		return nil, err
 	}
 	for _, group := range file.Metadata().RowGroups {
-		for i := range group.Columns { // for LZ4 the library takes as much memory as the file says that a column needs
+		for i := range group.Columns { // LZ4 is refused: for it the library takes as much memory as the file says that a column needs
 			if codec := group.Columns[i].MetaData.Codec; codec == format.Lz4 || codec == format.Lz4Raw {
 				return nil, fmt.Errorf("%w: a column is compressed by %s, as no export is", errDamaged, codec)
 			}

@@ -26,7 +26,7 @@ type source struct {
 	cm    *clusters.Flags
 	kafka *reach.KafkaFlags
 	avsc  *[]string // files of schemas
-	named bool      // a flag, a context, or a model that serves in it names the cluster
+	named bool      // the cluster is to be read: a flag or a context names it, or the replayed model was found in it
 
 	logged *registry.Snapshot // the schemas in the log; nil until readLog has read them
 }
@@ -79,7 +79,7 @@ func (s *source) served(ctx context.Context, name string) (*opened, error) {
 		if !serves {
 			return &millrace.Error{Reason: millrace.ReasonUnknown, Field: "model", Detail: fmt.Sprintf("no version of model %.100q serves, and no built-in model or file has that name", name), WayOut: "millrace model list names what serves"}
 		}
-		s.named = true // from here on the cluster counts as named, even if no flag names it
+		s.named = true // the replayed model is of the cluster, so the models of variants are looked for there too
 		m, err := modelOf(ctx, models, v, s.validate(ctx))
 		o = &opened{m, v.Sum, true, "which serves in cluster " + s.cm.Name()}
 		return err
@@ -127,10 +127,10 @@ func (s *source) validate(ctx context.Context) func(*modelpack.Pack) (*relevance
 // logWait is how long the reading of the schemas in the log may take.
 const logWait = 30 * time.Second
 
-// knowing calls read with the schemas of files. If read fails, knowing calls it once more
-// with the schemas of the log beside these. The log is that of the Kafka that flags name. If
-// they name none, it is that of the default address if cluster is true, and otherwise there
-// is none, and knowing returns the error of read.
+// knowing calls read with the schemas of files. If read fails, knowing calls it once more, with
+// the schemas of files and those of the log. The log is in the Kafka that flags name. If they
+// name none and cluster is true, the log is in the Kafka at the default address. If they name
+// none and cluster is false, there is no log, and knowing returns the error of read.
 func (s *source) knowing(ctx context.Context, cluster bool, read func(*registry.Snapshot) error) error {
 	known, err := schemafiles.Snapshot(*s.avsc)
 	if err != nil {

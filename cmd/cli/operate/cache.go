@@ -61,7 +61,8 @@ so it wants a --node, or the cluster's name as --override for all nodes at once.
 	return c
 }
 
-// request reads the flags. hosts reports whether a node has what is to be dropped.
+// request reads the flags. The function hosts reports whether a node hosts what is to be
+// dropped; with --all every node does.
 func (d *dropping) request() (req *nodev1.DropCacheRequest, hosts func(*clusters.Operating, topology.Node) bool, err error) {
 	refuse := func(field, detail, way string) (*nodev1.DropCacheRequest, func(*clusters.Operating, topology.Node) bool, error) {
 		return nil, nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: detail, WayOut: way}
@@ -97,12 +98,12 @@ func (d *dropping) request() (req *nodev1.DropCacheRequest, hosts func(*clusters
 	return &nodev1.DropCacheRequest{All: true}, func(*clusters.Operating, topology.Node) bool { return true }, nil
 }
 
-// droppedShown is what a node would drop from its cache or, if Applied, has dropped.
+// droppedShown counts what a node would drop from its cache or, if Applied, has dropped.
 type droppedShown struct {
 	Node      millrace.NodeID `json:"node"`
 	Timelines int64           `json:"timelines"`
-	Empty     int64           `json:"empty"`
-	Features  int64           `json:"features"`
+	Empty     int64           `json:"empty"`    // timelines that are cached as having no records
+	Features  int64           `json:"features"` // subjects whose features are cached
 	Applied   bool            `json:"applied"`
 }
 

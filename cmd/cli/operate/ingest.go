@@ -27,17 +27,17 @@ func Ingest() *cobra.Command {
 	return c
 }
 
-// pausing is a pause, or the end of one.
+// pausing has the flags of the commands that begin a pause and that end one.
 type pausing struct {
 	command.Act
-	lasts time.Duration
+	lasts time.Duration // how long the pause is to last; 0 for resume
 }
 
 // pauseShown is what becomes of a node's ingest, as JSON.
 type pauseShown struct {
 	Node       millrace.NodeID `json:"node"`
 	Partitions int             `json:"partitions"`
-	Alone      []int           `json:"alone,omitempty"`            // partitions that no other node has ready
+	Alone      []int           `json:"alone,omitempty"`            // partitions that no other node can be relied on to serve; see clusters.Alone
 	Was        string          `json:"was_paused_until,omitempty"` // empty: it was not paused
 	Until      string          `json:"paused_until,omitempty"`
 	Applied    bool            `json:"applied"`
@@ -80,8 +80,8 @@ func ingestResume(cm *clusters.Flags) *cobra.Command {
 	return c
 }
 
-// open opens the cluster and a connection to the node of a name. The caller must close o,
-// unless there is an error.
+// open opens the cluster and a connection to the node that is called name. The caller must
+// close o, unless there is an error.
 func (p *pausing) open(c *cobra.Command, name string) (o *clusters.Operating, n topology.Node, node nodev1.AdminServiceClient, err error) {
 	if o, err = p.Cluster.Operate(c.Context()); err != nil {
 		return nil, n, nil, err
@@ -95,6 +95,7 @@ func (p *pausing) open(c *cobra.Command, name string) (o *clusters.Operating, n 
 	return o, n, node, err
 }
 
+// until returns a time, in milliseconds since 1970, as text; "" for 0.
 func until(ms int64) string {
 	if ms == 0 {
 		return ""

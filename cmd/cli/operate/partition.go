@@ -47,15 +47,16 @@ type checked struct {
 	Differences []string           `json:"differences,omitempty"`
 }
 
+// checkedReplica is a replica as check shows it.
 type checkedReplica struct {
 	Node           millrace.NodeID `json:"node"`
-	Content        int64           `json:"content"` // the offset of the newest digest of records
+	Content        int64           `json:"content"` // the offset in the log of the newest digest of records; 0: there is none
 	ContentDigest  string          `json:"content_digest"`
-	Features       int64           `json:"features"`
+	Features       int64           `json:"features"` // the same for features
 	FeaturesDigest string          `json:"features_digest"`
 	Records        int64           `json:"records"`
-	Fault          string          `json:"fault,omitempty"` // what is wrong with its rows, or why that is not known
-	unseen         bool            // it did not answer: only Node and Fault are set
+	Fault          string          `json:"fault,omitempty"` // what is wrong with the replica's rows, or why that is not known
+	unseen         bool            // the replica did not answer: only Node and Fault are set
 }
 
 func partitionCheck(cm *clusters.Flags) *cobra.Command {
@@ -144,6 +145,8 @@ func stateOf(m *topology.Map, id millrace.NodeID, p millrace.Partition) string {
 	return "not ready"
 }
 
+// newest returns the offset of the last digest, and that digest as 16 hexadecimal digits. at
+// and digests go together; if either is empty, it returns 0 and "".
 func newest(at []int64, digests []uint64) (int64, string) {
 	n := min(len(at), len(digests))
 	if n == 0 {
@@ -238,8 +241,8 @@ a line for each. Fails if there is anything.`,
 	return c
 }
 
-// sidesOf returns the two replicas to compare, sorted by node: those of nodes or, if it is
-// empty, the first two that are ready.
+// sidesOf returns the two replicas to compare, sorted by node. They are those of nodes or, if
+// nodes is empty, the first two that are ready on live nodes.
 func sidesOf(m *topology.Map, p millrace.Partition, nodes []string, conns *clusters.Conns) (sides [2]digest.Side, err error) {
 	if len(nodes) == 0 {
 		for _, id := range m.Replicas(p) {
@@ -268,19 +271,21 @@ func sidesOf(m *topology.Map, p millrace.Partition, nodes []string, conns *clust
 	return sides, nil
 }
 
-// deltaLine is a line of diff as JSON.
+// deltaLine is a line of diff as JSON: one record, or the features of one subject, that the
+// two replicas do not have alike.
 type deltaLine struct {
 	Timeline string                           `json:"timeline"` // entity and type
 	ID       string                           `json:"id"`       // for features their subject
 	Has      map[millrace.NodeID]*deltaRecord `json:"has"`      // null: the node lacks it
 }
 
+// deltaRecord is a record, or the features of a subject, as one node has them.
 type deltaRecord struct {
 	Time    string `json:"time"`
 	Version int64  `json:"version"`
 	Deleted bool   `json:"deleted"`
 	Schema  string `json:"schema"`
-	Sum     string `json:"sum"` // a hash of all there is of it
+	Sum     string `json:"sum"` // a hash of the whole record, in hexadecimal digits
 }
 
 func lineOf(delta digest.Delta, sides [2]digest.Side) deltaLine {
@@ -312,6 +317,8 @@ func (r *deltaRecord) String() string {
 	return fmt.Sprintf("version %d%s of %s, schema %s, sum %s", r.Version, deleted, r.Time, r.Schema, r.Sum)
 }
 
+// showDiff writes each record that the two replicas do not have alike. It returns an error if
+// there is one, or if only their digests differ.
 func showDiff(w io.Writer, output *display.Form, d *digest.Diff, sides [2]digest.Side) error {
 	n := 0
 	if !output.JSON() {

@@ -64,7 +64,7 @@ what the runbook says.`,
 	return c
 }
 
-// quarantineShown is what becomes of a replica, as JSON.
+// quarantineShown is what becomes of a replica, as JSON. Was is its state before.
 type quarantineShown struct {
 	Partition millrace.Partition `json:"partition"`
 	Node      millrace.NodeID    `json:"node"`

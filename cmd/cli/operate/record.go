@@ -41,7 +41,7 @@ type deleting struct {
 	file       string
 	topic      string
 	everywhere bool
-	patience   time.Duration
+	patience   time.Duration // --wait
 	o          *clusters.Operating
 }
 
@@ -81,7 +81,8 @@ without entity for those to be looked for everywhere. "-" is standard input.`,
 	return c
 }
 
-// wanted reads which records are meant.
+// wanted returns the records that the arguments, the flags or the file name. A record
+// without an entity is to be looked for in all timelines.
 func (d *deleting) wanted(ctx context.Context, in io.Reader, args []string) ([]*nodev1.WantedRecord, error) {
 	refuse := func(field, detail, way string) ([]*nodev1.WantedRecord, error) {
 		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: detail, WayOut: way}
@@ -109,11 +110,13 @@ func (d *deleting) wanted(ctx context.Context, in io.Reader, args []string) ([]*
 	return all, nil
 }
 
-// maxDeleted is how many records a file may have: nodes take no more at once.
+// maxDeleted is how many records a file may name: nodes look for no more at once.
 const maxDeleted = 10_000
 
-const maxWantedLine = 64 << 10 // bytes
+// maxWantedLine is the longest line of such a file, in bytes.
+const maxWantedLine = 64 << 10
 
+// readWanted reads the records that a file names, or standard input (in) if file is "-".
 func readWanted(ctx context.Context, in io.Reader, file string) (all []*nodev1.WantedRecord, err error) {
 	if file != "-" {
 		f, err := os.Open(file)
@@ -150,7 +153,7 @@ func readWanted(ctx context.Context, in io.Reader, file string) (all []*nodev1.W
 	return all, nil
 }
 
-// spot is a record in one timeline.
+// spot is a record in one timeline. kind is its content type.
 type spot struct{ id, entity, kind string }
 
 // sightings are where records were found, and where they were looked for.
@@ -262,8 +265,8 @@ func (d *deleting) unseen(found *sightings, of map[millrace.Partition]bool) (all
 	return all, nil
 }
 
-// partitionsOf returns the partitions where records are to be looked for, and those where
-// they were found.
+// partitionsOf returns the set of the partitions where records are to be looked for or were
+// found.
 func partitionsOf(wanted []*nodev1.WantedRecord, found *sightings) map[millrace.Partition]bool {
 	of := map[millrace.Partition]bool{}
 	for _, w := range wanted {
@@ -281,18 +284,18 @@ func partitionsOf(wanted []*nodev1.WantedRecord, found *sightings) map[millrace.
 	return of
 }
 
-// alive reports whether a node has a record that an answer may show.
+// alive reports whether a node has a record in such a state that an answer may show it.
 func alive(f *nodev1.FoundRecord) bool {
 	return f.Record.InCache || f.Record.InStore && !f.Record.Deleted
 }
 
-// maxEntities is how many entities one tombstone reaches at most: its own, and those that it
-// is about.
+// maxEntities is how many entities one tombstone names at most: the entity that it is of, and
+// millrace.MaxAbout others. It deletes the record in the timelines of all of them.
 const maxEntities = millrace.MaxAbout + 1
 
 // tombstones returns the tombstones that delete all records of s that are alive on some node.
-// Each is of one id and type, reaches at most maxEntities timelines, and has the highest
-// version that was found in them.
+// Each is of one id and type, names at most maxEntities entities, and has the highest version
+// that was found in their timelines. It relies on the order of s.spots.
 func (s *sightings) tombstones() (all []*nodev1.Tombstone) {
 	for _, at := range s.spots {
 		var newest *nodev1.TimelineRecord
@@ -346,12 +349,12 @@ func (s *sightings) nowhere(wanted []*nodev1.WantedRecord) (none []wantedShown) 
 type deletionShown struct {
 	Found      []sightingShown `json:"found"`
 	NotFound   []wantedShown   `json:"not_found"`
-	Everywhere bool            `json:"everywhere"` // all were looked for in all timelines
-	Unseen     []string        `json:"unseen,omitempty"`
-	Topic      string          `json:"topic,omitempty"`
-	Records    int64           `json:"tombstones"`
-	Applied    bool            `json:"applied"`
-	After      []sightingShown `json:"after,omitempty"`
+	Everywhere bool            `json:"everywhere"`       // all were looked for in all timelines
+	Unseen     []string        `json:"unseen,omitempty"` // in words, the replicas that could not be looked into
+	Topic      string          `json:"topic,omitempty"`  // where the tombstones are written
+	Records    int64           `json:"tombstones"`       // how many there are
+	Applied    bool            `json:"applied"`          // they are written
+	After      []sightingShown `json:"after,omitempty"`  // where the records were after that, in the last look
 }
 
 // writeLeft says what was not found, and where it was not looked for.
@@ -375,6 +378,7 @@ func (s *deletionShown) writeLeft(w io.Writer) {
 	}
 }
 
+// sightingShown is a record, without its body, as one node has it in one timeline.
 type sightingShown struct {
 	recordLine
 	Partition millrace.Partition `json:"partition"`
@@ -383,6 +387,7 @@ type sightingShown struct {
 	InCache   bool               `json:"in_cache"`
 }
 
+// shown returns where records were found, as the command shows it.
 func (s *sightings) shown() (all []sightingShown) {
 	for _, at := range s.spots {
 		nodes := s.at[at]
@@ -421,6 +426,7 @@ func writeSightings(w io.Writer, all []sightingShown) {
 	t.Flush()
 }
 
+// run shows where the records are, and then calls do if any of them is to be deleted.
 func (d *deleting) run(c *cobra.Command, args []string) (err error) {
 	wanted, err := d.wanted(c.Context(), c.InOrStdin(), args)
 	if err != nil {

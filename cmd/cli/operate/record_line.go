@@ -15,7 +15,7 @@ type recordLine struct {
 	Object  string   `json:"object,omitempty"`
 	Deleted bool     `json:"deleted,omitempty"`
 	Schema  string   `json:"schema,omitempty"`
-	Record  jsonText `json:"record,omitempty"` // its body, decoded by its schema
+	Record  jsonText `json:"record,omitempty"` // the record's body, decoded by its schema
 }
 
 // jsonText is JSON text that is written as it is.

@@ -22,7 +22,7 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
-// stating says what of a cluster's state is shown.
+// stating has the flags of the command state.
 type stating struct {
 	cm              *clusters.Flags
 	kind, partition string
@@ -30,7 +30,7 @@ type stating struct {
 	output          display.Form
 	since           string
 	watch           time.Duration
-	asked           *int32 // the number of partition, once check has read it; nil: all
+	asked           *int32 // the partition that check has read from the flag; nil: all partitions
 }
 
 // State returns the command state, which shows how much a cluster holds, and where.
@@ -70,7 +70,7 @@ fails; what it shows then is the rest.`,
 	return c
 }
 
-// check reads the flags.
+// check refuses flags that are wrong, and sets s.asked.
 func (s *stating) check(c *cobra.Command) error {
 	wrong := func(field, detail, wayOut string) error {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: detail, WayOut: wayOut}
@@ -124,8 +124,8 @@ func (s *stating) run(c *cobra.Command) error {
 	}
 }
 
-// draw shows what one look found or, if it failed, err. On a terminal it replaces what the
-// look before showed.
+// draw shows what one look found or, if the look failed, err. On a terminal it clears the
+// screen first.
 func (s *stating) draw(w io.Writer, all *stateShown, err error) error {
 	if s.output.JSON() {
 		if err != nil {
@@ -151,27 +151,30 @@ func (s *stating) draw(w io.Writer, all *stateShown, err error) error {
 	return err
 }
 
-// stateShown is what a cluster has.
+// stateShown is how much a cluster has. A dead letter is a record that a partitioner or an
+// index node refused; it is kept in a topic of dead letters.
 type stateShown struct {
 	Time       string               `json:"time"`
-	Nodes      []millrace.NodeID    `json:"nodes"`                // that answered
-	Unanswered []unanswered         `json:"unanswered,omitempty"` // nodes
-	Missing    []millrace.Partition `json:"missing,omitempty"`    // partitions of which no node that answered has a replica
+	Nodes      []millrace.NodeID    `json:"nodes"`                // those that answered
+	Unanswered []unanswered         `json:"unanswered,omitempty"` // the nodes that did not
+	Missing    []millrace.Partition `json:"missing,omitempty"`    // partitions that no node which answered has a replica of
 	Uncounted  []millrace.Partition `json:"uncounted,omitempty"`  // partitions whose replicas do not know yet what they have
 	Types      []typeShown          `json:"types"`
 	Total      typeShown            `json:"total"`
 	Partitions []partitionShown     `json:"partitions,omitempty"` // with --by partition
 
 	DeadLetters []letterShownCount `json:"dead_letters"`
-	LettersFrom string             `json:"dead_letters_since"`
-	LettersBad  string             `json:"dead_letters_fault,omitempty"`
+	LettersFrom string             `json:"dead_letters_since"`           // the time of --since
+	LettersBad  string             `json:"dead_letters_fault,omitempty"` // why they could not be counted
 }
 
+// unanswered is a node that did not answer, and why.
 type unanswered struct {
 	Node millrace.NodeID `json:"node"`
 	Why  string          `json:"why"`
 }
 
+// letterShownCount is how many dead letters came from a topic for a reason.
 type letterShownCount struct {
 	Topic   string `json:"topic"`
 	Reason  string `json:"reason"`
@@ -180,17 +183,17 @@ type letterShownCount struct {
 
 // typeShown is how much there is of a content type.
 type typeShown struct {
-	Type      string  `json:"type"` // empty: of types beyond those that are counted by name
-	Records   int64   `json:"records"`
+	Type      string  `json:"type"`    // empty: of types beyond those that are counted by name
+	Records   int64   `json:"records"` // live ones
 	Timelines int64   `json:"timelines"`
-	Bytes     int64   `json:"bytes"`
-	In        float64 `json:"in_per_second"`
-	Out       float64 `json:"out_per_second"`
-	Newest    string  `json:"newest,omitempty"`
-	Deleted   int64   `json:"deleted"`
-	Expired   int64   `json:"expired"`
-	Cached    int64   `json:"cached_records"`  // on all replicas
-	Stored    int64   `json:"replica_records"` // on all replicas
+	Bytes     int64   `json:"bytes"`            // before compression
+	In        float64 `json:"in_per_second"`    // records that come, over the last minute
+	Out       float64 `json:"out_per_second"`   // records that go, over the last minute
+	Newest    string  `json:"newest,omitempty"` // the latest time of a record
+	Deleted   int64   `json:"deleted"`          // tombstones
+	Expired   int64   `json:"expired"`          // records that retention has dropped since the replica began
+	Cached    int64   `json:"cached_records"`   // records in the caches of all replicas
+	Stored    int64   `json:"replica_records"`  // records in the stores of all replicas
 
 	newest millrace.Time // Newest before it is written as text; 0: none
 }
@@ -202,7 +205,7 @@ func typeShownOf(t *nodev1.TypeState) typeShown {
 	}
 }
 
-// add adds what another partition has, and sets Newest.
+// add adds what another partition has, and sets t.Newest.
 func (t *typeShown) add(o typeShown) {
 	t.Records, t.Timelines, t.Bytes = t.Records+o.Records, t.Timelines+o.Timelines, t.Bytes+o.Bytes
 	t.In, t.Out, t.newest = t.In+o.In, t.Out+o.Out, max(t.newest, o.newest)
@@ -212,12 +215,13 @@ func (t *typeShown) add(o typeShown) {
 	}
 }
 
-// partitionShown is a partition by the replica that counts.
+// partitionShown is how much there is of a partition, as its best replica has it (see
+// [toldState.better]).
 type partitionShown struct {
 	Partition millrace.Partition `json:"partition"`
 	Node      millrace.NodeID    `json:"node"`
 	State     string             `json:"state"`
-	Applied   int64              `json:"content"`
+	Applied   int64              `json:"content"` // the offset of the log of records up to which it is applied
 	DiskBytes int64              `json:"disk_bytes"`
 	Types     []typeShown        `json:"types"`
 }
@@ -231,7 +235,7 @@ type toldState struct {
 // stateWait is how long all nodes, which are asked at once, have to answer.
 const stateWait = 10 * time.Second
 
-// look asks all nodes.
+// look asks all nodes at once what they have, and then one node for the dead letters.
 func (s *stating) look(ctx context.Context) (*stateShown, error) {
 	o, err := s.cm.Operate(ctx)
 	if err != nil {
@@ -245,7 +249,8 @@ func (s *stating) look(ctx context.Context) (*stateShown, error) {
 	return all, nil
 }
 
-// ask has every node tell what it has.
+// ask asks every node at once what it has, and returns that by partition. It notes in all
+// which nodes answered, and which did not.
 func (s *stating) ask(ctx context.Context, o *clusters.Operating, all *stateShown) map[millrace.Partition][]toldState {
 	var mu sync.Mutex
 	told := map[millrace.Partition][]toldState{}
@@ -259,7 +264,7 @@ func (s *stating) ask(ctx context.Context, o *clusters.Operating, all *stateShow
 			defer mu.Unlock()
 			if err != nil {
 				all.Unanswered = append(all.Unanswered, unanswered{id, err.Error()})
-				return // its answer is not whole: what it told of partitions is left out
+				return // the node's answer may be cut off, so none of it is used
 			}
 			all.Nodes = append(all.Nodes, id)
 			for _, m := range answer {
@@ -304,8 +309,9 @@ func (s *stating) askOne(ctx context.Context, o *clusters.Operating, id millrace
 	return answer, err
 }
 
-// better reports whether a partition is to be counted by replica a and not by b: one that has
-// counted its records goes first, then one that is ready, then the one that is furthest.
+// better reports whether a partition is to be counted by replica a and not by b. A replica
+// that has counted its records goes first, then one that is ready, then the one that has
+// applied most of the log of records.
 func (a toldState) better(b toldState) bool {
 	ready := func(t toldState) bool { return t.At.State == "ready" }
 	switch {
@@ -369,7 +375,8 @@ func (s *stating) merge(m *topology.Map, told map[millrace.Partition][]toldState
 	}
 }
 
-// countLetters has one node count the dead letters, the first that answered and can.
+// countLetters has one node count the dead letters: the first of those that answered which
+// can. If none can within lettersWait, it notes why.
 func (s *stating) countLetters(ctx context.Context, o *clusters.Operating, all *stateShown) {
 	since, err := command.Since("since", s.since, time.Now())
 	if err != nil {
@@ -396,8 +403,8 @@ func (s *stating) countLetters(ctx context.Context, o *clusters.Operating, all *
 	all.LettersBad = err.Error()
 }
 
-// lettersWait bounds the count of dead letters. A node reads them from Kafka; all else that
-// is shown it has itself.
+// lettersWait bounds the count of dead letters, which takes longest: a node reads them from
+// Kafka, while it has all else that is shown itself.
 const lettersWait = 10 * time.Second
 
 func (s *stating) lettersOf(ctx context.Context, o *clusters.Operating, id millrace.NodeID, since millrace.Time) (*nodev1.CountDeadLettersResponse, error) {
@@ -412,7 +419,7 @@ func (s *stating) lettersOf(ctx context.Context, o *clusters.Operating, id millr
 	return clusters.Ask(ctx, node.CountDeadLetters, &nodev1.CountDeadLettersRequest{SinceMs: int64(since)})
 }
 
-// fault returns an error that says what is missing from the answer; nil: nothing.
+// fault returns an error that says what is missing from all; nil if nothing is.
 func (all *stateShown) fault() error {
 	var errs []error
 	for _, u := range all.Unanswered {
@@ -485,7 +492,7 @@ func (s *stating) write(w io.Writer, all *stateShown) error {
 	return t.Flush()
 }
 
-// line is how much there is, for a table.
+// line returns the cells of a table that say how much there is.
 func (t typeShown) line(now time.Time) display.Cells {
 	name, newest, cached := display.Printable(t.Type), "-", "-"
 	if name == "" {

@@ -37,6 +37,7 @@ type timelineFlags struct {
 	limit            int32
 }
 
+// window returns the times of --since and --until; 0 for one that is not given.
 func (t *timelineFlags) window(now time.Time) (from, to millrace.Time, err error) {
 	if t.since != "" {
 		if from, err = command.Since("since", t.since, now); err != nil {
@@ -117,15 +118,15 @@ func (t *timelineFlags) get(c *cobra.Command, entity string) error {
 	return show.end()
 }
 
-// gotten shows a timeline as it comes.
+// gotten shows a timeline while its parts arrive from the node.
 type gotten struct {
 	w     io.Writer
 	json  bool
 	node  millrace.NodeID
 	req   *nodev1.ReadTimelineRequest
-	table *display.Table
-	n     int
-	notes []string
+	table *display.Table // nil with JSON
+	n     int            // records that were shown
+	notes []string       // what the cache has, and what is left out, for under the table
 }
 
 // gottenLine is a record that timeline get found.
@@ -136,6 +137,7 @@ type gottenLine struct {
 	InCache bool            `json:"in_cache"`
 }
 
+// take shows the next part of the timeline. The first part has m.At, and no table yet.
 func (g *gotten) take(m *nodev1.ReadTimelineResponse) error {
 	if at := m.At; at != nil && !g.json {
 		display.Printf(g.w, "%s: partition %d is %s on %s, at %d of its log\n", g.req.Entity, at.Partition, at.State, g.node, at.Content)
@@ -170,6 +172,7 @@ func inOf(r *nodev1.TimelineRecord) string {
 	return "cache"
 }
 
+// note keeps for the end what the cache has of the timeline of one content type.
 func (g *gotten) note(c *nodev1.CachedTimeline) {
 	switch {
 	case !g.req.Cache:
@@ -277,10 +280,10 @@ func (t *timelineFlags) history(c *cobra.Command, entity string) error {
 // historyLine is a record of the log.
 type historyLine struct {
 	recordLine
-	Offset  int64  `json:"offset"`
-	Logged  string `json:"logged"`
-	Source  string `json:"source"`
-	Refused string `json:"refused,omitempty"`
+	Offset  int64  `json:"offset"`            // in the entity's partition of the log
+	Logged  string `json:"logged"`            // when it was written there
+	Source  string `json:"source"`            // its place in the content topic that it was read from
+	Refused string `json:"refused,omitempty"` // why index nodes do not apply it
 }
 
 func (l *historyLine) says() string {

@@ -43,13 +43,15 @@ import (
 )
 
 // ClosesFor is the most time that a broker takes after its last request to leave the
-// cluster, to write the exposures that wait, and to send its traces.
+// cluster, to write the exposures (records of what answers showed) that wait, and to send
+// its traces.
 const ClosesFor = cluster.CallTimeout + exposure.DefaultDrain + tracesFor
 
 // FinishFor is how long requests in flight have to end when a broker stops answering. It
-// equals the broker's time limit for a request.
+// equals the broker's time limit for a request, the default of broker.Config.Timeout.
 const FinishFor = 10 * time.Second
 
+// brokerConfig is the configuration file of a broker. The tags doc describe its keys.
 type brokerConfig struct {
 	Common        `yaml:",inline"`
 	Data          string                     `yaml:"data" form:"directory" doc:"keeps what was last known of the cluster, should etcd be away; left out: it starts only with etcd"`
@@ -87,7 +89,7 @@ func (c *brokerConfig) drain() time.Duration {
 
 func (c *brokerConfig) Validate() error {
 	b, err := c.broker()
-	b.Maps = new(cluster.Watcher) // Validate wants one; the command sets the real one
+	b.Maps = new(cluster.Watcher) // b.Validate refuses nil; the command sets the real watcher
 	ports := []port{c.grpcPort()}
 	if c.HTTP != "" {
 		ports = append(ports, c.httpPort())
@@ -140,8 +142,9 @@ func (c *brokerConfig) checkExposures() error {
 	return c.kafka().Validate()
 }
 
-// exposures opens the log of exposures, the topic of what answers showed, and returns how
-// to close it. The log is nil if the configuration names no topic.
+// exposures opens the log of exposures, the topic of what answers showed, and returns a
+// function that closes it and may be called again. The log is nil if the configuration names
+// no topic.
 func (c *brokerConfig) exposures(metrics prometheus.Registerer) (broker.Exposures, func(), error) {
 	if c.Exposures == "" {
 		return nil, func() {}, nil
@@ -277,10 +280,10 @@ type served struct {
 	definitions, models, experiments *artefacts.Kind
 	condemned                        *artefacts.Condemned // versions that must not serve
 	pages                            *secrets.Generations // keys of page tokens
-	traced                           *brokers.Traced
+	traced                           *brokers.Traced      // viewers whose requests are traced
 }
 
-// watchServed watches all of it until ctx ends.
+// watchServed watches in etcd what [served] has, until ctx ends.
 func watchServed(ctx context.Context, cl *cluster.Client) (in served, err error) {
 	if in.definitions, err = artefacts.Watch(ctx, cl, feeds.Kind); err != nil {
 		return in, err

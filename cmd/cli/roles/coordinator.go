@@ -27,6 +27,8 @@ import (
 // move of a small partition takes about 40 ms of CPU, over all processes together.
 const movesPerSecond = 5
 
+// coordinatorConfig is the configuration file of a coordinator. The tags doc describe its
+// keys.
 type coordinatorConfig struct {
 	Common       `yaml:",inline"`
 	Name         string        `yaml:"name" default:"the host's name" doc:"its own among the cluster's coordinators"`
@@ -56,7 +58,7 @@ func (c *coordinatorConfig) Complete() {
 
 func (c *coordinatorConfig) Validate() error {
 	co, err := c.coordinator()
-	co.Cluster = new(cluster.Client) // Validate wants one; the command sets the real one
+	co.Cluster = new(cluster.Client) // co.Validate refuses nil; the command sets the real client
 	return errors.Join(c.Common.Validate("coordinator"), err, c.inEtcd("").Validate(), checkPlace(c.Data), co.Validate())
 }
 
@@ -89,8 +91,9 @@ func (c *coordinatorConfig) exposures() (coordinator.Exposures, error) {
 	return exposures.NewReader(at, c.Exposures, slog.Default()), nil
 }
 
-// outcomes returns how to read what viewers did after answers, from a time on; nil if the
-// configuration names no topic of exposures.
+// outcomes returns a function that returns a reader of what viewers did after answers of an
+// experiment, from a time on. It returns nil if the configuration names no topic of
+// exposures.
 func (c *coordinatorConfig) outcomes() coordinator.Outcomes {
 	if c.Exposures == "" {
 		return nil

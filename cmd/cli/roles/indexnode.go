@@ -28,6 +28,8 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 )
 
+// indexnodeConfig is the configuration file of an index node. The tags doc describe its
+// keys.
 type indexnodeConfig struct {
 	Common    `yaml:",inline"`
 	ID        millrace.NodeID `yaml:"id" doc:"the node's name, kept for life, with its data"`
@@ -72,7 +74,7 @@ func (c *indexnodeConfig) Complete() {
 
 func (c *indexnodeConfig) Validate() error {
 	n, err := c.node()
-	n.Cluster = new(cluster.Client) // Validate wants one; the command sets the real one
+	n.Cluster = new(cluster.Client) // n.Validate refuses nil; the command sets the real client
 	return errors.Join(c.Common.Validate("indexnode", c.port()), err, c.inEtcd("").Validate(), checkPlace(c.Data), n.Validate())
 }
 
@@ -168,7 +170,8 @@ func parseBytes(s string) (int, error) {
 	return 0, fmt.Errorf("%q has no unit", s)
 }
 
-// retention returns what the node's store keeps of each content type.
+// retention returns how much the node's store keeps of each content type. A type that is
+// not there is kept without a bound.
 func (c *indexnodeConfig) retention() map[millrace.ContentType]store.Retention {
 	m := make(map[millrace.ContentType]store.Retention, len(c.Retention))
 	for t, r := range c.Retention {
@@ -236,6 +239,8 @@ func IndexNode() *cobra.Command {
 		}
 		defer l.Close()
 		cfg.Instance, err = c.checkDir(c.Data, c.ID)
+		// While the disk is full, the node waits and says so in readyz. A full disk must not
+		// end the process.
 		for told := false; errors.Is(err, syscall.ENOSPC); told = true {
 			if why := err.Error(); !told {
 				closed.Store(&why)
@@ -275,8 +280,8 @@ func IndexNode() *cobra.Command {
 }
 
 // openNode opens a node. While the disk fails (store.ErrFailed) it tries again every
-// second until ctx ends, since a fault of a disk must not end the process. closed is set
-// to the reason.
+// second until ctx ends, since a fault of a disk must not end the process. It sets closed to
+// the text of the last such failure.
 func openNode(ctx context.Context, closed *atomic.Pointer[string], cfg indexnode.Config) (*indexnode.Node, error) {
 	for {
 		n, err := indexnode.Open(cfg)

@@ -32,17 +32,17 @@ func server(s *reach.Security, auth tls.ClientAuthType) (*tls.Config, error) {
 
 // port is where a role listens.
 type port struct {
-	field   string         // of the configuration
+	field   string         // the key of the port in the configuration file
 	addr    string         // host:port
-	conns   int            // at a time; 0: door.DefaultConns
+	conns   int            // the most connections at a time; 0: door.DefaultConns
 	refusal string         // sent to a connection that is turned away, if it is plain text
 	hosts   []string       // names that a plain HTTP request may give as Host; none: the defaults of [door.Config]
 	open    bool           // a client without a certificate is let in, and each request is judged
 	told    *door.Refusals // counts and logs the connections that are turned away
 }
 
-// meets reports whether p and other cannot both be listened on: their addresses are the
-// same, or their numbers are and one of them is on all addresses. Port 0 meets none, since
+// meets reports whether p and other cannot both be listened on: they have the same port
+// number, and the same host, or one of them is on all addresses. Port 0 meets none, since
 // the system chooses another number each time.
 func (p port) meets(other port) bool {
 	host, number, err := net.SplitHostPort(p.addr)
@@ -87,8 +87,9 @@ func guard(s *reach.Security, p port) (*tls.Config, error) {
 	return nil, err
 }
 
-// portWait is how long a role waits for a port that is in use. An outgoing connection of
-// another process may use it for a while. Only tests change portWait.
+// portWait is how long a role waits for a port that is in use. The system may have given
+// the port's number to an outgoing connection of another process, which ends after a while.
+// Only tests change portWait.
 var portWait = 30 * time.Second
 
 // take listens on a port. If the port is in use, it tries again for portWait.
@@ -123,7 +124,7 @@ type closed struct {
 	closed   chan struct{} // closed when hangUp has ended
 }
 
-// newClosed returns l as a closed listener; l itself if it has no deadlines.
+// newClosed returns l as a closed listener; l itself if it has no method SetDeadline.
 func newClosed(l net.Listener) net.Listener {
 	tcp, ok := l.(interface{ SetDeadline(time.Time) error })
 	if !ok {

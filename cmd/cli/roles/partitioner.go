@@ -18,6 +18,8 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
+// partitionerConfig is the configuration file of a partitioner. The tags doc describe its
+// keys.
 type partitionerConfig struct {
 	Common         `yaml:",inline"`
 	Content        []string      `yaml:"content" doc:"topics of content records; there is at least one topic, here or in features"`

@@ -15,8 +15,8 @@ import (
 var written = []string{"store", "store.restoring", "backup", "differs", "witness", "admitting", "cluster"}
 
 // keepPrivate takes the permissions of group and others away from the directories
-// [written] below data. Old versions made them with the mode of the process's umask;
-// command.Private sees to all that is made from now on.
+// [written] below data. Old versions made them with the mode that the process's
+// umask left; command.Private sets a umask for all that is made from now on.
 func keepPrivate(data string) error {
 	for _, name := range written {
 		dir := filepath.Join(data, name)

@@ -150,8 +150,8 @@ func ownSettings(cfg any) []config.Setting {
 // log.
 type role struct {
 	metrics *prometheus.Registry
-	group   *errgroup.Group    // of the parts, the admin port and the copying of the audit log
-	parts   sync.WaitGroup     // of what run started
+	group   *errgroup.Group    // runs the parts, the admin port and the copying of the audit log
+	parts   sync.WaitGroup     // the parts that the method run has started and that have not ended
 	end     context.CancelFunc // ends the admin port and the copying of the audit log
 	permit  *permit.Policy     // who may do what
 	told    *door.Refusals     // counts and logs what the ports turn away
@@ -270,7 +270,8 @@ func (c *Common) listen(ctx context.Context, p port) (net.Listener, error) {
 }
 
 // known refuses a port with TLS beyond loopback if no authorization says who may do what
-// there, since many clients may have a certificate of the CA. insecure: true allows it.
+// there, since many clients may have a certificate of the CA. "insecure: true" in the
+// configuration allows it.
 func (c *Common) known(p port) error {
 	if !c.Authorization.On() && c.TLS.On() && !c.Insecure && c.Plain().Check(p.addr) != nil {
 		return &millrace.Error{
@@ -367,19 +368,21 @@ func checkPlace(data string) error {
 	return nil
 }
 
-// openCluster opens a client of the cluster's etcd. If dir is not empty, the client keeps
-// there what it last read that was good, so that the role can start while etcd is away.
+// openCluster opens a client of the cluster's etcd. If dir is not empty, the client keeps in
+// dir the last good state that it read, so that the role can start while etcd is away.
 func (r *role) openCluster(ctx context.Context, c *Common, dir string) (*cluster.Client, error) {
 	cfg := c.inEtcd(dir)
 	cfg.Metrics = r.metrics
 	return cluster.Open(ctx, cfg)
 }
 
+// inEtcd returns how the role reaches its cluster in etcd. dir is as in openCluster.
 func (c *Common) inEtcd(dir string) cluster.Config {
 	return cluster.Config{Endpoints: c.Etcd, Access: c.Connections.Etcd, Name: c.clusterName(), Dir: dir, Log: slog.Default()}
 }
 
-// waiting returns why a role is not ready that has not yet read its cluster's state.
+// waiting returns the reason why a role is not ready while it has not yet read its cluster's
+// state.
 func (c *Common) waiting() error { return fmt.Errorf("waiting for etcd at %v", c.Etcd) }
 
 // DrainFor is the default of how long a node or broker still serves when it is told to
@@ -387,6 +390,7 @@ func (c *Common) waiting() error { return fmt.Errorf("waiting for etcd at %v", c
 // load balancer, know the same of the broker. Brokers hear of a change within a second.
 const DrainFor = 5 * time.Second
 
+// noKafka returns the fault of a file that names a topic under the key field, and no Kafka.
 func noKafka(field string) error {
 	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: "a topic is named, and no Kafka that has it", WayOut: "name its brokers, host:port each, or leave it out"}
 }

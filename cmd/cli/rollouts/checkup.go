@@ -17,9 +17,10 @@ import (
 	"github.com/millrace/millrace/relevance"
 )
 
-// ModelFaults returns how many pushed models serve, and lines about their faults. nowhere
-// has those whose serving version no index node has. lines has the rest: versions that
-// some nodes lack, that are condemned, or that cannot be read.
+// ModelFaults returns how many pushed models serve, and lines about the faults of models.
+// nowhere has a line for each model whose serving version no index node has. lines has the
+// rest: versions that some nodes lack, that are condemned, whose bytes etcd has lost, or
+// that cannot be read.
 func ModelFaults(ctx context.Context, cl *cluster.Client) (serve int, nowhere, lines []string, err error) {
 	r, err := openRollout(ctx, cl, io.Discard)
 	if err != nil {
@@ -49,12 +50,12 @@ func ModelFaults(ctx context.Context, cl *cluster.Client) (serve int, nowhere, l
 	if bad {
 		lines = append(lines, "push a version that is mended, roll back, or let it be asked for again with millrace model release")
 	}
-	bare, err := leans.BareLines(ctx, r.Models, "model")
+	bare, err := leans.BareLines(ctx, r.Models, "model") // about versions whose bytes etcd has lost
 	if err != nil {
 		return 0, nil, nil, err
 	}
 	lines = append(lines, bare...)
-	odd, err := leans.Unread(r.Models.Fault(), "millrace model drop NAME --apply")
+	odd, err := leans.Unread(r.Models.Fault(), "millrace model drop NAME --apply") // about what cannot be read
 	if len(nowhere) == 0 {
 		lines = append(lines, odd...)
 	}
@@ -62,9 +63,10 @@ func ModelFaults(ctx context.Context, cl *cluster.Client) (serve int, nowhere, l
 }
 
 // FeedFaults returns how many feeds there are, built-in ones included, and lines about
-// their faults. refused has the feeds whose requests are all refused, since their model
-// does not serve. lines has the rest: definitions that brokers cannot take over, and
-// definitions of the cluster that name types which no record has.
+// their faults. refused has a line for each feed whose requests are all refused, since its
+// model does not serve. lines has the rest: definitions that brokers cannot take over, that
+// cannot be read or whose bytes etcd has lost, and definitions that name types which no
+// record has. Built-in feeds may name such types.
 func FeedFaults(ctx context.Context, cl *cluster.Client) (n int, refused, lines []string, err error) {
 	versions, err := artefacts.Watch(ctx, cl, feeds.Kind)
 	if err != nil {
@@ -80,13 +82,13 @@ func FeedFaults(ctx context.Context, cl *cluster.Client) (n int, refused, lines 
 		return 0, nil, nil, err
 	}
 	defer done()
-	bare, err := leans.BareLines(ctx, versions, "feed")
+	bare, err := leans.BareLines(ctx, versions, "feed") // about versions whose bytes etcd has lost
 	if err != nil {
 		return 0, nil, nil, err
 	}
-	odd, err := leans.Unread(versions.Fault(), "millrace feed drop NAME --apply")
+	odd, err := leans.Unread(versions.Fault(), "millrace feed drop NAME --apply") // about what cannot be read
 	names := slices.Sorted(maps.Keys(all))
-	strange := leans.UnseenBy(ctx, checks, namedTypes(all, names))
+	strange := leans.UnseenBy(ctx, checks, namedTypes(all, names)) // for each feed, which of its types no record has; "" if none
 	for i, name := range names {
 		f := all[name]
 		j := f.Judge(ctx, checks)
@@ -126,6 +128,7 @@ type lack struct {
 	wayOut  string // what to do about the node in first; "" where the version is at fault
 }
 
+// lacking returns which nodes lack a version, from the answers of all nodes.
 func lacking(all []nodeAnswer) (l lack) {
 	l.all = len(all) > 0
 	for _, a := range all {

@@ -33,15 +33,15 @@ import (
 	"github.com/millrace/millrace/schemas/registry"
 )
 
-// review checks a new schema against the known schemas, and against what reads their
-// fields.
+// review checks a new schema against the known schemas, and against the feeds, models and
+// experiments that read their fields.
 type review struct {
 	cm    *clusters.Flags
 	out   io.Writer
 	force bool // the schema may lose fields that are read
 	// accept is the command's flag that sets force; "" for a command that only looks.
 	accept string
-	found  reviewed
+	found  reviewed // what the check has found
 }
 
 // Review returns a function that checks a schema before it is published. It prints to out
@@ -56,7 +56,7 @@ func Review(cm *clusters.Flags, out io.Writer, force bool, accept string) func(c
 type reviewed struct {
 	Schema      string          `json:"schema"`
 	Fingerprint string          `json:"fingerprint"`
-	Fits        bool            `json:"fits"` // it is not refused
+	Fits        bool            `json:"fits"` // the schema is not refused
 	Changes     []reviewedField `json:"changes"`
 	Unasked     string          `json:"readers_unknown,omitempty"` // why it is not known who reads the fields
 }
@@ -70,8 +70,8 @@ type reviewedField struct {
 	ReadBy []string     `json:"read_by"` // feeds, models and experiments
 }
 
-// orAccept returns a way out, and after it the flag that accepts the loss, if the command
-// has one.
+// orAccept returns wayOut, a text that says what to do about a refusal. If the command has
+// a flag that accepts the loss, the text names it too.
 func (r *review) orAccept(wayOut string) string {
 	if r.accept != "" {
 		wayOut += ", or say " + r.accept + " if it is meant"
@@ -81,8 +81,8 @@ func (r *review) orAccept(wayOut string) string {
 
 // schema prints what a schema would change and who reads that. Unless force is set, it
 // refuses a schema that loses a field which is read by a feed or a model that serves, or
-// by the outcomes of a running experiment. It then also refuses a retired schema, and one
-// that loses a field while it is not known who reads it.
+// by the outcomes of an experiment that runs or is paused. It then also refuses a retired
+// schema, and one that loses a field while it is not known who reads it.
 func (r *review) schema(ctx context.Context, known *registry.Snapshot, add *schemas.Schema) error {
 	if known.Retired(add.Fingerprint()) && !r.force {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "schema", Detail: fmt.Sprintf("schema %s %s is retired: fields that it alone has are not read", add.Name(), add.Fingerprint()),
@@ -124,8 +124,8 @@ func (r *review) schema(ctx context.Context, known *registry.Snapshot, add *sche
 	return nil
 }
 
-// reader is a feed or a model that serves, or a running experiment, and the fields that it
-// reads.
+// reader is a feed or a model that serves, or an experiment that runs or is paused, with
+// the fields that it reads.
 type reader struct {
 	name   string
 	fields []string // such as record.likes
@@ -134,7 +134,7 @@ type reader struct {
 	of func(schema string, root string) bool
 }
 
-// readersOf names who reads a field of a schema that changes.
+// readersOf returns the names of the readers of the field of the schema add that c changes.
 func readersOf(all []reader, add *schemas.Schema, c schemas.Change) (names []string) {
 	roots := []string{"record"}
 	if c.Features {
@@ -201,9 +201,9 @@ func readers(ctx context.Context, cm *clusters.Flags, known *registry.Snapshot) 
 }
 
 // outcomesReader returns an experiment as a reader. An outcome is a record of what a
-// viewer did with an item; the experiment reads from it which answer it belongs to. No
-// configuration says which schemas the topic of outcomes has. So every schema counts
-// whose records have the role of an object.
+// viewer did with an item; the experiment reads from a field of the outcome which answer it
+// belongs to. No configuration says which schemas the topic of outcomes has. So every
+// schema counts that gives a field the role object (the thing that a record is about).
 func outcomesReader(e *experiment.Experiment, known *registry.Snapshot) reader {
 	return reader{name: "outcomes of experiment " + e.Name, fields: []string{"record." + e.Outcomes.Field()}, of: func(schema, _ string) bool {
 		f := known.Family(schema)
@@ -211,7 +211,7 @@ func outcomesReader(e *experiment.Experiment, known *registry.Snapshot) reader {
 	}}
 }
 
-// builtIn begins the name of a reader that is part of every binary.
+// builtIn begins the name of a reader that is part of every binary, a built-in model.
 const builtIn = "built-in model "
 
 func anySchema(string, string) bool { return true }
@@ -329,6 +329,7 @@ func lostReaders(ctx context.Context, cm *clusters.Flags, cl *cluster.Client, kn
 	return lost, err
 }
 
+// builtInReaders returns the built-in models as readers.
 func builtInReaders() (all []reader) {
 	builtin := relevance.Builtin()
 	for _, name := range builtin.Names() {

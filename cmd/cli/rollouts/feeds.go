@@ -27,11 +27,14 @@ import (
 
 // Feeds returns the commands that show and change the feed definitions of a cluster.
 func Feeds() []*cobra.Command {
-	var serve bool // --serve
+	var serve bool // the value of the flag --serve, of the one command that runs
+	// serves adds the flag --serve to a command.
 	serves := func(c *cobra.Command) *cobra.Command {
 		c.Flags().BoolVar(&serve, "serve", false, "let it serve even if it changes what a running experiment compares, whose evidence begins anew then")
 		return c
 	}
+	// acts makes run the action of a command that only shows what it would do, unless it
+	// gets --apply.
 	acts := func(c *cobra.Command, run func(context.Context, io.Writer, *feedStore, string, command.Meant) error) *cobra.Command {
 		var a command.Act
 		clusters.On(c, func(ctx context.Context, _ *clusters.Flags, cl *cluster.Client, args []string) error {
@@ -45,6 +48,7 @@ func Feeds() []*cobra.Command {
 		a.Flags(c)
 		return c
 	}
+	// with makes run the action of a command.
 	with := func(c *cobra.Command, run func(context.Context, io.Writer, *feedStore, []string) error) *cobra.Command {
 		clusters.On(c, func(ctx context.Context, _ *clusters.Flags, cl *cluster.Client, args []string) error {
 			versions, err := artefacts.Watch(ctx, cl, feeds.Kind)
@@ -56,6 +60,8 @@ func Feeds() []*cobra.Command {
 		})
 		return c
 	}
+	// looks makes look the action of a command that only shows something: a value for
+	// JSON, and a function that writes it as text.
 	looks := func(c *cobra.Command, look func(context.Context, *feedStore, []string) (any, func(io.Writer) error, error)) *cobra.Command {
 		var output display.Form
 		display.Flag(c, &output)
@@ -110,6 +116,7 @@ shown after. A type that no record has yet is noted.
 // change them.
 type feedStore struct{ *leans.Feeds }
 
+// defineFeed checks the definition in a file and stores it as the next version of its feed.
 func defineFeed(ctx context.Context, w io.Writer, s *feedStore, path string, serve bool) error {
 	file, err := document.ReadFile(path)
 	if err != nil {
@@ -168,8 +175,8 @@ func defineFeed(ctx context.Context, w io.Writer, s *feedStore, path string, ser
 }
 
 // meaning returns a version's definition in its normal form, a field a line, so that two
-// versions can be compared. A version that cannot be parsed comes back as its text. The
-// error is that etcd is away.
+// versions can be compared. A version that cannot be parsed comes back as its text. It
+// returns an error if the version cannot be read from etcd.
 func (f *feedStore) meaning(ctx context.Context, v artefacts.Version) (string, error) {
 	d, err := f.Read(ctx, v)
 	if err == nil && d.Fault == nil {
@@ -184,13 +191,13 @@ func (f *feedStore) meaning(ctx context.Context, v artefacts.Version) (string, e
 type feedShown struct {
 	Name       string                 `json:"name"`
 	Model      string                 `json:"model"`
-	Types      []millrace.ContentType `json:"types"` // none: all
+	Types      []millrace.ContentType `json:"types"` // the content types that it shows; none: all
 	BuiltIn    bool                   `json:"built_in"`
 	Version    string                 `json:"version,omitempty"`              // empty of a built-in feed
 	Covers     bool                   `json:"in_place_of_built_in,omitempty"` // it has the name of a built-in feed, and serves in its place
-	Fault      string                 `json:"fault,omitempty"`
-	Unread     bool                   `json:"unreadable,omitempty"` // its definition cannot be read, so Model and Types are not known
-	Definition any                    `json:"definition,omitempty"`
+	Fault      string                 `json:"fault,omitempty"`                // what is wrong with the definition; "": nothing is known against it
+	Unread     bool                   `json:"unreadable,omitempty"`           // its definition cannot be read, so Model and Types are not known
+	Definition any                    `json:"definition,omitempty"`           // only of the command show
 }
 
 func feedShownOf(d *leans.Definition, name string, j leans.Judgement) feedShown {
@@ -312,7 +319,8 @@ func diffFeed(ctx context.Context, s *feedStore, args []string) (any, func(io.Wr
 	return shown, func(w io.Writer) error { writeDiff(w, before, string(after)); return nil }, nil
 }
 
-// diffLines returns the lines that one definition has and the other does not.
+// diffLines returns the lines that one definition has and the other does not. Neither the
+// order of lines nor how often a line stands counts.
 func diffLines(before, after string) (gone, come []string) {
 	old, changed := strings.Split(before, "\n"), strings.Split(after, "\n")
 	for _, line := range old {
@@ -328,7 +336,7 @@ func diffLines(before, after string) (gone, come []string) {
 	return gone, come
 }
 
-// writeDiff prints the lines that two definitions differ in.
+// writeDiff prints the lines of diffLines, or "no change" if there are none.
 func writeDiff(w io.Writer, before, after string) {
 	gone, come := diffLines(before, after)
 	for _, line := range gone {
@@ -424,7 +432,7 @@ func (f *feedStore) showRollback(ctx context.Context, w io.Writer, name string, 
 
 // keepsVersion refuses a version of a feed that would give an experiment a fault if it
 // served, or, unless serve is set, that would change what a running experiment compares.
-// It returns what it would change of these; "" for nothing.
+// It returns what the version would change of running experiments; "" for nothing.
 func (f *feedStore) keepsVersion(ctx context.Context, v artefacts.Version, serve bool) (altered string, err error) {
 	d, err := f.Read(ctx, v)
 	if err = cmp.Or(err, d.Fault); err != nil {

@@ -15,18 +15,19 @@ import (
 	"github.com/millrace/millrace/relevance/experiment"
 )
 
-// condemnation says why a version of a model is condemned, so that nobody asks for it any
-// more, and what ranks in its place.
+// condemnation says why a version of a model is condemned, and what ranks in its place.
+// Brokers do not ask nodes for a condemned version.
 type condemnation struct {
 	of        artefacts.Version
 	When      time.Time `json:"when"`
 	Who       string    `json:"who"` // the node that condemned it
 	Why       string    `json:"why"`
 	InPlace   string    `json:"ranks_in_its_place,omitempty"` // "": the version does not serve
-	Undrafted []string  `json:"undrafted,omitempty"`          // experiments whose pages it would draft with a first model, which fills them alone now
+	Undrafted []string  `json:"undrafted,omitempty"`          // experiments in which it and a first model would fill pages in turns; the first model fills them alone now
 	Unknown   string    `json:"undrafted_unknown,omitempty"`  // why Undrafted is not known
 }
 
+// condemnation returns what is shown of the condemnation x of v.
 func (r *rollout) condemnation(ctx context.Context, v artefacts.Version, x artefacts.Condemnation) *condemnation {
 	c := &condemnation{of: v, When: x.When.UTC(), Who: x.Who, Why: x.Why}
 	if serves, _ := r.Models.Served(v.Name); serves != v {
@@ -56,9 +57,9 @@ func (c *condemnation) String() string {
 	return line
 }
 
-// absolve releases a version that is condemned, so that it is asked for again, or that
-// nodes refuse since they died of it, so that they try it again. It does nothing for any
-// other.
+// absolve releases a version that is condemned, so that it is asked for again. It also
+// releases a version that nodes refuse because their processes died while they admitted
+// it, so that they try it again. It does nothing for any other version.
 func (r *rollout) absolve(ctx context.Context, v artefacts.Version) error {
 	why, died := r.Failed.Why(v), r.diedOf(v)
 	if why == "" && len(died) == 0 {
@@ -76,8 +77,8 @@ func (r *rollout) absolve(ctx context.Context, v artefacts.Version) error {
 	return nil
 }
 
-// diedOf returns the nodes that refuse a version because their process died while it
-// admitted it; by id.
+// diedOf returns the nodes that refuse a version because their processes died while they
+// admitted it, sorted by id.
 func (r *rollout) diedOf(v artefacts.Version) (nodes []millrace.NodeID) {
 	for id, all := range r.heard.Current() {
 		if slices.ContainsFunc(all, func(a members.Admission) bool { return a.Of(v) && a.Deadly }) {
@@ -88,6 +89,8 @@ func (r *rollout) diedOf(v artefacts.Version) (nodes []millrace.NodeID) {
 	return nodes
 }
 
+// release is the command model release: absolve for a version that needs it. For any other
+// version it returns an error.
 func (r *rollout) release(ctx context.Context, name, version string) error {
 	v, err := r.version(name, version)
 	if err != nil {

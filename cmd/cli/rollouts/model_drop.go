@@ -88,7 +88,7 @@ func (r *rollout) drop(ctx context.Context, name, version string, over bool, mea
 	if err != nil {
 		return err
 	}
-	var named []string // stays empty for the name of a built-in model: feeds that name it use that one
+	var named []string // stays empty for the name of a built-in model: feeds that name it use the built-in one
 	if relevance.CheckName(name) == nil {
 		if named, err = r.uses(ctx, name); err != nil {
 			return err
@@ -153,16 +153,18 @@ func (r *rollout) ranksNoPages(ctx context.Context, v artefacts.Version) error {
 	return nil
 }
 
-// pagesUntil returns until when a page token may name a version.
+// pagesUntil returns until when a page token may name a version: [pagetoken.Life] after it
+// ranked last. events are the history of its model.
 func pagesUntil(events []ledger.Event, v artefacts.Version) time.Time {
 	return lastRanked(events, v, time.Now()).Add(pagetoken.Life)
 }
 
-// lastRanked returns when a version ranked last, by a model's history: it served, or it
-// had served before a version that was condemned. It is now if the version ranks still,
-// and the zero time if it never did.
+// lastRanked returns when a version ranked last, by a model's history. A version ranks
+// while it serves, or while the version that serves is condemned and this one had served
+// before. lastRanked returns now if the version ranks still, and the zero time if it never
+// did.
 func lastRanked(events []ledger.Event, v artefacts.Version, now time.Time) (last time.Time) {
-	ranks, served, serves := false, false, "" // the sum of what serves
+	ranks, served, serves := false, false, "" // whether v ranks, whether v has served, and the checksum of the version that serves
 	for _, e := range events {                // oldest first
 		was := ranks
 		switch {

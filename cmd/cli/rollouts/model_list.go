@@ -21,9 +21,9 @@ type listedModel struct {
 	BuiltIn   bool          `json:"built_in"`          // every node has it
 	Serves    bool          `json:"serves"`            // requests and feeds that name the model are ranked by it
 	Covered   bool          `json:"covered,omitempty"` // a built-in model has its name, and ranks in its place
-	Nodes     []nodeAnswer  `json:"nodes"`             // which of them have admitted it; empty of a built-in model
+	Nodes     []nodeAnswer  `json:"nodes"`             // what each index node says of it; empty for a built-in model
 	Checksum  string        `json:"checksum,omitempty"`
-	Condemned *condemnation `json:"condemned,omitempty"`
+	Condemned *condemnation `json:"condemned,omitempty"`     // nil: it is not condemned
 	Bare      bool          `json:"bytes_missing,omitempty"` // etcd has lost its bytes, so a node that starts without them cannot load it
 }
 
@@ -121,9 +121,9 @@ func (r *rollout) history(ctx context.Context, output *display.Form, name string
 type nodeAnswer struct {
 	Node  millrace.NodeID `json:"node"`
 	State string          `json:"state"`         // stateAdmitted, stateUnheard or stateRefused
-	Why   string          `json:"why,omitempty"` // the node refuses it
-	// Unkept is why an admitted version is not on the node's disk, so that a restart
-	// while etcd is away loses it.
+	Why   string          `json:"why,omitempty"` // why the node refuses it; "" if it does not
+	// Unkept is why an admitted version is not on the node's disk: if the node restarts
+	// while etcd is away, it loses the version. "" if it is on the disk, or not admitted.
 	Unkept string `json:"unkept,omitempty"`
 }
 
@@ -146,8 +146,8 @@ func (a nodeAnswer) String() string {
 	return a.State
 }
 
-// answers returns what each node of the assignment says of a version, in the order
-// of their ids.
+// answers returns what each node that the assignment gives partitions says of a version,
+// in the order of the nodes' ids.
 func (r *rollout) answers(v artefacts.Version) (all []nodeAnswer) {
 	heard := r.heard.Current()
 	assignment := r.maps.Current().Assignment()

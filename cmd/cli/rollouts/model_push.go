@@ -54,8 +54,8 @@ experiment sets does not serve while there is that experiment.`,
 }
 
 // packToPush opens a pack, a model with its manifest. It checks the model if the schemas
-// that it names are built in or among the files avsc. Otherwise only the index nodes,
-// which know them, check it.
+// that the manifest names are built in or among the files avsc. Otherwise only the index
+// nodes, which know those schemas, check it.
 func packToPush(name string, avsc []string) (*modelpack.Pack, error) {
 	_, unsealed := os.Stat(filepath.Join(name, modelpack.ManifestFile))
 	if info, err := os.Stat(name); err == nil && info.IsDir() && unsealed != nil {
@@ -72,7 +72,7 @@ func packToPush(name string, avsc []string) (*modelpack.Pack, error) {
 	if err != nil {
 		return nil, err
 	}
-	go func() { _, _ = pack.Tar() }() // it is kept for later; with a large pack it takes as long as the check
+	go func() { _, _ = pack.Tar() }() // makes the archive, which the pack keeps for publish: for a large pack this takes as long as the check
 	if known := relevance.SchemasOf(snapshot); pack.KnownTo(known) {
 		_, err = modelpack.Validate(pack, known)
 	}
@@ -82,12 +82,14 @@ func packToPush(name string, avsc []string) (*modelpack.Pack, error) {
 // push has the flags of model push.
 type push struct {
 	serve, only bool          // --serve, --no-serve
-	timeout     time.Duration // for the index nodes
+	timeout     time.Duration // how long to wait for the index nodes
 }
 
 // errHeld says that a version is published, and that it would serve only with --serve.
 var errHeld = errors.New("is published and does not serve")
 
+// push publishes a pack, waits until every index node has admitted it, and then lets it
+// serve, unless a flag or a reason not to (see hold) keeps it from serving.
 func (r *rollout) push(ctx context.Context, pack *modelpack.Pack, p push) error {
 	before, _ := r.Models.Served(pack.Manifest.Name)
 	v, err := r.publish(ctx, pack)
@@ -207,7 +209,8 @@ func (r *rollout) publish(ctx context.Context, pack *modelpack.Pack) (artefacts.
 	return v, nil
 }
 
-// pagesOf says what it does to later pages that v was dropped; "" if nothing.
+// pagesOf says that viewers have to begin their feeds anew, because v, which was dropped,
+// ranked their first pages; "" if there can be no such pages.
 func (r *rollout) pagesOf(ctx context.Context, v artefacts.Version) string {
 	events, err := r.Models.History(ctx, v.Name)
 	if err != nil {
@@ -221,6 +224,8 @@ func (r *rollout) pagesOf(ctx context.Context, v artefacts.Version) string {
 	return ""
 }
 
+// samePack returns the published version that has the name and version of a pack, and
+// whether its files are the same.
 func (r *rollout) samePack(ctx context.Context, pack *modelpack.Pack) (artefacts.Version, bool) {
 	v, err := r.version(pack.Manifest.Name, pack.Manifest.Version)
 	if err != nil {
@@ -263,8 +268,8 @@ func sameNumber(a, b string) bool {
 	return a == b
 }
 
-// cost returns what scoring a record by a version costs, in operations, as the first node
-// says that does: the estimate is the same on all. It returns 0 if none has said.
+// cost returns what scoring a record by a version costs, in operations. It takes the
+// estimate of any node that has one: it is the same on all. It returns 0 if no node has one.
 func (r *rollout) cost(v artefacts.Version) int {
 	for _, all := range r.heard.Current() {
 		for _, a := range all {
@@ -276,10 +281,10 @@ func (r *rollout) cost(v artefacts.Version) int {
 	return 0
 }
 
-// await waits until every node that has partitions has answered, and prints the answers.
-// The error says which nodes have not admitted the version. A node that refuses it may
-// admit it later, when a schema that is on its way has come; for that it has half the
-// timeout.
+// await waits until every node that has partitions has answered, for timeout at most, and
+// prints the answers. The error says how many nodes have not admitted the version. A node
+// that refuses it may admit it later, when it has received a schema that the model needs.
+// await waits half the timeout for that.
 func (r *rollout) await(ctx context.Context, v artefacts.Version, timeout time.Duration) error {
 	end, half := time.After(timeout), time.After(timeout/2)
 	patient := true
@@ -367,8 +372,8 @@ func (r *rollout) awayOf(all []nodeAnswer) string {
 // lacked are the fields that are empty in all records of a content type that nodes looked
 // at.
 type lacked struct {
-	records int // how many nodes looked at
-	fields  []string
+	records int      // how many records the nodes looked at
+	fields  []string // names
 }
 
 // lacksOf returns, by content type, the fields that v reads and that every node found

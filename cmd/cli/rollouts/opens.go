@@ -12,9 +12,9 @@ import (
 	"github.com/millrace/millrace/cmd/cli/leans"
 )
 
-// opens returns the built-in feeds that are closed now, so that every request for them is
-// refused, and that would be open with another definition of the feed name, or, where to is
-// nil, without one. A private feed closes the built-in ones: they would show what it drops.
+// opens returns the built-in feeds that would open if the feed name had the definition to,
+// or, where to is nil, were dropped. A built-in feed is closed if every request for it is
+// refused. A private feed closes the built-in ones, since they would show what it drops.
 func (f *feedStore) opens(ctx context.Context, name string, to *feeds.Feed) ([]string, error) {
 	all, err := f.Definitions(ctx)
 	if err != nil {
@@ -29,7 +29,8 @@ func (f *feedStore) opens(ctx context.Context, name string, to *feeds.Feed) ([]s
 	return slices.DeleteFunc(now, func(built string) bool { return built == name || slices.Contains(then, built) }), nil
 }
 
-// closed returns the built-in feeds if some definition closes them, sorted; else nil.
+// closed returns the names of the built-in feeds, sorted, if some definition closes them,
+// and nil if none does.
 func closed(all map[string]leans.Definition) (names []string) {
 	closes := false
 	for _, name := range slices.Sorted(maps.Keys(all)) {
@@ -45,7 +46,8 @@ func closed(all map[string]leans.Definition) (names []string) {
 	return names
 }
 
-// tellOpens prints which built-in feeds open. The verb are is "are" or "would be".
+// tellOpens prints which built-in feeds open. The word are is "are" after a change, and
+// "would be" before it.
 func tellOpens(w io.Writer, built []string, are string) {
 	if len(built) > 0 {
 		fmt.Fprintf(w, "no feed closes the built-in %s then: requests for them %s answered again, whoever asks, with what private feeds drop\n", strings.Join(built, " and "), are)

@@ -36,13 +36,14 @@ type rollout struct {
 	out   io.Writer
 	maps  *cluster.Watcher
 	heard *members.Admitted // which versions each index node has admitted or refused
-	who   string            // runs the command; see [clusters.Who]
+	who   string            // the person who runs the command; see [clusters.Who]
 	// overrideWay says how to override a refusal ([command.Act.OverrideWay]); "" for
 	// a command that cannot.
 	overrideWay string
 }
 
-// What to do about refusals of the store of versions.
+// The texts that say what to do when the store of versions refuses a change (package
+// artefacts).
 var (
 	modelWays = []command.Way{
 		{Of: artefacts.ErrNothingBefore, WayOut: "let another version serve: millrace model push PACK --serve"},
@@ -161,6 +162,7 @@ where that version is condemned itself, and another would rank in its place.`,
 	return c
 }
 
+// pack reads the pack of a version from etcd.
 func (r *rollout) pack(ctx context.Context, v artefacts.Version) (*modelpack.Pack, error) {
 	body, err := r.Models.Body(ctx, v)
 	if err != nil {
@@ -169,7 +171,7 @@ func (r *rollout) pack(ctx context.Context, v artefacts.Version) (*modelpack.Pac
 	return modelpack.Read(bytes.NewReader(body))
 }
 
-// version returns the pushed version of a model.
+// version returns the version of a model that was pushed under a version text, such as 1.2.
 func (r *rollout) version(name, version string) (artefacts.Version, error) {
 	all := r.Models.All()[name]
 	if len(all) == 0 {

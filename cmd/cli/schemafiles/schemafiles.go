@@ -33,9 +33,9 @@ func Read(name string) (*schemas.Schema, error) {
 	return s, nil
 }
 
-// Snapshot returns the schemas that a cluster would know that admitted those that ship, and
-// then those of the avsc files in their order. A file's schema of a shipped name replaces
-// the shipped one.
+// Snapshot returns the schemas that a cluster knows after it admitted (took into its registry)
+// those that ship, and then those of the avsc files in their order. If a file's schema has the
+// name of a shipped one, the shipped one is left out.
 func Snapshot(avsc []string) (*registry.Snapshot, error) {
 	files, err := readSchemas(avsc)
 	if err != nil {
@@ -72,6 +72,7 @@ func shippedBeside(others []*schemas.Schema) (all []*schemas.Schema) {
 	return all
 }
 
+// readSchemas reads each schema as [Read] does.
 func readSchemas(avsc []string) (all []*schemas.Schema, err error) {
 	for _, file := range avsc {
 		s, err := Read(file)

@@ -1,5 +1,6 @@
 // Package shadows tells how the rankings of shadow models differ from what viewers
-// were served.
+// were served. A shadow model ranks some answers again beside the model that serves.
+// Nobody is shown its ranking.
 package shadows
 
 import (

@@ -132,35 +132,38 @@ func writeLook(w io.Writer, l clusters.Look, brokers []clusters.Broker) error {
 	return t.Flush()
 }
 
-// shown is a look as JSON.
+// shown is what cluster show writes as JSON.
 type shown struct {
 	OK         bool                `json:"ok"`
 	Faults     []string            `json:"faults"`
-	WayOut     string              `json:"way_out,omitempty"`  // of what is wrong with the whole cluster
-	Warnings   []string            `json:"warnings,omitempty"` // what is not wrong yet
+	WayOut     string              `json:"way_out,omitempty"`  // what to do if something is wrong with the whole cluster
+	Warnings   []string            `json:"warnings,omitempty"` // what is to be looked after, and is no fault yet
 	Epoch      int64               `json:"epoch"`
 	Replicas   int                 `json:"replicas"`
 	Unserved   []int               `json:"unserved"` // partitions without a ready replica
 	Below      []int               `json:"below"`    // partitions with a ready replica, but fewer than Replicas
 	Nodes      []shownNode         `json:"nodes"`
-	Brokers    []clusters.Broker   `json:"brokers"`    // that are registered
-	Assignment topology.Assignment `json:"assignment"` // for assign --from
+	Brokers    []clusters.Broker   `json:"brokers"`    // those that are registered
+	Assignment topology.Assignment `json:"assignment"` // which cluster assign --from can read
 }
 
+// shownNode is an index node as cluster show writes it as JSON.
 type shownNode struct {
 	ID         millrace.NodeID `json:"id"`
 	Addr       string          `json:"addr,omitempty"`
 	Zone       string          `json:"zone,omitempty"`
 	State      string          `json:"state"`
-	Seen       *time.Time      `json:"seen,omitempty"` // when it was last heard; null where the node is alive or that is not known
+	Seen       *time.Time      `json:"seen,omitempty"` // when the node was last heard; null if it is alive, or if that is not known
 	Hosts      []int           `json:"hosts"`
-	BacksUp    string          `json:"backs_up,omitempty"` // of a backup node: partitions, such as 0-719
+	BacksUp    string          `json:"backs_up,omitempty"` // the partitions that a backup node backs up, such as 0-719; empty for other nodes
 	Ready      []int           `json:"ready"`
-	Behind     []int           `json:"behind,omitempty"`
-	LagSeconds float64         `json:"lag_seconds,omitempty"` // how long the oldest record not applied has waited at least; 0: not known, or Behind is empty
+	Behind     []int           `json:"behind,omitempty"`      // partitions that lag behind the log
+	LagSeconds float64         `json:"lag_seconds,omitempty"` // how long, at least, the oldest record that is not applied has waited; 0: that is not known, or Behind is empty
 	Reports    []shownReport   `json:"reports,omitempty"`
 }
 
+// shownReport says why some partitions of a node are in a state other than ready, or warns
+// about them; see [topology.Report].
 type shownReport struct {
 	State      string    `json:"state"`
 	Reason     string    `json:"reason,omitempty"`
@@ -273,6 +276,9 @@ Where nodes remember an assignment that etcd has lost --nodes is refused:
 	return c
 }
 
+// run assigns the partitions. While nodes that are to be assigned have not registered, or
+// another process changes the assignment at the same time, it tries again, until as.wait is
+// over.
 func (as *assigning) run(ctx context.Context, cl *cluster.Client) (a topology.Assignment, err error) {
 	over, err := as.Overrides()
 	if err != nil {
@@ -305,8 +311,8 @@ func (as *assigning) run(ctx context.Context, cl *cluster.Client) (a topology.As
 	}
 }
 
-// make reads the assignment of --from, or spreads partitions over the nodes of --nodes as
-// they are now.
+// make returns the assignment in the file of --from, or one that spreads all partitions over
+// the nodes of --nodes. over says that --override is given: lost state is no fault then.
 func (as *assigning) make(ctx context.Context, cl *cluster.Client, over bool) (topology.Assignment, error) {
 	s, stats, err := coordinator.Look(ctx, cl)
 	if err != nil {
@@ -331,15 +337,15 @@ func (as *assigning) make(ctx context.Context, cl *cluster.Client, over bool) (t
 	return coordinator.First(s, stats, ids, as.replicas)
 }
 
-// restoredDoc is a document that a restoration is about, in words.
+// restoredDoc says in words what a user is told of a document that was to be restored.
 type restoredDoc struct {
-	what string // "": users need not hear of it
-	mend string // what to do where it was not restored
-	by   string // who writes such documents
+	what string // what the document is; "": the user is told nothing of it
+	mend string // what the user can do if it was not restored
+	by   string // which processes or commands write such documents
 }
 
-// called returns the name of a document, or of a version of one, behind the word that
-// commands have for its kind. doc is the kind, a space and the name.
+// called returns the word that commands have for the kind of a document, a space and the
+// document's name. doc is the kind, a space and the name, which may include a version.
 func called(doc string) string {
 	kind, name, _ := strings.Cut(doc, " ")
 	switch kind {
@@ -353,7 +359,7 @@ func called(doc string) string {
 	return kind + " " + name
 }
 
-// document says in words which document a restoration is about; doc is as in called.
+// document returns what a user is told of a document; doc is as in called.
 func document(doc string) restoredDoc {
 	kind, name, _ := strings.Cut(doc, " ")
 	switch {
@@ -416,8 +422,9 @@ func tellRestored(w io.Writer, r *restoration.Restored) {
 	}
 }
 
-// tellPlan tells what becomes of a plan that was under way, which no data directory has. err
-// says that the cluster could not be looked at; the restoration holds all the same.
+// tellPlan tells what becomes of a plan that was under way, which no data directory has, and
+// which nodes are drained. If err is not nil, s could not be read, and tellPlan says that it
+// cannot tell; the restoration holds all the same.
 func tellPlan(w io.Writer, s *coordinator.Steered, err error) {
 	if err != nil {
 		fmt.Fprintf(w, "all is restored, and what becomes of a plan that was under way cannot be told: %v: see millrace cluster status\n", err)
@@ -452,7 +459,7 @@ func tellStays(w io.Writer, r *restoration.Restored, doc, why string) {
 	fmt.Fprintf(w, "%s stays as etcd has it, %s: what was kept of it is not restored%s; look at it, and %s\n", d.what, why, serves, d.mend)
 }
 
-// versions names some, at least one.
+// versions names all versions in words. There must be one at least.
 func versions(all []string) string {
 	if len(all) == 1 {
 		return "version " + all[0]
@@ -460,7 +467,7 @@ func versions(all []string) string {
 	return "versions " + strings.Join(all, ", ")
 }
 
-// sumRestored is the last line of what was restored.
+// sumRestored returns a line that sums up what was restored.
 func sumRestored(r *restoration.Restored) string {
 	if r.Alone {
 		others := ""

@@ -54,14 +54,14 @@ type shownMember struct {
 	State    string           `json:"state"`
 	Hosts    int              `json:"hosts"`
 	Ready    int              `json:"ready"`
-	Held     int              `json:"held"` // partitions on its disk that it no longer hosts
-	Bytes    int64            `json:"bytes"`
+	Held     int              `json:"held"`  // partitions on its disk that it no longer hosts
+	Bytes    int64            `json:"bytes"` // of all its partitions
 	Free     int64            `json:"free_bytes"`
-	Disk     int64            `json:"disk_bytes"`
+	Disk     int64            `json:"disk_bytes"` // the size of the disk that Free is of
 	Memory   int64            `json:"memory_bytes"`
-	Marks    coordinator.Mark `json:"marks"`
-	BacksUp  bool             `json:"backs_up,omitempty"`
-	GoneFrom *time.Time       `json:"gone_since,omitempty"`
+	Marks    coordinator.Mark `json:"marks"`                // what operators want of it
+	BacksUp  bool             `json:"backs_up,omitempty"`   // it is a backup node, which answers no requests
+	GoneFrom *time.Time       `json:"gone_since,omitempty"` // see goneSince; nil: it is alive, or no coordinator has missed it
 }
 
 func nodeList(cm *clusters.Flags) *cobra.Command {
@@ -183,8 +183,8 @@ func changing(cm *clusters.Flags, kind coordinator.Kind, c *cobra.Command) *cobr
 // restarting has the flags of node restart and cluster roll.
 type restarting struct {
 	command.Act
-	exec    string
-	timeout time.Duration
+	exec    string        // the command that restarts a node, for sh
+	timeout time.Duration // for each step of a restart
 }
 
 func (r *restarting) restartFlags(c *cobra.Command) {
@@ -242,8 +242,8 @@ leaves the routing first.`,
 	return c
 }
 
-// rollOrder returns the nodes that are alive, zone by zone. With after it returns only those
-// behind that node in this order; that node itself need not be alive.
+// rollOrder returns the nodes that are alive, sorted by zone and then by id. If after is not
+// "", it returns only those that come after that node, which itself need not be alive.
 func rollOrder(s *coordinator.Steered, after string) (ids []millrace.NodeID, err error) {
 	nodes, from := slices.Clone(s.Map.Nodes()), millrace.NodeID(after)
 	if n, ok := s.Map.Past(from); ok && !slices.ContainsFunc(nodes, func(n topology.Node) bool { return n.ID == from }) {
@@ -262,8 +262,8 @@ func rollOrder(s *coordinator.Steered, after string) (ids []millrace.NodeID, err
 	return ids, nil
 }
 
-// run shows the nodes that which returns and, if --apply is given and the user agrees,
-// restarts them one after the other.
+// run shows the nodes that the function which returns. If --apply is given and the user
+// agrees, it restarts them one after the other.
 func (r *restarting) run(c *cobra.Command, which func(*coordinator.Steered) ([]millrace.NodeID, error)) error {
 	if _, err := r.Overrides(); err != nil {
 		return err
@@ -312,8 +312,8 @@ func (r *restarting) run(c *cobra.Command, which func(*coordinator.Steered) ([]m
 	return nil
 }
 
-// goOn adds to err how to go on once the fault is mended: done is how many of ids, the first
-// ones, are restarted.
+// goOn adds to err how to go on once the fault is mended. The first done nodes of ids are
+// restarted.
 func goOn(err error, ids []millrace.NodeID, done int) error {
 	switch {
 	case len(ids) == 1 || done == len(ids):
@@ -324,14 +324,15 @@ func goOn(err error, ids []millrace.NodeID, done int) error {
 	return fmt.Errorf("%w; go on with --after %s once that is mended", err, ids[done-1])
 }
 
-// stopsWithin is how long the command that restarts a node has to end after SIGTERM, which it
-// gets when its time is over.
+// stopsWithin is how long the command that restarts a node may still run after SIGTERM. It
+// gets SIGTERM when r.timeout is over.
 const stopsWithin = 10 * time.Second
 
 // restart restarts a node once all that it hosts is served by others, and waits until it is
-// whole: serves all that it hosts again. An interrupt does not end the command that is
-// restarting the node, since the node would stay down; it ends the wait after that.
-// restarted then says that the node was restarted, though err is not nil.
+// whole: until it serves all that it hosts again. If the user interrupts this process, the
+// command that restarts the node still runs to its end, since else the node would stay down;
+// only the wait after it ends. restarted may be true although err is not nil: then the node
+// need not be restarted again.
 func (r *restarting) restart(told context.Context, w io.Writer, cl *cluster.Client, id millrace.NodeID) (restarted bool, err error) {
 	err = cl.Alone(told, "restart "+string(id), func(told context.Context) (err error) {
 		restarted, err = r.restartAlone(told, w, cl, id)
@@ -395,21 +396,23 @@ func (r *restarting) restartAlone(told context.Context, w io.Writer, cl *cluster
 	return restarted, err
 }
 
-// errLeft is why a node is left out: it has left the cluster since all were listed.
+// errLeft is why a node is left out: it has left the cluster since the nodes were listed.
 var errLeft = errors.New("it is not there any more, and hosts nothing")
 
-// await waits until fault returns nil for the cluster's map, for r.timeout at most.
+// await waits until fault returns nil for the cluster's map, for r.timeout at most. After
+// that it returns an error.
 func (r *restarting) await(told context.Context, watch *cluster.Watcher, fault func(*topology.Map) error) error {
 	ctx, cancel := context.WithTimeout(told, r.timeout)
 	defer cancel()
 	return clusters.Await(ctx, watch, fault)
 }
 
-// errByHand says that a person has stopped the command.
+// errByHand says that a person has stopped this process, as by Ctrl-C.
 var errByHand = errors.New("interrupted")
 
-// overBy returns why the context told has ended: a person has stopped the command, or etcd
-// was away for so long that the lease is over and others may take replicas out by now.
+// overBy returns why the context told has ended. Either a person has stopped this process, or
+// etcd could not be reached for so long that the lock of cl.Alone has lapsed, so that others
+// may take replicas out by now.
 func overBy(told context.Context) error {
 	if why := context.Cause(told); errors.Is(why, cluster.ErrAway) {
 		return why
@@ -437,12 +440,13 @@ type shownRestart struct {
 	Addr       string          `json:"addr"`
 	Zone       string          `json:"zone"`
 	Partitions int             `json:"partitions"`
-	NotAwaited int             `json:"not_awaited,omitempty"` // of these, those that were quarantined before
+	NotAwaited int             `json:"not_awaited,omitempty"` // how many of Partitions were quarantined before, so that the restart does not wait for them
 	State      string          `json:"state"`                 // planned, restarts, waits, whole; or left_out
-	Seconds    float64         `json:"seconds"`               // from the command's end until it was whole
+	Seconds    float64         `json:"seconds"`               // from the command's end until the node was whole
 }
 
-// text writes a step for people.
+// text returns a function that writes a step for people, by a format as of [fmt.Fprintf]. It
+// does not use its receiver.
 func (shownRestart) text(format string, args ...any) func(io.Writer) error {
 	return func(w io.Writer) error {
 		_, err := fmt.Fprintf(w, format, args...)
@@ -470,8 +474,8 @@ func (r *restarting) command(told context.Context, w io.Writer, n topology.Node)
 	return err
 }
 
-// spared returns an error that names the partitions of a node that nobody else serves; nil:
-// there are none.
+// spared returns an error that names the partitions that no other node can be relied on to
+// serve (see clusters.Alone); nil if there are none, so that the node can be spared.
 func spared(m *topology.Map, id millrace.NodeID) error {
 	alone := clusters.Alone(m, id)
 	if k := alone.Len(); k > 0 {
@@ -510,11 +514,13 @@ func notAwaited(out topology.Set) string {
 	return fmt.Sprintf("; %d of them are quarantined and are not waited for: %s", out.Len(), &out)
 }
 
+// errBefore is the fault of a node that seems not to have been restarted yet.
 var errBefore = errors.New("the process that ran before is still registered")
 
-// whole reports why a node does not serve all that it hosts, by a process that
-// started after the one that was registered before. out are those that it did not
-// serve then, and that no restart brings back.
+// whole returns why a node does not serve all that it hosts; nil if it does. The process that
+// serves must have started after the one that was registered as before. out are the
+// partitions that were quarantined before the restart: no restart brings those back, so whole
+// does not demand them.
 func whole(m *topology.Map, before topology.Node, out topology.Set) error {
 	id := before.ID
 	n, _ := m.Node(id)

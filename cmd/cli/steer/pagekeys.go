@@ -54,7 +54,7 @@ this version: older ones know the first key alone.`,
 		if !rotate {
 			return output.Write(w, shown, shown.write)
 		}
-		from := func() time.Time { return time.Now().Add(secrets.Ahead).Truncate(time.Millisecond) } // by then all brokers know it
+		from := func() time.Time { return time.Now().Add(secrets.Ahead).Truncate(time.Millisecond) } // by then all brokers that hear etcd know the key
 		if revoke {
 			from = func() time.Time { return time.Now().Truncate(time.Millisecond) }
 		}
@@ -94,18 +94,19 @@ this version: older ones know the first key alone.`,
 	return c
 }
 
-// pageKeys are the keys of a cluster, or what becomes of them.
+// pageKeys are the keys of a cluster as JSON and, with --rotate, the key that is to be made.
 type pageKeys struct {
 	Keys            []pageKey `json:"keys"` // the newest first
 	Next            *nextKey  `json:"next,omitempty"`
 	Applied         bool      `json:"applied"`
-	*clusters.Heard           // once it is applied
+	*clusters.Heard           // which brokers know the new key; nil unless Applied
 }
 
-// pageKey is what becomes of tokens that a key signed.
+// pageKey says from when on a key signs page tokens, and until when brokers accept the tokens
+// that it signed.
 type pageKey struct {
 	SignsFrom *time.Time `json:"signs_from,omitempty"`  // left out: it is the first key, and has always signed
-	Until     *time.Time `json:"taken_until,omitempty"` // left out: without end
+	Until     *time.Time `json:"taken_until,omitempty"` // left out: no newer key ends it yet
 	Taken     bool       `json:"taken"`                 // brokers still accept its tokens
 }
 
@@ -130,6 +131,8 @@ func pageKeysOf(all []secrets.Generation, now time.Time) *pageKeys {
 	return shown
 }
 
+// rotated makes next a key of the cluster, and sets in p what is so after that. Keys whose
+// tokens expired long ago (as long again as a token lives) are deleted.
 func (p *pageKeys) rotated(ctx context.Context, cl *cluster.Client, next secrets.Generation) error {
 	if err := secrets.Rotate(ctx, cl, pagetoken.Secret, next, time.Now().Add(-2*pagetoken.Life)); err != nil {
 		return err

@@ -31,7 +31,8 @@ import (
 // hosting has the flags of the commands that change which nodes host which partitions.
 type hosting struct {
 	command.Act
-	wait         bool
+	wait bool
+	// The limits of the plan; 0: the coordinator's.
 	perNode      int
 	perSecond    int
 	mibPerSecond int64
@@ -48,7 +49,7 @@ func (st *hosting) planFlags(c *cobra.Command) {
 	display.Flag(c, &st.Output)
 }
 
-// nodeStats is what nodes say of themselves.
+// nodeStats is what nodes say of their own disks, memory and partitions.
 type nodeStats = map[millrace.NodeID]members.NodeStats
 
 // showing makes c a command that shows something of the cluster. look returns what is shown
@@ -77,7 +78,7 @@ func showing(cm *clusters.Flags, c *cobra.Command, look func(context.Context, *c
 }
 
 // request completes a request with what the flags say: the limits, and whether it may leave
-// partitions with fewer replicas. An error says that --override names another cluster.
+// partitions with fewer replicas. It returns an error if --override names another cluster.
 func (st *hosting) request(r coordinator.Request) (coordinator.Request, error) {
 	lossy, err := st.Overrides()
 	r.By, r.Lossy = clusters.Who(), lossy
@@ -132,7 +133,7 @@ func (st *hosting) propose(c *cobra.Command, r coordinator.Request) error {
 	return follow(c, cl, awaited{id, leads})
 }
 
-// follow shows how far a plan is until it ends.
+// follow waits until a plan ends, and shows meanwhile how far it is; see awaitPlan.
 func follow(c *cobra.Command, cl *cluster.Client, of awaited) error {
 	return awaitPlan(c.Context(), c.ErrOrStderr(), 2*time.Second, of, func(ctx context.Context) (s *coordinator.Steered, leads bool, err error) {
 		if s, _, err = coordinator.Look(ctx, cl); err == nil {
@@ -142,24 +143,27 @@ func follow(c *cobra.Command, cl *cluster.Client, of awaited) error {
 	})
 }
 
-// errStillOn ends the wait for a plan, and not the plan.
+// errStillOn is the error of a wait for a plan that was interrupted. The plan goes on.
 var errStillOn = errors.New("interrupted: the plan goes on: see millrace cluster status")
 
-// maxAway is how often in a row etcd may be away when a plan is looked at, before the wait
-// for the plan ends. With a look every two seconds that is two minutes.
+// maxAway is how many looks at a plan in a row may find that etcd cannot be reached. At the
+// next one the wait for the plan ends. With a look every two seconds that is after two
+// minutes at least.
 const maxAway = 60
 
-// awaited is a plan, and the status in which it has done what was asked: another one than
-// [coordinator.Done] where what was asked joined a plan that is cancelled or rolled back.
+// awaited is a plan that a command waits for. leads is the final status that the plan leads
+// to, and with which it has done what was asked. It is not [coordinator.Done] if the plan is
+// being cancelled or rolled back.
 type awaited struct {
 	id    string
 	leads coordinator.Status
 }
 
 // awaitPlan shows how far a plan is until it ends. It returns nil once the plan is done or
-// has the status that was asked for, and an error if it ended otherwise. While etcd is away
-// for a while it waits on. If ctx ends, it returns errStillOn, and the plan goes on. How a
-// plan ended that is not the last one any more cannot be found out; that is an error too.
+// has the status that it leads to, and an error if it ended otherwise. While etcd cannot be
+// reached it waits on, for maxAway looks. If ctx ends, it returns errStillOn, and the plan
+// goes on. If a later plan has begun, it returns an error, since it cannot find out how
+// the plan ended.
 func awaitPlan(ctx context.Context, w io.Writer, pause time.Duration, of awaited, look func(context.Context) (*coordinator.Steered, bool, error)) error {
 	var last string
 	tell := func(line string) {
@@ -203,10 +207,11 @@ func awaitPlan(ctx context.Context, w io.Writer, pause time.Duration, of awaited
 	}
 }
 
-// maxLeft is the longest remaining time that is shown. A plan that has moved next to nothing
-// yet would show a meaningless one.
+// maxLeft is the longest remaining time that is shown. While a plan has moved next to
+// nothing, the estimate would be meaningless.
 const maxLeft = 365 * 24 * time.Hour
 
+// progressLine says in one line how far a plan is, and what its moves wait for.
 func progressLine(p *coordinator.Plan, pr *coordinator.Progress) string {
 	line := fmt.Sprintf("%s: %d of %d moves done, %d building, %.1f of %.1f MiB", p.Status, pr.Moves[coordinator.Moved]-pr.Before, len(p.Moves)-pr.Before, pr.Moves[coordinator.Building], float64(pr.Done)/(1<<20), float64(pr.Bytes)/(1<<20))
 	if pr.Undone > 0 {
@@ -237,13 +242,13 @@ func progressLine(p *coordinator.Plan, pr *coordinator.Progress) string {
 	return line
 }
 
-// shownProposal is a proposal as JSON.
+// shownProposal is a plan that would begin, as JSON.
 type shownProposal struct {
 	Kind   coordinator.Kind         `json:"kind"`
 	Why    string                   `json:"why"`
-	Wanted int                      `json:"wanted"`
-	Moves  []coordinator.Move       `json:"moves"`
-	Bytes  int64                    `json:"bytes"`
+	Wanted int                      `json:"wanted"` // replicas of each partition
+	Moves  []coordinator.Move       `json:"moves"`  // those that are not done yet
+	Bytes  int64                    `json:"bytes"`  // of all Moves
 	Nodes  []coordinator.NodeChange `json:"nodes"`
 	Checks []coordinator.Check      `json:"checks"`
 }
@@ -285,7 +290,7 @@ func clusterPlan(cm *clusters.Flags) *cobra.Command {
 }
 
 func clusterApply(cm *clusters.Flags) *cobra.Command {
-	st := hosting{Act: command.Act{Cluster: cm, Apply: true}} // as its name says; cluster plan is its dry run
+	st := hosting{Act: command.Act{Cluster: cm, Apply: true}} // it applies without --apply; cluster plan is its dry run
 	r := coordinator.Request{Kind: coordinator.Rebalance}
 	c := &cobra.Command{
 		Use:   "apply",
@@ -323,12 +328,12 @@ func (p *percent) Set(text string) error {
 	return nil
 }
 
-// maxGain is the most that --gain may be, in percent. It is above 100, since the fullest and
-// the emptiest node can differ by more than the mean.
+// maxGain is the most that --gain may be, in percent of the mean load of a node. It is above
+// 100, since the fullest and the emptiest node can differ by more than the mean.
 const maxGain = 1000
 
-// respread proposes to spread the partitions, with another number of replicas if
-// one is said.
+// respread proposes a plan that spreads the partitions anew. If --replicas is given, the plan
+// changes the number of replicas, too.
 func (st *hosting) respread(c *cobra.Command, r coordinator.Request) error {
 	if c.Flags().Changed("replicas") {
 		if r.Kind = coordinator.Resize; r.Replicas < 1 {
@@ -392,14 +397,14 @@ type shownOrder struct {
 	Order    coordinator.Order             `json:"order"`
 	Plan     string                        `json:"plan_id"`
 	Kind     coordinator.Kind              `json:"kind"`
-	Status   coordinator.Status            `json:"status"` // after it, where it is applied
-	Moves    map[coordinator.MoveState]int `json:"moves"`  // before it
+	Status   coordinator.Status            `json:"status"` // the plan's, after the order if Applied, else before
+	Moves    map[coordinator.MoveState]int `json:"moves"`  // how many of the plan's moves were in each state before the order
 	Warnings []string                      `json:"warnings"`
 	Applied  bool                          `json:"applied"`
 }
 
-// warnings says what a rollback brings about that may surprise, or does not do at once. Other
-// orders have no warnings.
+// warnings returns what may surprise in a rollback, such as replicas that it cannot bring
+// back at once. Other orders have no warnings: it returns an empty list.
 func warnings(o coordinator.Order, s *coordinator.Steered) []string {
 	out := []string{}
 	if o == coordinator.Rollback {
@@ -425,7 +430,7 @@ func (s *shownOrder) write(w io.Writer) (err error) {
 	return err
 }
 
-// takenBack says what an order takes back of a plan.
+// takenBack says in a line which moves of a plan a cancel or a rollback takes back.
 func takenBack(o coordinator.Order, pr *coordinator.Progress) string {
 	done := "stay"
 	if o == coordinator.Rollback {
@@ -456,12 +461,13 @@ func clusterStatus(cm *clusters.Flags) *cobra.Command {
 	})
 }
 
+// shownStatus is what cluster status writes as JSON.
 type shownStatus struct {
-	Leader     *cluster.Leader      `json:"leader"`
-	Plan       *coordinator.Plan    `json:"plan"`
+	Leader     *cluster.Leader      `json:"leader"`               // nil: no coordinator leads
+	Plan       *coordinator.Plan    `json:"plan"`                 // the last one, ended or not; nil: there has been none
 	Standstill string               `json:"standstill,omitempty"` // why the plan does not go on
 	Progress   coordinator.Progress `json:"progress"`
-	Waits      []coordinator.Wait   `json:"waits"` // what moves wait for that cannot begin
+	Waits      []coordinator.Wait   `json:"waits"` // what those moves wait for that cannot begin
 	Notes      coordinator.Notes    `json:"notes"`
 	Gone       []shownGone          `json:"gone"`
 	Intent     coordinator.Intent   `json:"intent"`
@@ -477,18 +483,18 @@ func statusOf(s *coordinator.Steered, stats nodeStats, seen map[millrace.NodeID]
 	return out
 }
 
-// shownGone is a node that hosts something, or is to, and is not there.
+// shownGone is a node that is gone, although it hosts something or is to host something.
 type shownGone struct {
 	Node        millrace.NodeID `json:"node"`
 	Since       time.Time       `json:"since"`              // see goneSince
 	WaitedSince time.Time       `json:"waited_since"`       // when a coordinator began to wait for it
-	GivenUp     bool            `json:"given_up,omitempty"` // the coordinator waits for it no more
+	GivenUp     bool            `json:"given_up,omitempty"` // the coordinator no longer waits for the node
 }
 
 // goneOf returns the nodes that are gone, by their ids.
 func goneOf(s *coordinator.Steered, seen map[millrace.NodeID]time.Time) (out []shownGone) {
 	for _, id := range slices.Sorted(maps.Keys(s.Notes.Gone)) {
-		if s.Map.Alive(id) { // it is back, and no coordinator has run since to take the note back
+		if s.Map.Alive(id) { // the node is back, and no coordinator has removed the note yet
 			continue
 		}
 		waited := s.Notes.Gone[id]
@@ -497,9 +503,10 @@ func goneOf(s *coordinator.Steered, seen map[millrace.NodeID]time.Time) (out []s
 	return out
 }
 
-// goneSince returns since when a node is gone: the earlier of the time when it was last heard,
-// if that is known (not zero), and the time when a coordinator first missed it. The second
-// may be much later, as when a plan gave partitions to a node that was gone already.
+// goneSince returns since when a node is gone: the earlier of the time when it was last
+// heard, if that is known (not zero), and the time when a coordinator first missed it. A
+// coordinator may miss it much later, for example when a plan gives partitions to a node
+// that was gone already.
 func goneSince(missed, heard time.Time) time.Time {
 	if heard.IsZero() || missed.Before(heard) {
 		return missed
@@ -556,7 +563,8 @@ func writeStatus(w io.Writer, s *coordinator.Steered, stats nodeStats, seen map[
 	return t.Flush()
 }
 
-// maxShownMoves and maxShownWaits bound what status prints; JSON has all.
+// maxShownMoves and maxShownWaits bound how many moves and reasons to wait are shown as text;
+// JSON has all.
 const (
 	maxShownMoves = 20
 	maxShownWaits = 3

@@ -25,8 +25,8 @@ import (
 	"github.com/millrace/millrace/schemas/registry"
 )
 
-// DeadLetters returns the command deadletters, which shows what partitioners and index nodes
-// refused, and has it judged again.
+// DeadLetters returns the command deadletters, which shows the records that partitioners and
+// index nodes refused (dead letters), and has them judged again.
 func DeadLetters() *cobra.Command {
 	c := &cobra.Command{Use: "deadletters", Short: "Show the records that were refused, and why; have them judged again"}
 	l := reach.LogFlagsOf(c.PersistentFlags())
@@ -38,7 +38,7 @@ func DeadLetters() *cobra.Command {
 type letterQuery struct {
 	reason, topic, containing, since string
 	limit                            int
-	after                            int64 // only those behind this offset; -1: all
+	after                            int64 // only those with a higher offset in the topic of dead letters; -1: all
 }
 
 func deadlettersList(l *reach.LogFlags) *cobra.Command {
@@ -83,11 +83,11 @@ type letterRow struct {
 	Time   string          `json:"time"`
 	Reason string          `json:"reason"`
 	Detail string          `json:"detail"`
-	Source string          `json:"source"`
-	Batch  string          `json:"batch,omitempty"`
-	Piece  string          `json:"piece,omitempty"`
-	Key    string          `json:"key,omitempty"` // its beginning, as far as it can be printed
-	Bytes  int             `json:"bytes"`         // of the value
+	Source string          `json:"source"`          // where it was read from: topic/partition/offset
+	Batch  string          `json:"batch,omitempty"` // the batch that it is a piece of, if a whole batch was kept aside; empty: it is one record
+	Piece  string          `json:"piece,omitempty"` // which piece of the batch
+	Key    string          `json:"key,omitempty"`   // its beginning, as far as it can be printed
+	Bytes  int             `json:"bytes"`           // of the value
 }
 
 func rowOf(d kafka.DeadLetter) letterRow {
@@ -97,14 +97,15 @@ func rowOf(d kafka.DeadLetter) letterRow {
 	}
 }
 
-// The list is read backwards, a span of offsets at a time. Each span is twice as long as the
-// one before, up to maxSpan.
+// The topic of dead letters is read backwards, a span of offsets at a time, so that the
+// newest are found first. Each span is twice as long as the one before, up to maxSpan
+// offsets.
 const (
 	firstSpan = 256
 	maxSpan   = 64 << 10
 )
 
-// find returns the newest letters that fit, newest first.
+// find returns the letters that fit the query, newest first, at most q.limit.
 func (q letterQuery) find(ctx context.Context, l *reach.LogFlags) ([]letterRow, error) {
 	if q.limit < 1 {
 		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "limit", Detail: fmt.Sprintf("%d letters are none", q.limit), WayOut: "give a positive number"}
@@ -132,7 +133,7 @@ func (q letterQuery) find(ctx context.Context, l *reach.LogFlags) ([]letterRow, 
 			if !q.fits(d) {
 				return
 			}
-			if rows = append(rows, rowOf(d)); len(rows) >= 2*q.limit { // only the newest count
+			if rows = append(rows, rowOf(d)); len(rows) >= 2*q.limit { // keep only the newest, since Read goes from old to new
 				rows = append(rows[:0], rows[len(rows)-q.limit:]...)
 			}
 		}); err != nil {
@@ -144,6 +145,7 @@ func (q letterQuery) find(ctx context.Context, l *reach.LogFlags) ([]letterRow, 
 	return found[:min(len(found), q.limit)], nil
 }
 
+// fits reports whether a letter is one that the flags choose, apart from its offset and time.
 func (q letterQuery) fits(d kafka.DeadLetter) bool {
 	return (q.reason == "" || d.Reason == q.reason) &&
 		(q.topic == "" || strings.HasPrefix(d.Source, q.topic+"/")) &&
@@ -208,6 +210,8 @@ With --raw it writes the value alone, byte for byte.`,
 	return c
 }
 
+// letterAt returns the dead letter at an offset. If there is none, it returns an error that
+// says which offsets there are.
 func letterAt(ctx context.Context, l *reach.LogFlags, offset millrace.Offset) (found kafka.DeadLetter, err error) {
 	log, err := kafka.OpenDeadLetters(ctx, l.At(ctx), l.Topics().DeadLetters)
 	if err != nil {
@@ -232,7 +236,8 @@ type letterShown struct {
 	Value  []byte         `json:"value"`            // base64; null is a null value
 }
 
-// readLetter decodes a letter as far as it can be read.
+// readLetter returns a letter with its contents. If its schema is not known or its body does
+// not fit, Record is nil, and that is no error.
 func readLetter(ctx context.Context, l *reach.LogFlags, d kafka.DeadLetter) (letterShown, error) {
 	shown := letterShown{letterRow: rowOf(d), Value: d.Value}
 	framed, err := schemas.Unframe(d.Value)

@@ -96,8 +96,8 @@ The schema is one that ships (activity, note, features), or an .avsc file.`,
 	return c
 }
 
-// sameLog returns the flags by which another command reaches the same log; empty for the
-// defaults.
+// sameLog returns the flags that another command needs to reach the same log, each after a
+// space; "" for the defaults.
 func sameLog(brokers []string, prefix string) (flags string) {
 	if list := strings.Join(brokers, ","); list != reach.DefaultBroker {
 		flags += " --brokers " + list

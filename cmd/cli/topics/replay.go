@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
-// replaying is a replay of dead letters.
+// replaying has the flags of the command that replays dead letters.
 type replaying struct {
 	command.Act
 	log *reach.LogFlags
@@ -94,7 +94,7 @@ type replayedLine struct {
 	Refused  string `json:"refused,omitempty"` // why it is left out
 	ID       string `json:"id,omitempty"`
 	Entity   string `json:"entity,omitempty"`
-	Unjudged bool   `json:"unjudged,omitempty"` // only a partitioner can judge it
+	Unjudged bool   `json:"unjudged,omitempty"` // the node could not judge it: only a partitioner can
 	Applied  bool   `json:"applied"`            // it was written
 }
 
@@ -163,9 +163,9 @@ func (r *replaying) run(c *cobra.Command, args []string) error {
 // accepts, so that the call ends within the default --wait even if the log is busy.
 const perCall = 250
 
-// inCalls calls call with the offsets, in their order, at most perCall at a time. If the node
-// says that their letters have too many bytes, it tries half as many. It stops at the first
-// call that fails otherwise, and the error says how to go on.
+// inCalls calls call with the offsets, in their order, at most perCall at a time. If the
+// node says that the letters have too many bytes, inCalls tries half as many offsets. It
+// stops at the first call that fails otherwise, and the error says how to go on.
 func inCalls(offsets []int64, call func([]int64) error) error {
 	for done, most := 0, perCall; done < len(offsets); {
 		next := offsets[done:min(done+most, len(offsets))]

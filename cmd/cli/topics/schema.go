@@ -47,9 +47,10 @@ func schemaList(l *reach.LogFlags) *cobra.Command {
 // schemasShown is what schema list shows.
 type schemasShown struct {
 	Schemas []schemaShown `json:"schemas"`
-	Notes   []string      `json:"notes"` // on fields to which schemas give different types
+	Notes   []string      `json:"notes"` // on fields that different schemas give different types
 }
 
+// schemaShown is a schema, or a fingerprint that was given up, in schema list.
 type schemaShown struct {
 	Fingerprint string `json:"fingerprint"`
 	Name        string `json:"name,omitempty"`
@@ -185,10 +186,12 @@ fingerprint, now and later, and for good. A schema of it is refused from then on
 type word struct {
 	// show writes what the word would do. Its error says why it must not be said.
 	show func(ctx context.Context, w io.Writer, log *schemalog.Log, known *registry.Snapshot, fp millrace.Fingerprint) error
+	// give writes the word into the topic of schemas.
 	give func(ctx context.Context, at kafka.Brokers, topic string, fp millrace.Fingerprint, by string) error
-	done string
+	done string // what has become of the schema then, for the user
 }
 
+// schemaWord makes c a command that gives a word on the fingerprint that is its argument.
 func schemaWord(l *reach.LogFlags, say word, c *cobra.Command) *cobra.Command {
 	var a command.Act
 	c.Args = cobra.ExactArgs(1)
@@ -220,6 +223,7 @@ func schemaWord(l *reach.LogFlags, say word, c *cobra.Command) *cobra.Command {
 	return c
 }
 
+// showRetirement is word.show for retiring a schema.
 func showRetirement(ctx context.Context, w io.Writer, cm *clusters.Flags, log *schemalog.Log, known *registry.Snapshot, fp millrace.Fingerprint) error {
 	if err := log.MayRetire(fp); err != nil {
 		return err
@@ -246,6 +250,7 @@ func showRetirement(ctx context.Context, w io.Writer, cm *clusters.Flags, log *s
 	return rollouts.KeepsReaders(ctx, cm, known, after)
 }
 
+// showRefusal is word.show for giving up a fingerprint.
 func showRefusal(_ context.Context, w io.Writer, log *schemalog.Log, _ *registry.Snapshot, fp millrace.Fingerprint) error {
 	if err := log.MayRefuse(fp); err != nil {
 		return err

@@ -58,23 +58,24 @@ committed at its last heartbeat, for whatever reason, such as a stuck partition.
 type topicsShown struct {
 	Kafka    string       `json:"kafka_cluster"`
 	Topics   []topicShown `json:"topics"`
-	Warnings []string     `json:"warnings"` // of Millrace's topics that delete records
-	Groups   []groupShown `json:"groups"`   // of partitioners
-	Inputs   []inputShown `json:"inputs"`   // the topics that groups carry
+	Warnings []string     `json:"warnings"` // about Millrace's topics that delete records
+	Groups   []groupShown `json:"groups"`   // the groups of partitioners
+	Inputs   []inputShown `json:"inputs"`   // the topics that groups read (carry)
 }
 
 // inputShown is how much there is in a topic that partitioners read. Offsets are summed
 // over its partitions.
 type inputShown struct {
 	Name    string     `json:"name"`
-	End     int64      `json:"end"`               // the high watermark
-	Stable  int64      `json:"last_stable"`       // up to which committed reads get
-	Waiting int64      `json:"waiting"`           // what lies behind a transaction that is open, and is read once that has ended
-	Behind  *int64     `json:"behind,omitempty"`  // what the group that is furthest behind had not committed at its heartbeat; left out: none says it
+	End     int64      `json:"end"`               // the high watermarks, where the topic ends
+	Stable  int64      `json:"last_stable"`       // how far readers get that read only committed transactions
+	Waiting int64      `json:"waiting"`           // offsets between Stable and End: they wait until an open transaction has ended
+	Behind  *int64     `json:"behind,omitempty"`  // offsets that the group that is furthest behind had not committed at its last heartbeat; left out: no heartbeat says
 	Open    *openShown `json:"open,omitempty"`    // the transaction that has been open for the longest
-	Unknown string     `json:"unknown,omitempty"` // why something of it is not known
+	Unknown string     `json:"unknown,omitempty"` // why some of this entry is not known
 }
 
+// openShown is a transaction that is open.
 type openShown struct {
 	ID         string     `json:"transactional_id,omitempty"` // left out: not known
 	ProducerID int64      `json:"producer_id"`
@@ -83,31 +84,36 @@ type openShown struct {
 	Since      *time.Time `json:"since,omitempty"` // left out: not known
 }
 
+// topicShown is one of Millrace's own topics.
 type topicShown struct {
 	Name       string   `json:"name"`
 	Partitions int      `json:"partitions"` // 0: there is no such topic
 	Cleanup    string   `json:"cleanup_policy"`
 	Kept       *float64 `json:"kept_seconds,omitempty"` // left out: for ever
-	kept       string
+	kept       string   // Kept in words
 }
 
+// groupShown is a group of partitioners, as its last heartbeat described it.
 type groupShown struct {
 	Group    string                        `json:"group"`
 	Instance string                        `json:"instance"` // the partitioner that was heard last
 	At       time.Time                     `json:"heard_at"`
-	Through  *time.Time                    `json:"partitioned_through,omitempty"` // left out: nothing is proven yet
-	Silent   string                        `json:"silent,omitempty"`              // see Silence
-	Carries  map[string]progress.TopicKind `json:"carries"`                       // content or features, by topic
-	OtherLog string                        `json:"other_log,omitempty"`           // why it writes nothing: its outputs are other topics than before
-	Stuck    []stuckShown                  `json:"stuck"`
-	behind   map[string]int64              // by topic, what it had not committed
+	Through  *time.Time                    `json:"partitioned_through,omitempty"` // all input from before then is partitioned; left out: that is not proven of any time yet
+	Silent   string                        `json:"silent,omitempty"`              // what Silence returns
+	Carries  map[string]progress.TopicKind `json:"carries"`                       // the topics that it reads, and what is in each: content or features
+	OtherLog string                        `json:"other_log,omitempty"`           // why it has stopped: the topics that it writes to are not those that it has written to before
+	Stuck    []stuckShown                  `json:"stuck"`                         // the places where it cannot go on
+	behind   map[string]int64              // by topic, how many offsets it had not committed
 }
 
+// stuckShown is a place where a group cannot go on.
 type stuckShown struct {
 	progress.Stuck
-	Says string `json:"says"` // all of it, with the way out
+	Says string `json:"says"` // what is the matter in words, with the way out
 }
 
+// topicsOf returns what topics show shows. If there is no topic progress, it lacks groups and
+// inputs.
 func topicsOf(ctx context.Context, l *reach.LogFlags) (*topicsShown, error) {
 	if err := kafka.Answers(ctx, l.At(ctx)); err != nil {
 		return nil, err
@@ -158,8 +164,8 @@ func topicsOf(ctx context.Context, l *reach.LogFlags) (*topicsShown, error) {
 	return shown, err
 }
 
-// inputsOf looks at the topics that groups carry. If Kafka does not tell about one, which may
-// be gone or in another Kafka, its entry says so, and that is no error.
+// inputsOf looks at the topics that groups read. If Kafka does not tell about a topic, which
+// may be gone or in another Kafka cluster, the topic's entry says so, and that is no error.
 func inputsOf(ctx context.Context, l *reach.LogFlags, of []groupShown) ([]inputShown, error) {
 	names := map[string]bool{}
 	for _, g := range of {
@@ -222,7 +228,8 @@ func inputOf(ctx context.Context, look *kafka.Inspector, topic string) inputShow
 	return in
 }
 
-// write says what waits in a topic, and for which open transaction.
+// write says what waits in a topic, and for which open transaction. It writes nothing if
+// nothing waits and all is known.
 func (in inputShown) write(w io.Writer, now time.Time) {
 	if in.Waiting > 0 {
 		display.Printf(w, "%s: %d entries wait behind a transaction that is open, and are read once it has ended\n", in.Name, in.Waiting)
@@ -301,7 +308,8 @@ func (s *topicsShown) write(w io.Writer) error {
 	return s.writeInputs(w)
 }
 
-// withProgress reads the topic progress to its end for use.
+// withProgress reads the topic progress, to which partitioners write their heartbeats, to its
+// end, and calls use with what it says.
 func withProgress(ctx context.Context, l *reach.LogFlags, use func(*progress.Log) error) error {
 	said, err := progress.Open(progress.Config{Brokers: l.At(ctx), Topic: l.Topics().Progress})
 	if err != nil {
@@ -333,7 +341,7 @@ func topicsHistory(l *reach.LogFlags) *cobra.Command {
 	return c
 }
 
-// noteOf writes down, in the topic progress, what is done to a group.
+// noteOf returns a function that writes into the topic progress what is done to a group.
 func noteOf(ctx context.Context, l *reach.LogFlags) func(audit.Entry) error {
 	return func(e audit.Entry) error { return progress.NoteAct(ctx, l.At(ctx), l.Topics().Progress, e) }
 }
@@ -342,8 +350,8 @@ func noteOf(ctx context.Context, l *reach.LogFlags) func(audit.Entry) error {
 type skipFlags struct {
 	command.Act
 	group, topic string
-	partition    int32 // -1: all places of the topic where what was to be read next is gone
-	offset       int64 // where the batch to skip begins; -1 if partition is
+	partition    int32 // -1: all places of the topic where the next offset to read is gone
+	offset       int64 // where the batch to skip begins; -1 if partition is -1
 }
 
 func topicsSkip(l *reach.LogFlags) *cobra.Command {
@@ -426,8 +434,8 @@ func skipPlaces(c *cobra.Command, l *reach.LogFlags, said *progress.Log, f skipF
 	return nil
 }
 
-// awaitSkips waits until the partitioners have carried out what was asked. With an error, ctx
-// ended before; the request stands.
+// awaitSkips waits until the partitioners have carried out the skips that were asked for. If
+// ctx ends before that, it returns an error; partitioners carry the skips out later.
 func awaitSkips(ctx context.Context, said *progress.Log, group string, asked []progress.Skip) error {
 	for {
 		moved := said.Moved()
@@ -443,7 +451,8 @@ func awaitSkips(ctx context.Context, said *progress.Log, group string, asked []p
 	}
 }
 
-// places returns those places that the flags name at which the group says that it is stuck.
+// places returns the places where the group says that it is stuck, as far as the flags name
+// them.
 func (f skipFlags) places(said *progress.Log) (all []progress.Stuck) {
 	p, _ := said.Group(f.group)
 	for _, at := range p.Stuck {
@@ -455,6 +464,7 @@ func (f skipFlags) places(said *progress.Log) (all []progress.Stuck) {
 	return all
 }
 
+// where says in words which places the flags name.
 func (f skipFlags) where() string {
 	if f.partition < 0 {
 		return fmt.Sprintf("in %s for want of what is gone", f.topic)
@@ -492,6 +502,8 @@ present ones once their data directories are empty.`,
 	return c
 }
 
+// adopt shows what it means that a group goes on with the topics that are there now. If
+// --apply is given and the user agrees, it has the group do so.
 func adopt(c *cobra.Command, a *command.Act, l *reach.LogFlags, group string, fromBeginning bool) error {
 	ctx, cancel := l.Bound(c.Context())
 	defer cancel()
@@ -577,8 +589,8 @@ still runs comes back with the next.`,
 // far the group may be behind, before that is a fault.
 const HeartbeatLimit = 10 * time.Second
 
-// forgetAfter is how long a group must be silent before it can be forgotten. From then on
-// Silence says how.
+// forgetAfter is how long a group must be silent before it can be forgotten. Once it has
+// been, Silence also names the command that forgets it.
 const forgetAfter = time.Minute
 
 // Silence says for how long a group of partitioners has not been heard, and what follows; ""

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/display"
 )
 
-// Module is this module.
+// Module is the path of Millrace's Go module.
 const Module = "github.com/millrace/millrace"
 
 // Release is the version of a release, which the linker sets; see

@@ -23,10 +23,10 @@ import (
 
 // Compare says which two binaries to compare, and when head counts as worse than base.
 type Compare struct {
-	Config          // the load: Shape, Entities, Viewers, Duration, Seed, Progress, Out
-	Base     string // the path of the binary to compare with
-	Head     string // the path of the other one; "": this binary
-	Rounds   int
+	Config           // the load: Shape, Entities, Viewers, Duration, Seed, Progress, Out
+	Base     string  // the path of the binary to compare with
+	Head     string  // the path of the other one; "": this binary
+	Rounds   int     // how many rounds; each measures both binaries
 	Slack    float64 // the share by which head may need more CPU time, such as 0.05
 	SlackP99 float64 // the share by which head's p99 may be longer
 }
@@ -76,12 +76,13 @@ type comparison struct {
 	world   *world
 	records int     // in the timeline topic, and as many in the content topic
 	rate    float64 // questions a second that arrive, the same for both: half of what one client gets answered; 0: not known yet
-	turns   int     // how many were begun
+	turns   int     // how many sides were started, in all rounds; it numbers their directories
 }
 
 // RunCompare measures two binaries in turns under the same load, which this process makes,
-// and prints a table and figures. The error says that a run failed, or that head has lost:
-// that the whole confidence interval of some ratio is above the slack.
+// and prints a table and figures. The error says that a run failed, that the two cannot be
+// compared, or that head has lost: the whole confidence interval of some measure is above
+// its slack.
 func RunCompare(ctx context.Context, c Compare) (err error) {
 	if err := c.Validate(); err != nil {
 		return err
@@ -116,12 +117,12 @@ func RunCompare(ctx context.Context, c Compare) (err error) {
 
 // side is one of the two binaries in a round.
 type side struct {
-	name, binary, own string // own: the name of its directory, and before the names of its files
+	name, binary, own string // own: the name of its directory, and the beginning of its files' names
 	d                 *driver
-	cpu               cpuTime
-	queries           int
-	arrived           arrivals
-	turn
+	cpu               cpuTime  // used while one client asked
+	queries           int      // how many that client had answered
+	arrived           arrivals // what became of the questions that arrived at the rate
+	turn                       // the results of the round
 }
 
 // all measures all rounds. A round before them finds the rate at which questions arrive;
@@ -267,7 +268,7 @@ type ratio struct {
 	name  string
 	of    func(*turn) float64 // the measure in unit; larger is worse
 	unit  string
-	slack float64
+	slack float64 // the share by which head's may be larger
 }
 
 func (r *comparison) ratios() []ratio {
@@ -283,8 +284,8 @@ func (r *comparison) ratios() []ratio {
 	}
 }
 
-// report prints what was found. The error says in what head has lost, or that the two
-// cannot be compared.
+// report prints what was found. The error says by which measures head has lost, or that the
+// two cannot be compared.
 func (r *comparison) report(base, head []*turn) error {
 	if base[0].execution != head[0].execution {
 		return fmt.Errorf("not comparable: the model of this benchmark is %s by base and %s by head, since it changed between them; compare commits that both have it", base[0].execution, head[0].execution)

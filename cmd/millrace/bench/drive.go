@@ -169,9 +169,10 @@ type arrivals struct {
 	missed  int // not answered in time
 }
 
-// usual returns the median over all seconds of what a share of a second's answers took at
-// most. The last second is left out, as it may not be whole. A machine that stands still
-// for a moment once in ten seconds does not change it.
+// usual works out, for each second, within which time a share of the second's answers came,
+// and returns the median of these times. The last second is left out, as it may not be
+// whole. A machine that stands still for a moment once in ten seconds does not change the
+// median.
 func (a *arrivals) usual(share float64) time.Duration {
 	var each rig.Latencies
 	for _, s := range a.seconds[:max(1, len(a.seconds)-1)] {

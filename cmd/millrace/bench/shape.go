@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/relevance/modelpack"
 )
 
-// A shape says how large the world is and what queries ask of it.
+// shape says how large the world is and what queries ask of it.
 type shape struct {
 	feed      string // the name of the feed that is asked
 	entities  int    // in the world, unless Config says otherwise

@@ -23,13 +23,13 @@ import (
 type world struct {
 	shape    shape
 	label    string // name of the shape
-	entities int
+	entities int    // how many
 	seed     uint64
-	feed     feeds.Feed
-	feedText []byte
+	feed     feeds.Feed // that all questions ask
+	feedText []byte     // its definition in YAML
 	pack     *modelpack.Pack
-	model    *relevance.Model
-	asked    []question
+	model    *relevance.Model // of the pack; the feed ranks by it
+	asked    []question       // one for each viewer
 }
 
 // question is the request of one viewer, the same each time.
@@ -40,6 +40,8 @@ type question struct {
 	wire    []byte // req as protobuf
 }
 
+// viewer is a viewer of the world, with attributes and features that the filter and the model
+// read.
 type viewer struct {
 	name           string
 	reads          []int // indexes of languages
@@ -82,6 +84,7 @@ func (w *world) rand(kind, i int) *rand.Rand {
 	return rand.New(rand.NewPCG(w.seed, uint64(kind)<<32|uint64(i)))
 }
 
+// The kinds of things that have random numbers of their own; see rand.
 const (
 	ofEntity = iota
 	ofViewer
@@ -96,6 +99,7 @@ var (
 	visibilities = []string{"public", "friends"}
 )
 
+// text is the text of every record, cut to the record's length.
 const text = "What somebody wrote about a day at the sea, the people met there, and the long way home"
 
 // record is a record of the world, before it is encoded.

@@ -24,28 +24,31 @@ import (
 //	16  the schemas' fingerprints, 8 bytes each
 //	    the records
 //
-// A record is its length as uvarint, then flags, id behind its length, time
-// (varint), and, where the flags say so, version (varint), index of the schema
-// (uvarint, else 0) and object behind its length; the rest is the body.
-// Integers are little-endian.
+// A record is its length as uvarint, then flags, id behind its length, time (varint), and,
+// where the flags say so, version (varint, else 0), index of the schema (uvarint, else 0)
+// and object behind its length (else the id); the rest is the body. Integers are
+// little-endian.
 //
-// There is no checksum: Pebble's blocks have one, checked at every read from
-// disk. The digest finds what that cannot, the faults of a wrong program, when a
-// check of the partition recomputes it.
+// There is no checksum: the blocks of Pebble, the database that stores blobs, have
+// one, which it checks at every read from disk. The digest finds what that cannot,
+// faults of the program: a check of the partition recomputes it.
 //
-// Record bytes never change once written, and an append only writes behind
-// them: what was decoded from a blob, sharing its memory, stays valid for ever.
+// The bytes of a record never change once they are written, and Append only writes
+// behind them. So a record that was decoded from a blob, and shares its memory,
+// stays valid for ever.
 type Blob struct {
 	Buf  []byte
-	last int // offset of the newest record; 0 in an empty blob
+	last int // offset of the newest record; 0 in an empty blob, and in one from View
 }
 
 const (
 	blobFormat = 1
-	blobHeader = 16
+	blobHeader = 16 // bytes before the fingerprints
 
-	blobHasChain = 1
+	blobHasChain = 1 // flag of the blob
 
+	// Flags of a record: it is a tombstone, or it has the field of that name. recFlags are
+	// all of them.
 	recDeleted = 1
 	recVersion = 2
 	recSchema  = 4
@@ -69,6 +72,8 @@ func (b *Blob) Digest() uint64 { return binary.LittleEndian.Uint64(b.Buf[6:]) }
 // HasChain reports whether the blob is the head of a timeline that has a chain.
 func (b *Blob) HasChain() bool { return b.Buf[1]&blobHasChain != 0 }
 
+// schemas returns the fingerprints of the schemas, 8 bytes each; records returns the offset of
+// the first record.
 func (b *Blob) schemas() []byte { return b.Buf[blobHeader:b.records()] }
 func (b *Blob) records() int    { return blobHeader + 8*int(binary.LittleEndian.Uint16(b.Buf[14:])) }
 func (b *Blob) setCount(n int)  { binary.LittleEndian.PutUint32(b.Buf[2:], uint32(n)) }
@@ -84,7 +89,7 @@ func (b *Blob) SetHasChain(yes bool) {
 	}
 }
 
-// Encode makes a blob of records, which are in oldest-first order. digest is the sum of
+// Encode makes a blob of records, which must be in order, oldest first. digest is the sum of
 // their digests; see [RecordDigest].
 func Encode(recs []millrace.Record, digest uint64) *Blob {
 	var fps []millrace.Fingerprint
@@ -110,6 +115,7 @@ func Encode(recs []millrace.Record, digest uint64) *Blob {
 	return b
 }
 
+// indexOf returns the index of fp in fps, or -1.
 func indexOf(fps []millrace.Fingerprint, fp millrace.Fingerprint) int {
 	for i, x := range fps {
 		if x == fp {
@@ -119,9 +125,9 @@ func indexOf(fps []millrace.Fingerprint, fp millrace.Fingerprint) int {
 	return -1
 }
 
-// Append adds a record that is newer than every other, with its digest. If the blob's
-// schemas lack the record's, it changes nothing and reports false: then the blob must be
-// encoded anew.
+// Append adds a record that is newer than every other, and its digest. If the record's
+// schema is not among the blob's, it changes nothing and reports false: then the caller
+// must encode the blob anew.
 func (b *Blob) Append(r *millrace.Record, digest uint64) bool {
 	schema := -1
 	fps := b.schemas()
@@ -209,6 +215,7 @@ func (b *Blob) cut(at int) (rec []byte, next int, err error) {
 	return b.Buf[at+w : next : next], next, nil
 }
 
+// uvarint is [binary.Uvarint], but faster for numbers of one or two bytes.
 func uvarint(b []byte) (uint64, int) {
 	if len(b) > 1 && b[0] < 0x80 {
 		return uint64(b[0]), 1
@@ -219,8 +226,8 @@ func uvarint(b []byte) (uint64, int) {
 	return binary.Uvarint(b)
 }
 
-// position reads a record's flags, and its id and time, by which records are ordered. rest are
-// the bytes behind them. id shares rec's memory.
+// position reads a record's flags and its position: the id and the time, by which records are
+// ordered. rest is the bytes after these. id shares rec's memory.
 func position(rec []byte) (flags byte, id millrace.RecordID, t millrace.Time, rest []byte, err error) {
 	if len(rec) == 0 {
 		return 0, "", 0, nil, blobError("empty record")
@@ -239,9 +246,11 @@ func position(rec []byte) (flags byte, id millrace.RecordID, t millrace.Time, re
 	return flags, id, millrace.Time(at), rest[w:], nil
 }
 
+// alias returns b as a string, without a copy. b must not change afterwards.
 func alias(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
-// decodeRecord reads a record; it shares rec's memory.
+// decodeRecord reads a record into r, which shares rec's memory. schemas is as Blob.schemas
+// returns it.
 func decodeRecord(rec, schemas []byte, r *millrace.Record) error {
 	flags, id, at, rest, err := position(rec)
 	if err != nil {
@@ -250,7 +259,7 @@ func decodeRecord(rec, schemas []byte, r *millrace.Record) error {
 	return decodeRest(flags, id, at, rest, schemas, r)
 }
 
-// decodeRest reads what follows a record's position.
+// decodeRest reads what follows a record's position, and sets all fields of r.
 func decodeRest(flags byte, id millrace.RecordID, at millrace.Time, rest, schemas []byte, r *millrace.Record) error {
 	if flags&^recFlags != 0 {
 		return blobError("record %q: flags %#x", id, flags)
@@ -289,8 +298,8 @@ func decodeRest(flags byte, id millrace.RecordID, at millrace.Time, rest, schema
 	return nil
 }
 
-// View checks the header of a stored blob and returns the blob, which keeps buf. Newest needs
-// a blob from Open instead.
+// View checks the header of a stored blob, but not its records, and returns the blob, which
+// keeps buf. Newest, Oldest and Find need a blob from Open instead.
 func View(buf []byte) (*Blob, error) {
 	if len(buf) < blobHeader {
 		return nil, blobError("%d bytes", len(buf))
@@ -375,7 +384,8 @@ func (b *Blob) DecodeAll(dst []millrace.Record) ([]millrace.Record, error) {
 	return dst, nil
 }
 
-// At decodes the record at an offset; it shares the blob's memory.
+// At decodes the record at an offset, as Find returns it. The record shares the blob's
+// memory.
 func (b *Blob) At(off int) (r millrace.Record, err error) {
 	rec, _, err := b.cut(off)
 	if err == nil {
@@ -390,6 +400,7 @@ func (b *Blob) Oldest() (millrace.Time, millrace.RecordID) { return b.ends(b.rec
 // Newest returns the position of the newest record of a blob that is not empty.
 func (b *Blob) Newest() (millrace.Time, millrace.RecordID) { return b.ends(b.last) }
 
+// ends returns the position of the record at an offset. It panics if there is none.
 func (b *Blob) ends(off int) (millrace.Time, millrace.RecordID) {
 	rec, _, err := b.cut(off)
 	if err != nil {
@@ -402,8 +413,8 @@ func (b *Blob) ends(off int) (millrace.Time, millrace.RecordID) {
 	return t, id
 }
 
-// Find returns the index, from the oldest, and the offset of the record of an id. It panics
-// unless Open has checked the blob.
+// Find returns the index, counted from the oldest record, and the offset in Buf of the record
+// with an id. Open must have checked the blob: Find panics at a fault in it.
 func (b *Blob) Find(id millrace.RecordID) (index, off int, ok bool) {
 	for at := b.records(); at < len(b.Buf); index++ {
 		rec, next, err := b.cut(at)
@@ -419,8 +430,9 @@ func (b *Blob) Find(id millrace.RecordID) (index, off int, ok bool) {
 	return 0, 0, false
 }
 
-// Split cuts records into runs, by halves, until each is of one record or takes at most max
-// bytes as a blob. It counts the bytes as if all records of a run had one schema.
+// Split cuts records into runs, by halves, until each has only one record or takes at most
+// max bytes as a blob. It counts bytes as if all records of a run had one schema, so that
+// a blob with more schemas may take more than max.
 func Split(recs []millrace.Record, max int) [][]millrace.Record {
 	size := blobHeader + 8
 	for i := range recs {

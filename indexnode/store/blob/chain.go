@@ -8,37 +8,38 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// A chain is the metadata of a timeline's older blobs, all but the head, which has the
-// newest records. When a head is full it becomes an older blob, under a key that ends in
-// a suffix, and a new head begins. The row of the chain exists from the first time on that
-// this happens, and keeps the counter of suffixes.
+// A chain is the metadata of a timeline's older blobs. These are all of its blobs except the
+// head, which has the newest records. When a head is full, it becomes an older blob, under a
+// key that ends in a suffix, and a new head begins. The first time that this happens, the
+// chain's row is written, which also keeps the counter of suffixes.
 //
 //	0   format, 1
 //	1   flags: 1 = a floor stands at the end
 //	2   the next suffix, uint32
 //	6   number of links, uint32
-//	10  stale id rows that trimming left, uint32
+//	10  number of stale id rows, uint32; see Stale
 //	14  the links, oldest first, 32 bytes each:
 //	    suffix, count (uint32), oldest, newest (int64), digest (uint64)
 //	    the floor: time (int64), id
 //
-// The width is fixed so that a reader searches the row without decoding it.
+// The width of a link is fixed, so that a reader can search the row without decoding it.
 type Chain struct {
 	Next  uint32 // suffix of the next blob; only rises
-	Stale uint32 // id rows (which say where an older record is) of dropped blobs, for the next sweep to remove
+	Stale uint32 // how many id rows, which say in which blob an older record is, are of dropped blobs; the next sweep removes them
 	Links []Link // oldest first
 	Floor *Floor // nil: there is none
 }
 
 // Link is the metadata of an older blob.
 type Link struct {
-	Suffix, Count  uint32
-	Oldest, Newest millrace.Time
-	Digest         uint64
+	Suffix, Count  uint32        // Count is the number of its records, 1 or more
+	Oldest, Newest millrace.Time // the times of its oldest and its newest record
+	Digest         uint64        // see [Blob.Digest]
 }
 
-// Floor is the oldest position that retention by count keeps, once one of the records that
-// it counted is gone. Without it older records would come back in its place.
+// Floor is the oldest position that retention by count keeps. It is set once one of the
+// records that retention counted is gone: without it, an older record, which retention had
+// dropped already, would come back in that record's place.
 type Floor struct {
 	Time millrace.Time
 	ID   millrace.RecordID
@@ -82,7 +83,7 @@ func (c *Chain) Encode(dst []byte) []byte {
 	return dst
 }
 
-// DecodeChain reads a chain; it keeps nothing of b.
+// DecodeChain reads a chain, and refuses one that contradicts itself. It keeps nothing of b.
 func DecodeChain(b []byte) (*Chain, error) {
 	if len(b) < chainHeader || b[0] != chainFormat || b[1] > 1 {
 		return nil, fmt.Errorf("%w: header", ErrChain)

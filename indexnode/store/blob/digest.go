@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// DigestOf returns a digest of words, at most 8.
+// DigestOf returns a digest of words. It panics if there are more than 8.
 func DigestOf(words ...uint64) uint64 {
 	var b [8 * 8]byte
 	for i, w := range words {

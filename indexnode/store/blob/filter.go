@@ -9,26 +9,26 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// Filter tells whether an id may be outside the head of its timeline, so that
-// a new id, which is nearly every one, costs no look-up. It is a Bloom filter
-// that grows by segments, each of twice the room of the one before; ids are
-// never taken out.
+// Filter tells whether a record's id may be in a timeline's older blobs, outside
+// its head. Nearly every id that arrives is new, and then no look-up on disk is
+// needed. It is a Bloom filter that grows by segments, each with twice the room of
+// the one before. Ids are never removed from it.
 //
 //	0  format, 1
 //	1  number of ids added, uint32
 //	5  the segments: segment i is 80<<i bytes for 64<<i ids
 type Filter struct {
-	count uint32
-	Bits  []byte
+	count uint32 // ids added
+	Bits  []byte // the segments
 }
 
 const (
 	filterFormat  = 1
 	filterHeader  = 5
-	filterRoom    = 64 // ids of the first segment
-	filterBytes   = filterRoom * filterBitsPer / 8
-	filterBitsPer = 10
-	filterProbes  = 6
+	filterRoom    = 64                             // ids of the first segment
+	filterBytes   = filterRoom * filterBitsPer / 8 // bytes of the first segment
+	filterBitsPer = 10                             // bits for each id; with filterProbes, about 1 % of other ids seem to be in a full segment
+	filterProbes  = 6                              // bits that an id sets
 )
 
 // ErrFilter is the error for a row that is no filter, or for a filter that lacks an id which
@@ -44,9 +44,10 @@ func segments(count uint32) (n int) {
 	return n
 }
 
+// filterLen is how many bytes so many segments take.
 func filterLen(segments int) int { return filterBytes * (1<<segments - 1) }
 
-// Add adds an id.
+// Add adds an id. An id that is added twice counts twice.
 func (f *Filter) Add(id millrace.RecordID) {
 	f.count++
 	n := segments(f.count)
@@ -87,7 +88,7 @@ func (f *Filter) Encode() []byte {
 	return append(binary.LittleEndian.AppendUint32(b, f.count), f.Bits...)
 }
 
-// DecodeFilter reads a row. The filter keeps b.
+// DecodeFilter reads a row. The filter keeps b, and Add changes it.
 func DecodeFilter(b []byte) (*Filter, error) {
 	if len(b) < filterHeader || b[0] != filterFormat {
 		return nil, ErrFilter

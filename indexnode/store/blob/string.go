@@ -11,7 +11,7 @@ var ErrKey = errors.New("key")
 // ErrRow is the error for a row that cannot be read as what its key says it is.
 var ErrRow = errors.New("row")
 
-// AppendString appends the length of a string, and the string.
+// AppendString appends the length of a string as uvarint, and then the string.
 func AppendString[S ~string](dst []byte, s S) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
 }

@@ -6,11 +6,11 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// Grant is called before a blob is read, with its bytes. Its error ends the read. A nil Grant
-// allows everything.
+// Grant is called before a blob is decoded, with how many bytes the blob has. If it
+// returns an error, the read ends with that error. A nil Grant allows everything.
 type Grant func(bytes int) error
 
-// of asks for the bytes of a blob.
+// of calls g with the number of bytes of a blob, unless g is nil.
 func (g Grant) of(b *Blob) error {
 	if g == nil {
 		return nil
@@ -22,15 +22,17 @@ func (g Grant) of(b *Blob) error {
 // first.
 type Window struct {
 	From, To millrace.Time // From is part of the span, To is not
-	Most     int           // how many records retention keeps, the newest, deleted ones counted; 0: all
-	Floor    *Floor
-	Grant    Grant
-	Skipped  int // how many records, deleted or not, the blobs so far had
+	Most     int           // how many records retention keeps: the newest so many, tombstones counted; 0: all
+	Floor    *Floor        // nil: there is none
+	Grant    Grant         // nil: every blob may be read
+	Skipped  int           // how many records, tombstones counted, were in the blobs that Append has read
 }
 
 // Append appends the records of a blob that the window keeps, newest first, sharing the
-// blob's memory. It fills the room for all of them from behind, then closes the gap that
-// those left out leave. With an error dst is as it was.
+// blob's memory. The blob has its records oldest first, so Append first makes room in dst for
+// all of them, and fills the room from its end. Then it closes the gap that is left at the
+// room's beginning by the records that the window does not keep. With an error, no record is
+// appended.
 func (w *Window) Append(dst []millrace.Record, b *Blob) ([]millrace.Record, error) {
 	start, count, schemas := len(dst), b.Count(), b.schemas()
 	if count > len(b.Buf)/4 {
@@ -75,5 +77,6 @@ func (w *Window) Append(dst []millrace.Record, b *Blob) ([]millrace.Record, erro
 	return dst, nil
 }
 
-// Done reports whether retention keeps nothing that is older than the blobs so far.
+// Done reports whether retention keeps no record that is older than those of the blobs that
+// Append has read.
 func (w *Window) Done() bool { return w.Most > 0 && w.Skipped >= w.Most }

@@ -19,8 +19,8 @@ type Config struct {
 	FS      vfs.FS
 	Dir     string // the store's
 	MinFree int64  // free bytes below which the store takes nothing more in; negative: no limit
-	Full    error  // what errors for want of room wrap
-	Offline bool   // the store ends where another would wait for the disk
+	Full    error  // the error that errors for lack of space wrap
+	Offline bool   // the store ends where another store would wait for the disk
 	Log     *slog.Logger
 	Done    <-chan struct{} // closed when the store is closed
 	// Stalls is called each time that a call of Pebble's fails because of the disk, before
@@ -48,8 +48,8 @@ func New(c Config) *Disk {
 // FS is the file system for Pebble.
 func (d *Disk) FS() vfs.FS { return fileSystem{d.c.FS, d} }
 
-// Opened says that Pebble is open. From now on its calls wait for a disk that is full, too;
-// while Pebble opens, they wait only for one that fails with EIO.
+// Opened says that Pebble is open. While Pebble opens, its calls wait only for a disk that
+// fails with EIO. From now on they wait for a disk that is full or read-only, too.
 func (d *Disk) Opened() { d.opened.Store(true) }
 
 // Hold writes the ballast, or what of it is missing: a file that takes up space until Pebble

@@ -19,7 +19,7 @@ type fileSystem struct {
 	d *Disk
 }
 
-// tablePause is how long a table waits before it is refused for want of space:
+// tablePause is how long a table waits before it is refused for lack of space:
 // Pebble would try again at once.
 const tablePause = 250 * time.Millisecond
 
@@ -119,6 +119,7 @@ func newBallast(c Config) *ballast {
 	return b
 }
 
+// size returns how many bytes of the ballast are there.
 func (b *ballast) size() int64 {
 	info, err := b.fs.Stat(b.path)
 	if err != nil {
@@ -134,6 +135,7 @@ func (b *ballast) hold() error {
 	return b.fill()
 }
 
+// fill is hold with mu held.
 func (b *ballast) fill() error {
 	if b.size() >= b.want {
 		return nil

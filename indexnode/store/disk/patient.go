@@ -19,6 +19,7 @@ import (
 // mayGo are errors of the disk that may go away.
 var mayGo = []error{syscall.EIO, syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS}
 
+// ofDisk reports whether an error is one of mayGo.
 func ofDisk(err error) bool {
 	return slices.ContainsFunc(mayGo, func(e error) bool { return errors.Is(err, e) })
 }
@@ -80,6 +81,7 @@ func (f *patientFile) SyncData() error { return f.do(f.File.SyncData) }
 // SyncTo does nothing, which is allowed: Sync follows.
 func (f *patientFile) SyncTo(int64) (fullSync bool, err error) { return false, nil }
 
+// do calls op, or writes the file anew if op, or an earlier one, met a failing disk.
 func (f *patientFile) do(op func() error) error {
 	if !f.wrong {
 		err := op()

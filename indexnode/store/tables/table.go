@@ -37,9 +37,9 @@ type Maker struct {
 // Writer writes rows, in key order, into tables that a store can ingest.
 type Writer struct {
 	Maker
-	Dir, Prefix string
-	Level       int // of Pebble, for which the tables are; in tables for LowestLevel Pebble hides tombstones
-	Files       []File
+	Dir, Prefix string // the directory of the tables, and the beginning of their files' names
+	Level       int    // of Pebble, for which the tables are; in tables for LowestLevel Pebble hides tombstones
+	Files       []File // those written, and last the one that is being written
 	w           *sstable.Writer
 }
 

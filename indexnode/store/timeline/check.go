@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/indexnode/store/blob"
 )
 
-// ErrDigest is the error for a digest that is not that of the records.
+// ErrDigest is the error for a stored digest that is not the digest of the records.
 var ErrDigest = errors.New("digest")
 
 // Checker checks the rows of timelines, which come in key order: each row by itself, and the
@@ -18,7 +18,7 @@ var ErrDigest = errors.New("digest")
 type Checker struct {
 	Found Found
 
-	// Of the timeline at hand:
+	// Of the current timeline:
 	prefix []byte
 	name   millrace.Timeline
 	hash   uint64
@@ -28,9 +28,9 @@ type Checker struct {
 	filter *blob.Filter
 	ids    map[millrace.RecordID]millrace.Time // the records outside the head, and their times
 	inHead map[millrace.RecordID]bool          // the ids in the head, if there are older blobs
-	rows   int                                 // id rows that say rightly where their record is
+	rows   int                                 // the number of id rows that agree with where their record is
 
-	recs []millrace.Record // those of the last blob; they share its memory
+	recs []millrace.Record // the records of the last blob; they share its memory
 	room []byte            // memory for what is kept of the timeline
 }
 
@@ -38,8 +38,8 @@ type Checker struct {
 type Found interface {
 	// Timeline is called when the rows of a timeline begin. An error ends the check.
 	Timeline(name millrace.Timeline) error
-	// Blob gets the records of one of the timeline's blobs, and their digest. The
-	// records must not be used after it returns.
+	// Blob gets the records of one of the timeline's blobs, and their digest. Blob must not
+	// keep the records after it returns.
 	Blob(recs []millrace.Record, digest uint64)
 	// StaleRow is called for an id row whose record is no longer outside the head. That is
 	// no fault: retention leaves such rows until the next sweep.
@@ -108,7 +108,7 @@ const roomBytes = 256 << 10
 // keep returns a copy of b that is valid until the next timeline begins.
 func (c *Checker) keep(b []byte) []byte {
 	if len(b) > cap(c.room)-len(c.room) {
-		c.room = make([]byte, 0, max(roomBytes, len(b))) // what was kept before stays in the old memory
+		c.room = make([]byte, 0, max(roomBytes, len(b))) // earlier copies stay valid in the old memory
 	}
 	n := len(c.room)
 	c.room = append(c.room, b...)
@@ -121,7 +121,7 @@ func (c *Checker) keepID(id millrace.RecordID) millrace.RecordID {
 	return millrace.RecordID(unsafe.String(unsafe.SliceData(kept), len(kept)))
 }
 
-// part checks a row of the timeline at hand. rest is its key without the prefix.
+// part checks a row of the current timeline. rest is its key without the prefix.
 func (c *Checker) part(rest, v []byte) (err error) {
 	if !isPart(rest) {
 		return blob.ErrKey
@@ -213,7 +213,7 @@ func (c *Checker) older(suffix uint32, v []byte) error {
 	return nil
 }
 
-// End checks the rows of the timeline at hand against each other. Add calls it before each
+// End checks the rows of the current timeline against each other. Add calls it before each
 // further timeline, and the caller after the last row.
 func (c *Checker) End() error {
 	if c.prefix == nil {
@@ -263,15 +263,15 @@ func (c *Checker) whole() error {
 	return nil
 }
 
-// next returns the position of the oldest record in the blob that is next newer than that of
-// the i-th link.
+// next returns the position of the oldest record in the blob that comes next after the blob of
+// the i-th link, in the order from old to new.
 func (c *Checker) next(i int) (millrace.Time, millrace.RecordID) {
 	if i+1 == len(c.chain.Links) {
 		return c.head.oldest, c.head.oldestID
 	}
 	b, ok := c.blobs[c.chain.Links[i+1].Suffix]
 	if !ok {
-		return -blob.MaxTime, ""
+		return -blob.MaxTime, "" // older than any record, so that whole reports a fault
 	}
 	return b.link.Oldest, b.oldestID
 }

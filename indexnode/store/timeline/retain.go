@@ -7,11 +7,11 @@ import (
 	"github.com/millrace/millrace/indexnode/store/blob"
 )
 
-// Keeper is retention at one point of the log. Of a timeline it keeps the newest Count records,
-// as far as they are not older than Horizon and than the floor of the chain (see blob.Floor).
-// Horizon and floor move only with the log, and never bring a record back, so what is kept is
-// a function of the log. Records that are not kept count as absent, even while they are still
-// there: their space is reclaimed later, in whole blobs from the oldest on.
+// Keeper is retention at one point of the log. Of a timeline it keeps the newest Count
+// records, but none that is older than Horizon or older than the floor of the chain (see
+// blob.Floor). Horizon and floor move only with the log, and never bring a record back, so
+// what is kept is a function of the log. Records that are not kept count as absent, even while
+// they are still there: their space is reclaimed later, in whole blobs from the oldest on.
 type Keeper struct {
 	Horizon millrace.Time // the oldest time that is kept; math.MinInt64 keeps all
 	Count   int           // how many records are kept; 0 keeps all
@@ -36,7 +36,8 @@ func (k Keeper) Dropped(t *Timeline, at Place) (bool, error) {
 	return t.newerThan(at.link, at.blob.Count()-1-at.index) >= k.Count, nil
 }
 
-// Excludes reports whether retention would not keep a record that is not there.
+// Excludes reports whether retention would not keep a record that the timeline does not have,
+// if it were added.
 func (k Keeper) Excludes(t *Timeline, r *millrace.Record) (bool, error) {
 	if r.Time < k.Horizon {
 		return true, nil
@@ -75,8 +76,8 @@ func (k Keeper) Excludes(t *Timeline, r *millrace.Record) (bool, error) {
 // records counts the records that are there. The chain must be loaded.
 func (t *Timeline) records() int { return t.newerThan(0, 0) + t.countOf(0) }
 
-// countOf returns how many records the blob of the i-th link has; of the head without links, or
-// for inHead.
+// countOf returns how many records the blob of the i-th link has. If there are no links, or i
+// is inHead, it returns how many the head has.
 func (t *Timeline) countOf(i int) int {
 	if i < 0 || len(t.Links()) == 0 {
 		return t.Count()
@@ -92,8 +93,9 @@ func (t *Timeline) Count() int {
 	return t.Head.Count()
 }
 
-// newerThan counts the records that are newer than a record of the i-th link's blob, or of the
-// head for inHead, of which n records in that blob are newer.
+// newerThan returns how many records of the timeline are newer than a given record. The given
+// record is in the blob of the i-th link, or in the head if i is inHead, and n records of the
+// same blob are newer.
 func (t *Timeline) newerThan(i, n int) int {
 	links := t.Links()
 	if i == inHead || len(links) == 0 {
@@ -106,9 +108,9 @@ func (t *Timeline) newerThan(i, n int) int {
 	return n
 }
 
-// SetFloor is called before a record leaves its place. If the timeline has Count records or
-// more, the oldest that is kept becomes the floor. Otherwise an older record would be kept in
-// place of the one that leaves, and so come back.
+// SetFloor is called before a record is removed or moves. If the timeline has Count records or
+// more, the oldest record that is kept becomes the floor. Without a floor, an older record
+// would be kept in place of the one that leaves, and so come back.
 func (k Keeper) SetFloor(t *Timeline) error {
 	if k.Count == 0 {
 		return nil
@@ -148,14 +150,15 @@ func (k Keeper) SetFloor(t *Timeline) error {
 	return nil
 }
 
-// expiry counts what retention drops. ExpireBlob gets each blob that is dropped.
+// expiry counts what retention drops. ExpireBlob gets each blob that is dropped, and its error
+// ends the work.
 type expiry interface {
 	ExpireBlob(b *blob.Blob) error
 }
 
-// Trim drops the oldest blobs that have no record which is kept, and returns the sum of their
-// digests. It reads them only so that n can count them. It does nothing if the chain is not
-// loaded. The id rows of the blobs stay until Sweep.
+// Trim drops the oldest older blobs, as long as they have no record which is kept, and returns
+// the sum of their digests. It reads them only so that n can count them. It does nothing if the
+// chain is not loaded. The id rows of the blobs stay until Sweep.
 func (k Keeper) Trim(t *Timeline, n expiry) (dropped uint64, err error) {
 	if k.keepsAll() {
 		return 0, nil

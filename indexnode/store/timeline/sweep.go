@@ -63,7 +63,7 @@ func (t *Timeline) sweepIDs() error {
 	return nil
 }
 
-// erase empties the timeline. Write then deletes all its rows.
+// erase empties the timeline. The next Write deletes all its rows.
 func (t *Timeline) erase() {
 	*t = Timeline{Name: t.Name, Hash: t.Hash, Prefix: t.Prefix, max: t.max, src: nothing{}, gone: true}
 }

@@ -23,8 +23,8 @@ import (
 // src when it is needed. The lock of its partition guards it.
 type Timeline struct {
 	Name   millrace.Timeline
-	Hash   uint64 // goes into the digests of its records
-	Prefix []byte // of its keys
+	Hash   uint64 // of Name; part of the digests of its records
+	Prefix []byte // what all keys of its rows begin with
 	src    Source
 	max    int // the largest size of a blob, in bytes
 
@@ -36,13 +36,13 @@ type Timeline struct {
 	Seen  *blob.Filter                // has the ids outside the head; nil until loaded
 
 	headDirty, chainDirty, seenDirty bool // the row has changed
-	gone                             bool // Write is to delete every row first
+	gone                             bool // Write is to delete every row first; Written does not reset it (see Little)
 
 	olderBytes int // memory of older
 }
 
 // IDRow says at which time the record of an id is, outside the head. Every record outside the
-// head has one. A row may also be left of a record that is no longer there.
+// head has an id row. A row may also remain of a record that retention has dropped.
 type IDRow struct {
 	At      millrace.Time
 	present bool // false: there is no such row
@@ -74,7 +74,8 @@ func Open(src Source, p millrace.Partition, name millrace.Timeline, max int) (*T
 	return t, err
 }
 
-// Memory estimates the bytes of memory that the timeline takes.
+// Memory estimates the bytes of memory that the timeline takes: about 300 for the struct and
+// 100 for each changed id row, and the buffers.
 func (t *Timeline) Memory() int {
 	n := 300 + len(t.Name.Entity) + cap(t.Prefix) + t.olderBytes + 100*len(t.ids)
 	if t.Head != nil {
@@ -203,7 +204,7 @@ func (t *Timeline) LoadFilter() error {
 type Place struct {
 	link  int // index into the chain's links, or inHead
 	blob  *blob.Blob
-	index int // in the blob, from its oldest record
+	index int // of the record in the blob; 0 is the oldest record
 	Rec   millrace.Record
 }
 
@@ -263,9 +264,10 @@ func (t *Timeline) idRow(id millrace.RecordID) (IDRow, error) {
 	return DecodeIDRow(v)
 }
 
-// target returns the blob that a position belongs to, as an index into the links or inHead:
-// the oldest blob whose newest record is not older than the position; the head if there is
-// none. Blobs are read only if the times are equal. The chain must be loaded.
+// target returns the blob that a position, a time and an id, belongs to, as an index into the
+// links or inHead: the oldest blob whose newest record is not older than the position, or the
+// head if no older blob has such a record. Blobs are read only if the times are equal. The
+// chain must be loaded.
 func (t *Timeline) target(at millrace.Time, id millrace.RecordID) (int, error) {
 	links := t.Links()
 	var failed error
@@ -325,7 +327,7 @@ func (t *Timeline) Insert(r *millrace.Record) (newest bool, err error) {
 func (t *Timeline) append(r *millrace.Record, d uint64) error {
 	t.headDirty = true
 	if len(t.Head.Buf)+blob.RecordSize(r, 0) <= t.max {
-		if t.Head.Append(r, d) {
+		if t.Head.Append(r, d) { // false: the blob lacks the record's schema and is encoded anew
 			return nil
 		}
 		return t.insertInto(inHead, r, d)
@@ -396,9 +398,10 @@ func (t *Timeline) blobOf(i int) (*blob.Blob, error) {
 	return t.BlobAt(&t.Chain.Links[i])
 }
 
-// rewrite replaces the records of a blob, whose digest is then digest. recs are oldest first. If
-// they are too large for one blob, they are split. The newest part of a head stays the head,
-// the oldest part of an older blob keeps its suffix, and every other part gets a new suffix.
+// rewrite replaces the records of the blob of the i-th link, or of the head, by recs, which are
+// oldest first and whose digest is digest. If they are too large for one blob, they are split.
+// The newest part of a head stays the head, the oldest part of an older blob keeps its suffix,
+// and every other part gets a new suffix.
 func (t *Timeline) rewrite(i int, recs []millrace.Record, digest uint64) error {
 	parts := blob.Split(recs, t.max)
 	blobs := make([]*blob.Blob, len(parts))
@@ -444,7 +447,7 @@ func (t *Timeline) rewriteHead(blobs []*blob.Blob) error {
 	return nil
 }
 
-// Replace puts r in place of the record at a place. r must have the same position.
+// Replace puts r in place of the record at a place. r must have the same time and id.
 func (t *Timeline) Replace(at Place, r *millrace.Record) error {
 	recs, err := at.blob.DecodeAll(nil)
 	if err != nil {

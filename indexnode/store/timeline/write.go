@@ -58,5 +58,7 @@ func (t *Timeline) Written() {
 	t.older, t.dead, t.ids, t.olderBytes = nil, nil, nil, 0
 }
 
-// Little reports whether the timeline has no records.
+// Little reports whether the timeline need not stay in memory once it is written: it has no
+// records, or was erased since it was read. After it was erased it must not stay, since Written
+// does not reset gone, and the next Write would delete its rows again.
 func (t *Timeline) Little() bool { return t.gone || t.Head == nil || t.Head.Count() == 0 }

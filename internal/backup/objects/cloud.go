@@ -16,9 +16,9 @@ import (
 	"gocloud.dev/gcerrors"
 )
 
-// cloud is a store in S3, GCS or Azure, or in tests in memory. The library waits for ever
-// for a server that accepts a connection and then sends nothing. So each call has a
-// timeout that starts anew whenever bytes come (stall.go).
+// cloud is a store in S3, GCS or Azure, or in tests in memory. The library (package blob of
+// gocloud.dev) waits for ever for a server that accepts a connection and then sends nothing.
+// So each call has a timeout that starts anew whenever bytes come (stall.go).
 type cloud struct {
 	bucket *blob.Bucket
 	stall  time.Duration // 0: stallAfter

@@ -26,10 +26,10 @@ import (
 
 // Broker is what a broker writes about itself in etcd.
 type Broker struct {
-	Name    string `json:"name"`            // as in exposures
+	Name    string `json:"name"`            // as in the exposures (records of what answers showed) that the broker writes
 	Addr    string `json:"addr"`            // host:port of its gRPC
 	Admin   string `json:"admin,omitempty"` // host:port of its admin port; empty: it has none
-	Version string `json:"version"`
+	Version string `json:"version"`         // of Millrace
 	// GoesBy is which state the broker has taken over, by kind: a kind of documents
 	// ([artefacts.Kind], [artefacts.Condemned]), [cluster.SecretsKind] or
 	// [cluster.TraceKind].
@@ -72,8 +72,8 @@ func (b *Broker) Silent(now time.Time) time.Duration {
 type announcement struct {
 	c     *cluster.Client
 	key   string
-	who   Broker // as it was written last
-	by    []Applying
+	who   Broker           // as it was written last
+	by    []Applying       // tell what the broker has taken over
 	lease clientv3.LeaseID // 0: none yet
 	done  chan struct{}    // closed when run has ended
 }

@@ -1,7 +1,7 @@
 // Package documents watches the documents of a cluster, which are in etcd, one kind at a
-// time. Each process keeps the last good ones in memory and on disk, whatever becomes of
-// etcd. A document that is too large for a value of etcd is stored in parts. What is in a
-// document only the packages know that watch its kind.
+// time. Each process keeps the last good documents in memory and on disk, whatever becomes
+// of etcd. A document that is too large for a value of etcd is stored in parts. Only the
+// packages that watch a kind know what is in its documents.
 package documents
 
 import (
@@ -28,7 +28,7 @@ import (
 type Document struct {
 	Name    string
 	Body    string
-	Version int64 // the revision of etcd that wrote it, which rises with every change; 0: from before a restoration of etcd
+	Version int64 // the revision of etcd that wrote it, which rises with every change; 0: it was written before a restoration of etcd
 }
 
 // Kind is the watched documents of one kind.
@@ -36,8 +36,8 @@ type Kind struct {
 	c      *cluster.Client
 	kind   string
 	state  *keyspace.Latest[documents]
-	read   atomic.Int64 // see ReadAt
-	origin keyspace.Origin
+	read   atomic.Int64    // see ReadAt
+	origin keyspace.Origin // the etcd and the revision that the documents are from; only Watch and its goroutine use it
 	log    *slog.Logger
 
 	generation atomic.Int64 // of origin; see Generation
@@ -46,11 +46,12 @@ type Kind struct {
 // documents are all of a kind, as they were last good.
 type documents struct {
 	by       map[string]Document // by name
-	revision int64               // of etcd, when they were first found to be so
-	heard    int64               // the newest change of the kind, even of a document that is left out
+	revision int64               // the revision of etcd at which they were first found to be so
+	heard    int64               // the revision of the newest change of the kind, even of a document that is left out
 	unread   []string            // see Unread
 }
 
+// errSilent is the fault of documents from disk, before etcd has answered at all.
 var errSilent = errors.New("it has not answered since this process started")
 
 // Watch watches the documents of a kind, such as "feeds". It returns once
@@ -111,10 +112,11 @@ func Watch(ctx context.Context, c *cluster.Client, kind string) (*Kind, error) {
 // return what was read, such as Current, must not be called on it.
 func Of(c *cluster.Client, kind string) *Kind { return &Kind{c: c, kind: kind} }
 
-// Prefix is where the documents of a kind are, behind the cluster's prefix.
+// Prefix returns the prefix of the keys of a kind's documents, without the cluster's prefix,
+// which stands before it.
 func Prefix(kind string) string { return cluster.DocsPrefix + kind + "/" }
 
-// Key is where a document is in etcd.
+// Key returns the key of a document in etcd.
 func (d *Kind) Key(name string) string { return d.c.Prefix() + Prefix(d.kind) + name }
 
 // Current returns the last good documents, by name. The caller must not
@@ -127,23 +129,23 @@ func (d *Kind) Name() string { return d.kind }
 // Client returns the client by which the documents are watched.
 func (d *Kind) Client() *cluster.Client { return d.c }
 
-// AsOf returns what Current does, the revision of etcd at which the documents were first
-// found to be so, and what Fault does.
+// AsOf returns the documents as Current does, the revision of etcd at which they were first
+// found to be so, and the fault as Fault does.
 func (d *Kind) AsOf() (docs map[string]Document, revision int64, fault error) {
 	v, fault := d.state.Get()
 	return v.by, v.revision, fault
 }
 
-// Heard returns what Current does, the newest change of the kind in etcd, and what Fault
-// does. The newest change may be of a document that is left out of Current, such as one with
-// a name that no document may have.
+// Heard returns the documents as Current does, the revision of the newest change of the
+// kind in etcd, and the fault as Fault does. The newest change may be of a document that
+// is left out of Current, such as one with a name that no document may have.
 func (d *Kind) Heard() (docs map[string]Document, newest int64, fault error) {
 	v, fault := d.state.Get()
 	return v.by, v.heard, fault
 }
 
 // Unread returns the names of the documents that etcd has and that could not be read, such
-// as one that is too large. Current has the version before of each, if there was one.
+// as one that is too large. Current has the previous version of each, if there was one.
 func (d *Kind) Unread() []string { v, _ := d.state.Get(); return v.unread }
 
 // newestOf returns the revision of the newest change in a snapshot; 0 if s is nil.
@@ -152,7 +154,7 @@ func newestOf(s *keyspace.Snapshot) (newest int64) {
 		return 0
 	}
 	for _, v := range s.Values {
-		if v.Version <= s.Revision { // a higher one was kept from before a restoration of etcd
+		if v.Version <= s.Revision { // a version above the revision was written before a restoration of etcd
 			newest = max(newest, v.Version)
 		}
 	}
@@ -186,7 +188,7 @@ func (d *Kind) apply(s *keyspace.Snapshot, newest int64, fault error) (changed b
 	if fault == nil {
 		fault = d.origin.Judge(s)
 	}
-	if (fault == nil || errors.Is(fault, keyspace.ErrBack)) && from == s.Keyspace && (s.Forked || Older(old, s)) { // also if other processes have found that etcd went back: each tells what it keeps
+	if (fault == nil || errors.Is(fault, keyspace.ErrBack)) && from == s.Keyspace && (s.Forked || Older(old, s)) { // also if other processes have found already that etcd went back, since each process tells what it keeps
 		fault = d.origin.WentBack(s)
 	}
 	if fault == nil {
@@ -198,7 +200,7 @@ func (d *Kind) apply(s *keyspace.Snapshot, newest int64, fault error) (changed b
 				out = append(out, fmt.Errorf("cluster: a document of %s is left out: %w; remove its key: etcdctl del %q", d.kind, err, d.Key(name)))
 				continue
 			}
-			if v.Version > s.Revision { // kept from before a restoration of etcd
+			if v.Version > s.Revision { // written before a restoration of etcd
 				v.Version = 0
 			}
 			next[name] = Document{Name: name, Body: string(v.Data), Version: v.Version}
@@ -225,9 +227,10 @@ func (d *Kind) apply(s *keyspace.Snapshot, newest int64, fault error) (changed b
 	return changed
 }
 
-// tellGivenUp logs the documents that a restoration of etcd brought back otherwise than they
-// were kept here, or not at all. It leaves out artefacts whose restored history has the last
-// change that is known here.
+// tellGivenUp logs the documents that a restoration of etcd did not bring back, or brought
+// back with another body than was kept here. It leaves out ledgers whose restored history
+// has the last change that is known here, since those are newer. (A ledger is the record of
+// the versions of an artefact, such as a model.)
 func (d *Kind) tellGivenUp(old, next map[string]Document) {
 	for name, was := range old {
 		now, there := next[name]
@@ -268,14 +271,14 @@ func (d *Kind) Delete(ctx context.Context, name string) error {
 	return nil
 }
 
-// Change replaces a document that is not stored in parts by what the function makes of it;
-// "" stands for no document. The function is called again if others change the document at
-// the same time. An error of the function changes nothing.
+// Change replaces the body of a document that is not stored in parts by what the function by
+// makes of it; "" stands for no document. by is called again if others change the document
+// at the same time. If by returns an error, nothing changes.
 func (d *Kind) Change(ctx context.Context, name string, by func(body string) (string, error)) error {
 	return d.ChangeAs(ctx, nil, name, by)
 }
 
-// ChangeAs is Change by a leader: it returns [cluster.ErrNotLeader] once lead leads no more.
+// ChangeAs is Change by a leader: it returns [cluster.ErrNotLeader] if lead no longer leads.
 // A nil lead is no condition.
 func (d *Kind) ChangeAs(ctx context.Context, lead *cluster.Lead, name string, by func(body string) (string, error)) error {
 	for range cluster.MaxChanges {
@@ -318,8 +321,8 @@ func (d *Kind) tryChange(ctx context.Context, lead *cluster.Lead, name string, b
 	return false, nil
 }
 
-// Prepare reads a document and returns what changes it, nil for no change, and
-// the condition that nobody else has changed it.
+// Prepare reads a document, and returns the condition that nobody else has changed it since,
+// and the operations that change it as by says; nil if by changes nothing.
 func (d *Kind) Prepare(ctx context.Context, name string, by func(body string) (string, error)) (same clientv3.Cmp, changes []clientv3.Op, err error) {
 	if err := keyspace.ValidID(name); err != nil {
 		return same, nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "name", Detail: err.Error(), WayOut: "choose another name"}
@@ -364,8 +367,8 @@ func (d *Kind) Each(ctx context.Context, follow func()) {
 	})
 }
 
-// Older reports whether a document has an older version in s than in old. No write can do
-// that: etcd went back to an earlier state, and its revisions have caught up since.
+// Older reports whether a document has an older version in s than in old. No write can cause
+// that. So etcd went back to an earlier state, and its revisions have caught up since.
 func Older(old map[string]Document, s *keyspace.Snapshot) bool {
 	for name, v := range s.Values {
 		if v.Version < old[name].Version {
@@ -375,10 +378,10 @@ func Older(old map[string]Document, s *keyspace.Snapshot) bool {
 	return false
 }
 
-// forked reports whether etcd has another past than is known here, that is, whether the
-// newest document that is known here was never written there. Revisions alone do not tell
-// that once those of etcd have caught up. If etcd has compacted that revision, it cannot be
-// told, and forked returns false.
+// forked reports whether etcd has another past than is known here: whether the newest
+// document that is known here was never written to this etcd. Once etcd's revisions have
+// caught up, they alone do not tell. If etcd has compacted the revision that wrote the
+// document, forked cannot tell, and returns false.
 func (d *Kind) forked(ctx context.Context, s *keyspace.Snapshot) (bool, error) {
 	if d.origin.Back > 0 {
 		return false, nil // that etcd went back is known already
@@ -416,6 +419,7 @@ func (d *Kind) ForkedFrom(ctx context.Context, docs map[string]Document, from ke
 	return len(got.Kvs) == 0 || got.Kvs[0].ModRevision != newest.Version, nil
 }
 
+// sizeOf returns the bytes of the names and bodies of documents.
 func sizeOf(docs map[string]Document) (bytes int) {
 	for name, d := range docs {
 		bytes += len(name) + len(d.Body)

@@ -31,8 +31,9 @@ func ReadBody(file string, e ledger.Edition) ([]byte, error) {
 	return body, err
 }
 
-// keptBodies returns the sums of serving versions whose bytes are on disk here, for those
-// ledgers among the documents that a snapshot does not have in the same version.
+// keptBodies returns the checksums of the serving versions whose bytes are on disk here. It
+// looks only at those documents that are ledgers of artefacts, and that a snapshot does not
+// have in the same version.
 func keptBodies(c *cluster.Client, kind string, docs map[string]Document, s *keyspace.Snapshot) (sums []string) {
 	for name, d := range docs {
 		if s.Values[name].Version == d.Version {
@@ -49,7 +50,8 @@ func keptBodies(c *cluster.Client, kind string, docs map[string]Document, s *key
 	return sums
 }
 
-// OnDisk reports whether a file has as many bytes as a version. It does not read them.
+// OnDisk reports whether a file exists and has as many bytes as a version. It does not read
+// the bytes.
 func OnDisk(file string, e ledger.Edition) bool {
 	info, err := os.Stat(file)
 	return err == nil && info.Size() == int64(e.Bytes)

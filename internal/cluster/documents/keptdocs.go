@@ -33,6 +33,7 @@ type keptDocument struct {
 	Version int64  `json:"version"`
 }
 
+// saveDocs writes the documents to the file of their kind in the data directory.
 func saveDocs(c *cluster.Client, kind string, docs LastGood) {
 	kept := keptDocuments{docs.Origin, make(map[string]keptDocument, len(docs.Documents))}
 	for name, d := range docs.Documents {
@@ -41,7 +42,7 @@ func saveDocs(c *cluster.Client, kind string, docs LastGood) {
 	c.SaveFile(docsFile(c, kind), kept)
 }
 
-// loadDocs reads what saveDocs wrote.
+// loadDocs reads what saveDocs wrote. Without a data directory it returns [os.ErrNotExist].
 func loadDocs(c *cluster.Client, kind string) (LastGood, error) {
 	if c.Dir() == "" {
 		return LastGood{}, os.ErrNotExist

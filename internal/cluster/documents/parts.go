@@ -17,12 +17,13 @@ import (
 	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
-// A document that is larger than a value of etcd may be is kept in parts. Their
+// A document that is larger than keyspace.MaxDocumentBytes is kept in parts. Their
 // keys are outside the watched prefix and have the checksum of the whole document,
 // so parts never change. The document itself is then a line that names them. One
 // transaction writes that line, if all parts are there, and removes the parts of
 // the former document. So a reader finds the old document or the new one.
 
+// partsMagic is how the line of a document in parts begins.
 const partsMagic = "millrace parts 1"
 
 // parts is what a document's line says of its parts.
@@ -58,7 +59,8 @@ func parseParts(doc string) (p parts, ok bool) {
 	return p, err == nil && p.bytes > 0 && p.bytes <= keyspace.MaxPartedBytes && p.count == PartCount(p.bytes)
 }
 
-// partsPrefix is where all parts of a document are, of every checksum.
+// partsPrefix returns the prefix of the keys of all parts of a document, whatever checksum
+// they have.
 func (d *Kind) partsPrefix(name string) string {
 	return d.c.Prefix() + "parts/" + d.kind + "/" + name + "/"
 }
@@ -67,7 +69,8 @@ func (d *Kind) partKey(name string, p parts, i int) string {
 	return fmt.Sprintf("%s%s/%03d", d.partsPrefix(name), p.sum, i)
 }
 
-// putParts is PutIf for a document that needs parts.
+// putParts is PutIf for a document that needs parts. It first writes the parts, and then the
+// line that names them.
 func (d *Kind) putParts(ctx context.Context, name string, body []byte, conditions []clientv3.Cmp) (bool, error) {
 	if len(body) > keyspace.MaxPartedBytes {
 		return false, &millrace.Error{
@@ -129,14 +132,14 @@ func (d *Kind) unwrite(name string, p parts) {
 		Then(clientv3.OpDelete(d.partsPrefix(name)+p.sum+"/", clientv3.WithPrefix())).Commit()
 }
 
-// join puts the documents of a snapshot together that are in parts. A document stays as it
-// was before, or is left out, if it cannot be read, if it is in one piece and too large for
-// that, or if there is no room for it; s.Unread and s.Fault then say so. Documents that
-// have not changed come first, without a read. An error says that there is no room even for
-// these and the small ones.
+// join replaces the documents of a snapshot that are in parts by their whole bodies. If a
+// document cannot be read, is too large and not in parts, or finds no room in memory, s gets
+// the version that is known here instead, or none if there is none; s.Unread and s.Fault say
+// so. First come the documents that have not changed, which need no read. join returns an
+// error if there is no room even for these and the documents without parts.
 func (d *Kind) join(ctx context.Context, s *keyspace.Snapshot) error {
 	old := d.Current()
-	bytes := s.Size() // of the documents that are in s, put together as far as they are
+	bytes := s.Size() // of the documents in s, as far as join has put them together
 	var changed []string
 	for _, name := range slices.Sorted(maps.Keys(s.Values)) {
 		v := s.Values[name]
@@ -176,8 +179,8 @@ func (d *Kind) join(ctx context.Context, s *keyspace.Snapshot) error {
 	return nil
 }
 
-// joined returns a document that is in parts, if there is room for it beside so many bytes
-// of others.
+// joined reads the body of a document that is in parts. It returns an error if there is no
+// room for it beside the other documents, which take beside bytes.
 func (d *Kind) joined(ctx context.Context, s *keyspace.Snapshot, name string, beside int) ([]byte, error) {
 	v := s.Values[name]
 	p, parted := parseParts(string(v.Data))
@@ -190,6 +193,7 @@ func (d *Kind) joined(ctx context.Context, s *keyspace.Snapshot, name string, be
 	return d.readParts(ctx, name, p)
 }
 
+// readParts reads the parts of a document, and checks their size and checksum against p.
 func (d *Kind) readParts(ctx context.Context, name string, p parts) ([]byte, error) {
 	var body []byte
 	for i := range p.count {

@@ -62,6 +62,7 @@ func (s *Secured) users() {
 	s.Root = s.connect("root", "rootpw")
 }
 
+// connect returns a client of a user, or of no user if user is "". It ends with the test.
 func (s *Secured) connect(user, password string) *clientv3.Client {
 	files, err := secure.Open(s.Me, "tls", nil)
 	s.must(nil, err)

@@ -14,8 +14,8 @@ type Latest[T any] struct {
 		sync.Mutex
 		value   T
 		fault   error
-		since   time.Time // of fault; zero without one
-		changed chan struct{}
+		since   time.Time     // since when there has been a fault; zero if there is none
+		changed chan struct{} // closed and replaced by Set
 	}
 }
 
@@ -55,8 +55,8 @@ func (l *Latest[T]) Set(v T, fault error) {
 	l.mu.changed = make(chan struct{})
 }
 
-// FaultSince returns the fault, and since when there has been one without a break; the
-// zero time and nil if there is none.
+// FaultSince returns the fault, and since when every Set has had some fault; the zero time
+// and nil if there is no fault.
 func (l *Latest[T]) FaultSince() (time.Time, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -66,7 +66,7 @@ func (l *Latest[T]) FaultSince() (time.Time, error) {
 // SameFault reports whether two faults have the same text.
 func SameFault(a, b error) bool { return fmt.Sprint(a) == fmt.Sprint(b) }
 
-// fewest is how many faults Few names.
+// fewest is how many faults Few names at most.
 const fewest = 5
 
 // Few joins the first few of some faults, and says how many more there are; nil if there

@@ -1,7 +1,7 @@
-// Package ledger has the record that the cluster keeps of one artefact, such as a model or
-// a feed definition: which versions there are, which serves, which served before, and who
-// changed that. The bytes of the versions are elsewhere. Ledgers are values; nothing here
-// calls etcd.
+// Package ledger has the record (ledger) that the cluster keeps of one artefact, such as a
+// model or a feed definition: which versions there are, which serves, which served before,
+// and who changed that. The bytes of the versions are elsewhere. Ledgers are values;
+// nothing here calls etcd.
 package ledger
 
 import (
@@ -25,7 +25,7 @@ import (
 // The bounds of what is kept of one artefact.
 const (
 	maxEvents      = 100       // events of its history
-	MaxVersions    = 32        // versions that are kept, and so can serve
+	MaxVersions    = 32        // versions that are kept; only these can serve
 	maxKeptBytes   = 128 << 20 // bytes of all its versions together
 	maxServed      = 32        // versions that a rollback can go back through
 	maxLedgerBytes = 128 << 10 // bytes of the ledger itself, encoded
@@ -41,15 +41,15 @@ const (
 	Served     Change = "serve"
 	RolledBack Change = "rollback"
 	Dropped    Change = "drop"
-	Failed     Change = "condemn" // see [artefacts.Condemned.Condemn]; Who is the node, and why
-	Released   Change = "release" // it was condemned, or nodes died of it; see [artefacts.Condemned.Release]
+	Failed     Change = "condemn" // see [artefacts.Condemned.Condemn]; Who names the node, and says why it condemned
+	Released   Change = "release" // may be used again after it was condemned, or after nodes died of it; see [artefacts.Condemned.Release]
 )
 
 // Event is a change of an artefact.
 type Event struct {
 	What    Change    `json:"what"`
 	Version string    `json:"version"`
-	Sum     string    `json:"sum"` // SHA-256 of the version's bytes, in hex; "": of the whole artefact
+	Sum     string    `json:"sum"` // SHA-256 of the version's bytes, in hex; "": the event is about the whole artefact
 	Who     string    `json:"who"`
 	When    time.Time `json:"when"`
 }
@@ -65,7 +65,7 @@ type Ledger struct {
 	History  []Event   `json:"history"`            // oldest first
 
 	At  int64 `json:"-"` // the revision of etcd that wrote it; 0: none
-	Bad error `json:"-"` // why what that revision wrote cannot be read: this is what was there before
+	Bad error `json:"-"` // why the ledger of revision At cannot be read; the other fields are then the last one that could
 }
 
 // format is the number of the encoding of a [Ledger].
@@ -73,9 +73,9 @@ const format = 1
 
 // Edition is a version that is kept.
 type Edition struct {
-	Version string `json:"version"`
-	Sum     string `json:"sum"`
-	Bytes   int    `json:"bytes"`
+	Version string `json:"version"` // its name
+	Sum     string `json:"sum"`     // SHA-256 of its bytes, in hex
+	Bytes   int    `json:"bytes"`   // how many there are
 }
 
 // Parse reads a ledger and refuses one that contradicts itself.
@@ -114,8 +114,8 @@ func Parse(body string) (*Ledger, error) {
 	return &l, nil
 }
 
-// Encode returns the ledger as it is stored; its history is shortened until it
-// fits.
+// Encode returns the ledger as it is stored. If that is too long, it removes the oldest
+// events from l.History until it fits.
 func (l *Ledger) Encode() (string, error) {
 	l.Format = format
 	for {
@@ -197,7 +197,7 @@ func (l *Ledger) Note(what Change, e Edition, who string) {
 	l.History = l.History[max(0, len(l.History)-maxEvents):]
 }
 
-// Care is how much a version is still needed when room is made.
+// Care says how much a version is still needed, when others are dropped to make room.
 type Care int
 
 // How much versions are needed. [Ledger.Publish] removes them in this order.
@@ -207,9 +207,10 @@ const (
 	Spared        // never removed
 )
 
-// Publish adds a version. While there are too many versions or bytes, it drops the version
-// that is needed least, the oldest of several. It never drops e, the version that serves,
-// the one that served before it, nor what is Spared; so the ledger may stay too large.
+// Publish adds version e. While there are too many versions or bytes, it drops the version
+// that is needed least; of several such, the oldest. It never drops e itself, the version
+// that serves, the one that served before that, or a version that is Spared. So the ledger
+// may stay too large.
 func (l *Ledger) Publish(e Edition, needed func(Edition) Care, who string) {
 	l.Versions = append(l.Versions, e)
 	l.Note(Published, e, who)
@@ -230,6 +231,7 @@ func (l *Ledger) Publish(e Edition, needed func(Edition) Care, who string) {
 	}
 }
 
+// full reports whether there are too many versions, or too many bytes of them.
 func (l *Ledger) full() bool {
 	total := 0
 	for _, v := range l.Versions {
@@ -248,8 +250,8 @@ func (l *Ledger) Serve(e Edition, who string) {
 	l.Note(Served, e, who)
 }
 
-// move returns the place in the history of the last change of what serves; -1: it is
-// forgotten, or there was none.
+// move returns the index in the history of the last event that changed which version serves;
+// -1 if there was none or it is forgotten.
 func (l *Ledger) move() int {
 	for i, e := range slices.Backward(l.History) {
 		if e.What == Served || e.What == RolledBack || e.What == Dropped && l.Serving == "" {
@@ -259,8 +261,8 @@ func (l *Ledger) move() int {
 	return -1
 }
 
-// Precedes reports whether o continues l: o's history has l's last change of what serves,
-// and a later one.
+// Precedes reports whether o continues l: whether o's history has the event that last changed
+// which version serves in l, and a later such event.
 func (l *Ledger) Precedes(o *Ledger) bool {
 	at := l.move()
 	if at < 0 {
@@ -270,8 +272,8 @@ func (l *Ledger) Precedes(o *Ledger) bool {
 	return i >= 0 && i < o.move()
 }
 
-// Lacks returns the versions that o has and l does not, such as "NAME 3". The parameter of is
-// the NAME of the artefact.
+// Lacks returns the versions that o has and l does not: for each the name of the artefact,
+// which is the parameter of, a space and the version's name.
 func (l *Ledger) Lacks(of string, o *Ledger) (all []string) {
 	for _, e := range o.Versions {
 		if _, has := l.Find(e.Sum); !has {
@@ -333,6 +335,7 @@ func (l *Ledger) Gone() (at time.Time) {
 	return at
 }
 
+// newVersion matches what CheckNewVersion allows.
 var newVersion = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,99}$`)
 
 // CheckNewVersion checks the name of a version that is about to be published. It is strict,

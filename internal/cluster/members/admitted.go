@@ -25,7 +25,7 @@ type Admission struct {
 	Refused string `json:"refused,omitempty"` // why the node refuses it; "": the node admits it
 	Deadly  bool   `json:"deadly,omitempty"`  // it is refused because the node crashed on it, until an operator releases it
 	Unkept  string `json:"unkept,omitempty"`  // why the node will lack it after a restart while etcd is away; "": it will not
-	Cost    int    `json:"cost,omitempty"`    // of scoring a record, in operations; 0: not told
+	Cost    int    `json:"cost,omitempty"`    // what scoring a record takes, in operations; 0: not told
 	// Lacks says for each content type that the node has met which fields its records
 	// lack. It has the types that lack none, too.
 	Lacks []Lack `json:"lacks,omitempty"`
@@ -35,7 +35,7 @@ type Admission struct {
 // type that a node looked at.
 type Lack struct {
 	Type    string   `json:"type"`
-	Records int      `json:"records"` // how many were looked at
+	Records int      `json:"records"` // how many records were looked at
 	Fields  []string `json:"fields,omitempty"`
 }
 
@@ -47,12 +47,12 @@ func (a Admission) Of(v artefacts.Version) bool {
 const (
 	admittedPrefix   = cluster.MapPrefix + "models/"
 	maxAdmittedBytes = 64 << 10 // of all admissions of a node, encoded
-	maxRefusedBytes  = 500      // of one reason
+	maxRefusedBytes  = 500      // of one reason: Refused or Unkept
 )
 
-// encodeAdmitted encodes admissions in at most maxAdmittedBytes. If they are too long, it
-// first leaves out what records lack, then cuts the longest reasons, and then leaves out
-// the last admissions.
+// encodeAdmitted encodes admissions in at most maxAdmittedBytes. It cuts every reason to
+// maxRefusedBytes. If the admissions are still too long, it first leaves out what records
+// lack, then cuts the longest reasons further, and then leaves out the last admissions.
 func encodeAdmitted(all []Admission) string {
 	all = slices.Clone(all)
 	slices.SortFunc(all, func(a, b Admission) int {

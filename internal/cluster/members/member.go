@@ -24,7 +24,8 @@ import (
 	"github.com/millrace/millrace/internal/wait"
 )
 
-// leftSeconds is how long a node that left is remembered as such.
+// leftSeconds is how long etcd remembers that a node left on purpose, see
+// [Membership.Leave].
 const leftSeconds = 60
 
 // errNameLost says that another process has taken the registration, or somebody removed it.
@@ -47,14 +48,14 @@ type Membership struct {
 	news      chan struct{}          // holds one token when mu.said has changed
 
 	// Only run uses the following, and Leave once run has ended.
-	lease   clientv3.LeaseID          // of the present registration, or else of the last one
+	lease   clientv3.LeaseID          // the lease of the present registration, or else of the last one
 	own     map[clientv3.LeaseID]bool // every lease that this process was granted
 	told    map[string]told           // by kind, what etcd has; no entry: not known
 	seen    time.Time                 // when run last wrote that the node lives
 	once    bool                      // whether the node has been registered
 	noted   bool                      // whether the data directory says that this process registers
 	unnoted error                     // why it does not
-	other   pulse                     // of a process with this node's id and instance, in another place
+	other   pulse                     // what was seen of the lease of a process with this node's id and instance, in another place
 
 	mu struct {
 		sync.Mutex
@@ -68,7 +69,8 @@ type told struct {
 	revision int64 // of etcd, at which it was written; 0: there is no value
 }
 
-// stateKinds are the kinds of what a node says of itself, each under a key of its own.
+// stateKinds are the kinds of what a node says of itself, each under a key of its own:
+// SetAnswering sets ready and lag, SetReports state, SetModels models, and SetStats stats.
 var stateKinds = []string{"ready", "lag", "state", "models", statsKind}
 
 // Join registers a node under a lease of a few seconds and keeps it registered, until ctx
@@ -76,11 +78,13 @@ var stateKinds = []string{"ready", "lag", "state", "models", statsKind}
 // can never be registered.
 //
 // A node's id belongs to one process. While another process is registered by it, this one
-// waits, and [Membership.Fault] names the other's address. There are two exceptions. A
-// process with the same [topology.Node.Instance] and [topology.Node.Place] ran before
-// this one, and is replaced at once. A process with the same instance in another place
-// ran in the data directory before that was moved, or still runs in one that this one was
-// copied from. It is replaced once it has been silent for longer than a living one is.
+// waits, and [Membership.Fault] names the other's address. There are two exceptions. The
+// instance is a random word in the data directory, which a copy of the directory has,
+// too; the place is where the directory is. A process with the same
+// [topology.Node.Instance] and [topology.Node.Place] ran before this one, and is replaced
+// at once. A process with the same instance in another place ran in the data directory
+// before that was moved, or still runs in one that this one was copied from. It is
+// replaced once it has been silent for longer than a living one is.
 func Join(ctx context.Context, c *cluster.Client, n topology.Node) (*Membership, error) {
 	if err := topology.CheckID(n.ID); err != nil {
 		return nil, err
@@ -134,8 +138,8 @@ func encodeLag(lag topology.Lag) string {
 	return string(lag.Encode())
 }
 
-// SetReports notes why partitions of the node are not ready, and else is as SetAnswering.
-// What is too long is shortened.
+// SetReports notes why partitions of the node are not ready. They are told as the values of
+// [Membership.SetAnswering] are. What is too long is shortened.
 func (m *Membership) SetReports(reports []topology.Report) {
 	m.say("state", string(topology.EncodeReports(reports)))
 }
@@ -320,15 +324,16 @@ func (m *Membership) mayReplace(ctx context.Context, kv *mvccpb.KeyValue) error 
 // pulse is what was seen of a lease. A lease ends unless its holder renews it.
 type pulse struct {
 	lease clientv3.LeaseID
-	since time.Time // of the first look, or the last sign of life
-	end   time.Time // when the lease would end, by the look at since
+	since time.Time // when the lease was first looked at, or last seen to be renewed
+	end   time.Time // when the lease would end if it is not renewed, by what etcd said at since
 }
 
 const (
 	// silentFor is how long a holder is watched before it counts as silent: a living one
 	// renews its lease every third of the lease's time.
 	silentFor = cluster.LeaseSeconds * time.Second / 2
-	// leaseGrain is how far the time that etcd says a lease has left may be off.
+	// leaseGrain is how far the time that etcd says a lease has left may be off: etcd tells
+	// it in whole seconds.
 	leaseGrain = 1500 * time.Millisecond
 )
 

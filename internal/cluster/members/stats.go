@@ -148,8 +148,8 @@ func decodeStats(body []byte) (s NodeStats, err error) {
 	return s, nil
 }
 
-// SetStats notes what planning is to know of the node, and else is as
-// [Membership.SetAnswering]. Brokers do not hear of it.
+// SetStats notes what planning is to know of the node. It is told as the values of
+// [Membership.SetAnswering] are. Brokers do not hear of it.
 func (m *Membership) SetStats(s NodeStats) { m.say(statsKind, string(s.encode())) }
 
 const statsKind = "stats"

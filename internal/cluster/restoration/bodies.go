@@ -57,10 +57,11 @@ func findBodies(ctx context.Context, c *cluster.Client, plans []*restoring, dirs
 	return nil
 }
 
+// inEtcd reports whether etcd has the bytes of a version of the planned document.
 func (p *restoring) inEtcd(e ledger.Edition) bool { return p.parts.Hold(p.doc.Name, e) }
 
-// serving returns the version that is to serve, and true, if its bytes are nowhere; else
-// false.
+// serving returns the version that is to serve, and true, if neither etcd nor a directory has
+// its bytes. Otherwise it returns false.
 func (p *restoring) serving() (e ledger.Edition, gone bool) {
 	at := slices.IndexFunc(p.nowhere, func(e ledger.Edition) bool { return e.Sum == p.ledger.Serving })
 	if at < 0 {

@@ -44,7 +44,7 @@ import (
 
 // Restored is what [Restore] brought back.
 type Restored struct {
-	Epoch     int64 // of the assignment
+	Epoch     int64 // of the assignment that is in etcd now
 	Documents []Brought
 	Bytes     []BroughtBytes
 	Secrets   int // how many were restored
@@ -59,8 +59,8 @@ type Restored struct {
 	// Serves is for documents of Stays and Unsure that are artefacts, by kind and name: the
 	// version that serves in etcd, and the one that served according to the directories.
 	Serves map[string]Pointers
-	// Undone are versions that a change had put into etcd since. The change was refused
-	// before they served, and they are gone.
+	// Undone are versions that a change had put into etcd after the directories were written.
+	// The change was refused before they served, and they are gone.
 	Undone []string
 	// Unsure are documents that differ between etcd and the directories, and stay as etcd has
 	// them, since it cannot be told which is newer.
@@ -195,9 +195,9 @@ func restore(ctx context.Context, c *cluster.Client, older bool, dirs []string) 
 	return r, nil
 }
 
-// looked returns what etcd has of the documents that it, the directories or processes know
-// of, and the newest that processes keep. It waits until all processes have looked at etcd,
-// and so have said what they keep.
+// looked returns what etcd has of the kinds of documents that etcd, the directories or
+// processes know of, and the newest that processes keep. It waits until all processes have
+// looked at etcd, and so have said what they keep.
 func looked(ctx context.Context, c *cluster.Client, kept kept) (have *keyspace.Snapshot, of cluster.Remembered, err error) {
 	for waited := false; ; waited = true {
 		if of, _, err = c.Remembered(ctx); err != nil {
@@ -215,7 +215,7 @@ func looked(ctx context.Context, c *cluster.Client, kept kept) (have *keyspace.S
 		if have, err = had(ctx, c, kinds); err != nil || waited {
 			return have, of, err
 		}
-		left := c.Relist() * 6 / 5
+		left := c.Relist() * 6 / 5       // all processes list what they follow within Relist; a fifth more is for the answers
 		if b := have.Setback; b != nil { // a process has found this, and since then all look
 			left -= max(0, time.Since(b.When))
 		}
@@ -269,9 +269,10 @@ func had(ctx context.Context, c *cluster.Client, kinds []string) (*keyspace.Snap
 	return have, nil
 }
 
-// holds reports whether etcd has all that the directories know of.
+// holds reports whether etcd has all that the directories know of, so that only bytes can be
+// missing.
 func holds(ctx context.Context, c *cluster.Client, k kept, have *keyspace.Snapshot) (bool, error) {
-	if k.keyspace != have.Keyspace {
+	if k.keyspace != have.Keyspace { // a later generation: a restoration brought all back before
 		return have.Keyspace.Generation > k.keyspace.Generation, nil
 	}
 	if have.Setback != nil || k.back[have.Keyspace] || k.origin.Keyspace == have.Keyspace && have.Revision < k.origin.Revision {
@@ -410,10 +411,12 @@ func asTheyAre(have *keyspace.Snapshot) (plans []*restoring) {
 	return plans
 }
 
+// inOrder sorts plans by kind and name.
 func inOrder(plans []*restoring) {
 	slices.SortFunc(plans, func(a, b *restoring) int { return cmp.Compare(a.id(), b.id()) })
 }
 
+// id returns the kind and the name of the document.
 func (p *restoring) id() string { return p.kind + " " + p.doc.Name }
 
 // judge decides whether a document is to be written as the directory keeps it, or is to
@@ -457,6 +460,8 @@ func restoreDocuments(ctx context.Context, c *cluster.Client, plans []*restoring
 	return nil
 }
 
+// restoreDocument carries out one plan. If a command has written the document meanwhile, the
+// document stays as the command wrote it.
 func restoreDocument(ctx context.Context, c *cluster.Client, p *restoring, older bool, r *Restored) error {
 	if err := uploadBodies(ctx, c, p, r); err != nil {
 		return err
@@ -571,6 +576,7 @@ type kept struct {
 	empty      []string // directories in which there is nothing, as after the loss of a disk
 }
 
+// readKept reads what all directories keep. It returns an error if none of them has a map.
 func readKept(dirs []string) (kept, error) {
 	k := kept{nodes: map[millrace.NodeID]topology.Node{}, docs: map[string][]documents.LastGood{}, secrets: map[string][]byte{}, back: map[keyspace.Name]bool{}}
 	for _, dir := range dirs {
@@ -667,7 +673,7 @@ func (k *kept) readMap(dir string) (newest bool, err error) {
 	return newest, nil
 }
 
-// heard notes the etcd that a process read last.
+// heard notes the etcd that a process read last, and whether the process saw it go back.
 func (k *kept) heard(o keyspace.Origin) {
 	k.back[o.Keyspace] = k.back[o.Keyspace] || o.Back > 0
 	if o.Keyspace.Generation > k.keyspace.Generation {

@@ -33,8 +33,8 @@ type Generation struct {
 }
 
 // Until returns when generation i of all, which come newest first, stops being valid. That is
-// overlap after the next generation takes its place, or at once when the next takes its place
-// if it is alone; zero if there is no next one.
+// overlap after the next generation takes its place, or, if a newer generation is alone, at
+// the moment when that one takes its place. It is zero if there is no newer generation.
 func Until(all []Generation, i int, overlap time.Duration) (end time.Time) {
 	for _, newer := range all[:i] {
 		at := newer.From
@@ -119,8 +119,8 @@ func Watch(ctx context.Context, c *cluster.Client, name string) (*Generations, e
 	return g, nil
 }
 
-// GoesBy returns up to which revision of etcd the secrets are taken over, for what a process
-// tells others of itself.
+// GoesBy returns the kind of secrets and the revision of etcd up to which their changes are
+// taken over. A process tells others these about itself.
 func (g *Generations) GoesBy() (string, cluster.Applied) {
 	return cluster.SecretsKind, cluster.Applied{Revision: g.revision.Load()}
 }
@@ -167,11 +167,13 @@ func withoutRevoked(all []Generation) []Generation {
 	})
 }
 
-// drops reports whether g, if it is alone, revokes a generation that has a later From than g.
+// drops reports whether g is alone and revokes other, although other has a later From: see
+// withoutRevoked.
 func (g Generation) drops(other Generation) bool {
 	return g.Alone && !other.Alone && other.From.After(g.From) && other.From.Before(g.From.Add(Ahead))
 }
 
+// alone ends the name of a generation that is alone; see generationsOf.
 const alone = ".alone"
 
 // All reads the generations of a secret once, the newest first. It returns none if there is

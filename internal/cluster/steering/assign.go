@@ -23,15 +23,16 @@ var ErrEpoch = errors.New("cluster: the assignment has moved")
 type Present struct {
 	Assignment     *topology.Assignment     // nil: there is none that can be used
 	epoch          int64                    // the highest that any watcher may have seen
-	revision, last int64                    // the revisions of the two keys that hold it
+	revision, last int64                    // etcd's revisions of the two keys that hold it: see assignmentKey
 	known          map[millrace.NodeID]bool // the nodes that the next assignment may name
 }
 
 // Epoch returns the epoch that the next assignment must be above; 0 if there is none.
 func (p *Present) Epoch() int64 { return p.epoch }
 
-// The assignment is in two keys with the same value. If the first is malformed, or was
-// written past the checks of this package, the second still has the last good one.
+// assignmentKey and lastKey are the two keys that hold the assignment, with the same value.
+// If the first is malformed, or was written without the checks of this package, the second
+// still has the last good assignment.
 func assignmentKey(c *cluster.Client) string { return c.Prefix() + cluster.MapPrefix + "assignment" }
 func lastKey(c *cluster.Client) string       { return c.Prefix() + cluster.MapPrefix + "last" }
 
@@ -45,6 +46,8 @@ func ReadPresent(ctx context.Context, c *cluster.Client) (*Present, error) {
 	return presentOf(s), nil
 }
 
+// presentOf returns the present assignment of a snapshot of the keys under
+// cluster.MapPrefix.
 func presentOf(s *keyspace.Snapshot) *Present {
 	p := &Present{revision: s.Values["assignment"].Version, last: s.Values["last"].Version, known: topology.NewMap(topology.Assignment{}, nil, nil).Known(s)}
 	if p.Assignment, p.epoch, _ = topology.Present(s); p.Assignment != nil { // the error is left to watchers, which log it
@@ -56,8 +59,8 @@ func presentOf(s *keyspace.Snapshot) *Present {
 }
 
 // Assigned returns the present assignment; ok is false if there is none. Its epoch is the
-// highest that any watcher may have seen. So a caller that changes it assigns it with the
-// next epoch.
+// highest that any watcher may have seen, so a caller that changes the assignment gives it
+// that epoch plus one.
 func Assigned(ctx context.Context, c *cluster.Client) (a topology.Assignment, ok bool, err error) {
 	p, err := ReadPresent(ctx, c)
 	if err != nil || p.Assignment == nil {
@@ -70,9 +73,10 @@ func Assigned(ctx context.Context, c *cluster.Client) (a topology.Assignment, ok
 
 // Assign replaces the assignment. a.Epoch must be above the present one, by at
 // most 1,000; the first one's must be at most 1,000. Otherwise, or if somebody else
-// assigned at the same time, the error is [ErrEpoch]. To guard against mistakes, the
-// errors [topology.ErrShrink] and [topology.ErrUnknownOwner] refuse an assignment unless
-// it says that it means to.
+// assigned at the same time, the error is [ErrEpoch]. To guard against mistakes, an
+// assignment that drops more than a fifth of the replicas or nodes is refused with
+// [topology.ErrShrink] unless a.AllowShrink is set, and one that names nodes that have never
+// registered with [topology.ErrUnknownOwner] unless a.AllowUnknown is.
 func Assign(ctx context.Context, c *cluster.Client, a topology.Assignment) error {
 	p, err := ReadPresent(ctx, c)
 	if err != nil {
@@ -85,10 +89,10 @@ func Assign(ctx context.Context, c *cluster.Client, a topology.Assignment) error
 	return err
 }
 
-// AssignIf is [Assign], but only if agrees returns nil for the present [State]; else it
-// returns the error of agrees. If that state changes before etcd writes the assignment, the
-// error is [ErrRaced], and the caller should try again. While etcd has lost state, the error
-// is [cluster.ErrLost], unless lost is true.
+// AssignIf does what [Assign] does if agrees returns nil for the present [State]; else it
+// assigns nothing, and returns the error of agrees. If that state changes before etcd writes
+// the assignment, the error is [ErrRaced], and the caller should try again. While etcd has
+// lost state, the error is [cluster.ErrLost], unless lost is true.
 func AssignIf(ctx context.Context, c *cluster.Client, a topology.Assignment, lost bool, agrees func(*State) error) error {
 	s, at, err := read(ctx, c)
 	if err != nil {
@@ -171,7 +175,7 @@ func AssignOps(c *cluster.Client, body []byte) []clientv3.Op {
 }
 
 // accepts refuses an assignment that must not follow the present one. It sets a.Past, what
-// the assignment keeps of those before it.
+// the assignment keeps of the assignments before it.
 func (p *Present) accepts(a *topology.Assignment) error {
 	if a.Epoch <= p.epoch || a.Epoch > p.epoch+topology.MaxEpochStep {
 		return fmt.Errorf("%w: it has epoch %d, so the next is %d and not %d", ErrEpoch, p.epoch, p.epoch+1, a.Epoch)

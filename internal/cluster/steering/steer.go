@@ -44,10 +44,11 @@ func Read(ctx context.Context, c *cluster.Client) (*State, error) {
 
 // Change reads the state, calls change, and writes what change made of the state in one
 // transaction. A changed assignment gets the next epoch. With an error nothing is written,
-// unless the error says that this is not known. It is one of these, among others:
+// unless the error says that it is not known whether the change was written. The error is
+// one of these, among others:
 //
 //   - the error of change;
-//   - [cluster.ErrNotLeader], if lead is not nil and does not lead any more;
+//   - [cluster.ErrNotLeader], if lead is not nil and its coordinator does not lead any more;
 //   - [cluster.ErrLost], while etcd has lost state, by what etcd has or by what c watches;
 //   - [ErrRaced], if the caller should try again.
 func Change(ctx context.Context, c *cluster.Client, lead *cluster.Lead, change func(*State) error) error {
@@ -110,12 +111,12 @@ func Change(ctx context.Context, c *cluster.Client, lead *cluster.Lead, change f
 // steeredAt is when a state was read. A change of it is written only if nothing has changed
 // since.
 type steeredAt struct {
-	present  *Present
-	revision int64 // of etcd, when the documents were read
+	present  *Present // the assignment at that time
+	revision int64    // etcd's revision when the documents were read
 }
 
-// unchanged returns the condition of a transaction that nobody has changed a document
-// since.
+// unchanged returns the condition of a transaction that nobody has changed a document since
+// the state was read.
 func (at steeredAt) unchanged(c *cluster.Client) clientv3.Cmp {
 	return clientv3.Compare(clientv3.ModRevision(c.Prefix()+steerPrefix).WithPrefix(), "<", at.revision+1)
 }
@@ -133,8 +134,8 @@ func whole(c *cluster.Client, s *State) error {
 func read(ctx context.Context, c *cluster.Client) (*State, steeredAt, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.AskTime())
 	defer cancel()
-	// The documents, whose revision a transaction compares, are read before the nodes.
-	// The assignment is read at the same revision as the nodes.
+	// A transaction compares the revision of the documents, so they are read before the
+	// nodes. The assignment is read at the same revision as the nodes.
 	docs, err := c.List(ctx, steerPrefix)
 	if err != nil {
 		return nil, steeredAt{}, err
@@ -150,7 +151,7 @@ func read(ctx context.Context, c *cluster.Client) (*State, steeredAt, error) {
 	out := &State{Documents: map[string]string{}}
 	if p.Assignment != nil {
 		out.Assignment = p.Assignment.Clone()
-		out.Assignment.AllowShrink, out.Assignment.AllowUnknown = false, false // they were for that assignment alone, and not for the next one
+		out.Assignment.AllowShrink, out.Assignment.AllowUnknown = false, false // they allowed that assignment alone, and not the next one
 	}
 	for name, v := range docs.Values {
 		out.Documents[name] = string(v.Data)
@@ -163,7 +164,7 @@ func read(ctx context.Context, c *cluster.Client) (*State, steeredAt, error) {
 // documentOps returns the operations that write the documents that differ from before.
 func documentOps(c *cluster.Client, before, after map[string]string) (ops []clientv3.Op, err error) {
 	for name, body := range after {
-		if was, had := before[name]; had && body == was { // so documents of others are not judged below
+		if was, had := before[name]; had && body == was { // documents that are not changed are not judged below
 			continue
 		}
 		if err := keyspace.ValidID(name); err != nil {

@@ -26,7 +26,7 @@ type Health struct {
 	Unserved Set          // partitions without a ready replica
 	Below    Set          // partitions with some ready replicas, but fewer than wanted
 	Surplus  Set          // partitions with more hosts than Replicas; a caller that knows of a plan that moves them puts them into Moving instead
-	Moving   Set          // partitions of which a replica may be moving: one that is not ready is no fault then, if enough others are
+	Moving   Set          // partitions of which a replica may be moving: one that is not ready is no fault then, if enough others are. Empty unless the caller fills it
 	lost     loss
 }
 
@@ -80,8 +80,8 @@ func (m *Map) Health(seen map[millrace.NodeID]time.Time) Health {
 	return h
 }
 
-// Surplus returns the partitions that more nodes host than are wanted. They have such while a
-// replica moves.
+// Surplus returns the partitions that more nodes host than are wanted. A partition is one of
+// them while a replica of it moves.
 func (m *Map) Surplus() (s Set) {
 	wanted := m.assignment.Replication()
 	for p, owners := range m.assignment.Replicas {
@@ -153,8 +153,8 @@ func (h Health) Faults() []string {
 	return faults
 }
 
-// Full returns the nodes whose disk is full. alone says that nothing else is wrong with any
-// node.
+// Full returns the nodes whose disk is full. alone says that no node is gone, and that no
+// node reports another fault. Lag does not count.
 func (h Health) Full() (full []millrace.NodeID, alone bool) {
 	others := 0
 	for _, n := range h.Nodes {

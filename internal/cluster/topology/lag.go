@@ -9,7 +9,7 @@ import (
 // that it keeps up.
 type Lag struct {
 	Behind  Set     // the partitions whose records wait too long
-	Seconds float64 // how long the oldest record that is not applied has waited, at least; if any are behind, 0 is not known
+	Seconds float64 // how long the oldest record that is not applied has waited, at least; 0 if Behind is not empty: not known
 	Records int64   // how many records are not applied
 }
 

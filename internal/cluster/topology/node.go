@@ -23,7 +23,7 @@ type Node struct {
 	// not name it. Empty: the node serves.
 	Keeps string `json:"keeps,omitempty"`
 	// Place is where the data directory is, and Start how often a process has registered
-	// from it. By both a copy of the directory is detected.
+	// from it. Together they show whether a directory is a copy.
 	Place string `json:"place,omitempty"`
 	Start int64  `json:"start,omitempty"`
 	// Dir, if given, sets Instance, Place and Start when the node joins.

@@ -36,8 +36,8 @@ const (
 const (
 	maxReportsBytes = 64 << 10 // of all reports of a node, encoded
 	maxMerged       = 20       // so many merged reports and one more fit, however JSON escapes their texts
-	maxDetailBytes  = 300
-	maxWordBytes    = 40 // of State and Reason
+	maxDetailBytes  = 300      // of Detail
+	maxWordBytes    = 40       // of State and Reason
 )
 
 // reportDoc is a Report as etcd holds it.

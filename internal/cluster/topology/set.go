@@ -89,6 +89,7 @@ func (s *Set) String() string {
 	return strings.Join(ranges, ",")
 }
 
+// maxRanges is how many ranges String shows.
 const maxRanges = 10
 
 // Ranges returns all partitions of the set as ranges, such as "0-3,7".
@@ -149,6 +150,7 @@ func ParseSet(text string) (s Set, err error) {
 	return s, nil
 }
 
+// setBytes is the length of an encoded set.
 const setBytes = partition.Count / 8
 
 // Encode returns the set as etcd holds it: 90 bytes, partition p in bit p%8 of

@@ -52,7 +52,8 @@ type Program struct {
 	terms []term // of the outermost &&
 }
 
-// term is one term of the outermost &&. A comparison has its two operands.
+// term is one term of the outermost &&. A comparison other than != also has its two
+// operands, for falseOrNaN: a != that is false has compared no NaN.
 type term struct {
 	cel.Program
 	operands []cel.Program
@@ -230,6 +231,8 @@ func isNaN(v any) bool {
 	return ok && math.IsNaN(x)
 }
 
+// eval runs a program, and returns the outcome and the value; nil if it fails. A value that
+// is not a bool, as that of an operand, has the outcome Null.
 func eval(p cel.Program, vars map[string]any) (Outcome, any) {
 	v, _, err := p.Eval(vars)
 	switch {

@@ -1,5 +1,6 @@
-// Package auditlog copies the audit log of a process from its file to a Kafka topic.
-// Somebody who can change the file cannot change what is in the topic.
+// Package auditlog copies the audit log of a process from its file to a Kafka topic. The
+// audit log says who had the process do what. A person who can change the file cannot
+// change what is in the topic.
 package auditlog
 
 import (
@@ -31,20 +32,20 @@ type Config struct {
 	Log     *slog.Logger
 }
 
-// Copier copies the entries of the file to the topic, in their order. Each is copied
-// once, but if the process dies on the way, some may be copied twice. What is left then
-// is copied when the process runs again.
+// Copier copies the entries of the file to the topic, in their order. Each entry is copied
+// once; if the process dies while it copies, some may be copied twice. The entries that
+// are not copied then are copied when the process runs again.
 type Copier struct {
 	cfg  Config
-	file *os.File     // nil: there was none yet
+	file *os.File     // nil: it is not open, or does not exist yet
 	at   atomic.Int64 // the offset up to which the file is copied
-	told string       // the text of the fault that was logged last; "": none since
+	told string       // the text of the fault that was logged last; "": entries were copied since, or there was none
 }
 
 const (
 	lookEvery  = time.Second      // how often the file is looked at for more
 	againAfter = 5 * time.Second  // the pause after a failure
-	tellAfter  = 10 * time.Second // after which it is logged that Kafka takes nothing
+	tellAfter  = 10 * time.Second // how long Kafka may take entries without an answer until that is logged
 	// pieceBytes is how much of the file is read at a time. No entry is longer.
 	pieceBytes = 1 << 20
 	// endWithin is how long entries that are on their way may take when the process
@@ -109,7 +110,7 @@ func (c *Copier) Run(ctx context.Context) {
 	}
 }
 
-// tell logs a fault, once for as long as it lasts.
+// tell logs a fault, unless it is the one that was logged last. A nil err is no fault.
 func (c *Copier) tell(err error) {
 	if err != nil && err.Error() != c.told {
 		c.told = err.Error()
@@ -165,9 +166,10 @@ func (c *Copier) send(ctx context.Context, to *kafka.Producer, lines []byte) (la
 	return last, to.Flush(sends)
 }
 
-// follow goes on with a new file from its beginning if another file has the name by now,
-// as after a rotation of logs, or if the file was cut. torn says that the old one ends in
-// the middle of an entry, which then stays so.
+// follow looks whether another file has the name by now, as after a rotation of logs, or
+// whether the file was cut. If so, the next step goes on at the beginning of the file of
+// that name. torn says that the old file ends in the middle of an entry, of which the rest
+// will not come.
 func (c *Copier) follow(torn bool) error {
 	have, err := c.file.Stat()
 	if err != nil {
@@ -176,7 +178,7 @@ func (c *Copier) follow(torn bool) error {
 	is, err := os.Stat(c.cfg.File)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) || err == nil && os.SameFile(have, is) && is.Size() >= c.at.Load():
-		return nil // the same file, or none: a new one is made with the next entry
+		return nil // it is the same file, or there is none: the process creates one with the next entry
 	case err != nil:
 		return err
 	}
@@ -191,7 +193,7 @@ func (c *Copier) follow(torn bool) error {
 // place says up to which offset a file is copied. It also identifies the line that ends
 // there, so that another file of the same name is recognized.
 type place struct {
-	Offset int64  `json:"offset"`
+	Offset int64  `json:"offset"` // in bytes
 	Length int    `json:"length"` // of the line, in bytes
 	Sum    string `json:"sum"`    // SHA-256 of the line, in hex
 }
@@ -201,8 +203,8 @@ func sumOf(line []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// keep writes to File + ".sent" how far the file is copied. last is the line that ends
-// there.
+// keep notes that the file is copied up to an offset, in memory and in File + ".sent".
+// last is the line that ends at the offset.
 func (c *Copier) keep(offset int64, last []byte) error {
 	c.at.Store(offset)
 	text, err := json.Marshal(place{offset, len(last), sumOf(last)})
@@ -216,8 +218,8 @@ func (c *Copier) keep(offset int64, last []byte) error {
 	return os.Rename(name+".new", name)
 }
 
-// open opens the file, if there is one, and finds how far it is copied. If the place that
-// was kept is of another file, it begins at the file's beginning.
+// open opens the file, if there is one, and finds how far it is copied. If the place in
+// File + ".sent" is of another file, copying begins at the file's beginning.
 func (c *Copier) open() error {
 	f, err := os.Open(c.cfg.File)
 	if errors.Is(err, fs.ErrNotExist) {

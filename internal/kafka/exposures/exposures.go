@@ -280,10 +280,10 @@ func (l *Reader) places(ctx context.Context, cl *kgo.Client) (map[int32]int64, e
 // the other, hide newer ones. If they are older, Whole fails.
 const recent = 10 * time.Second
 
-// Whole asks where the topic ends, waits until Follow has taken all before that that can be
-// read, and returns the time up to which that is everything. The error says how much has not
-// been taken when ctx ends; or is a [kafka.Hidden] if entries are hidden; or once
-// [exposure.ErrAnew], if the topic is another one than at the call before.
+// Whole asks where the topic ends, waits until Follow has taken all readable entries before
+// that end, and returns the time up to which these are all entries. The error says how many
+// have not been taken when ctx ends. It is a [kafka.Hidden] if open transactions hide
+// entries, and once [exposure.ErrAnew] if the topic is another one than at the call before.
 func (l *Reader) Whole(ctx context.Context) (time.Time, error) {
 	var never time.Time
 	l.mu.Lock()

@@ -27,7 +27,7 @@ type Unreadable struct {
 	Kind         progress.Kind // Recreated if that is known; Locate finds other kinds
 	Err          error
 
-	from millrace.Offset // where the session goes on reading; 0 = where the group has committed
+	from millrace.Offset // what the session was to read next; 0: not known. Locate prefers a higher committed offset
 }
 
 func (u *Unreadable) Error() string {
@@ -59,8 +59,8 @@ func unreadable(topic string, partition int32, err error) *Unreadable {
 // errRecreated is the cause if a topic is not the one that the group has read.
 var errRecreated = errors.New("the topic was deleted and created again")
 
-// Locate returns where a group is stuck, why, and where it could go on. Beside an error,
-// what it returns is only what u said.
+// Locate returns where a group is stuck, why, and where it could go on. Beside an error, the
+// place is not complete: it says what u says, and perhaps not where the group could go on.
 func Locate(ctx context.Context, brokers kafka.Brokers, group string, u *Unreadable) (progress.Stuck, error) {
 	s := progress.Stuck{Topic: u.Topic, Partition: u.Partition, Offset: u.Offset, Next: u.Next, Kind: u.Kind, Reason: u.Err.Error()}
 	if u.Next > 0 {
@@ -107,7 +107,8 @@ type Batch struct {
 	Bytes       []byte          // with the header
 }
 
-// batchHeaderBytes is the part of a batch that is never compressed.
+// batchHeaderBytes is the length of the part of a batch that is never compressed. As the bound
+// of a fetch it brings one batch: Kafka gives the first batch whole, however large it is.
 const batchHeaderBytes = 61
 
 // FetchBatch fetches the batch that has an offset, and does not decompress it. For an offset
@@ -126,6 +127,8 @@ func fetchBatch(ctx context.Context, cl *kgo.Client, topic string, partition int
 	if err != nil {
 		return Batch{}, fmt.Errorf("kafka: fetch the batch of %s/%d at %d: %w", topic, partition, at, err)
 	}
+	// A batch begins with its first offset (8 bytes) and the length of what follows (4 bytes).
+	// At byte 23 is its last offset, less the first (4 bytes).
 	raw := got.RecordBatches
 	if len(raw) < batchHeaderBytes {
 		return Batch{}, fmt.Errorf("kafka: fetch the batch of %s/%d at %d: %w: there is none", topic, partition, at, kafka.ErrLostPosition)

@@ -41,8 +41,8 @@ type CutConfig struct {
 }
 
 const (
-	// holdFor is how long one hold lasts at most: a request to partitioners, in the topic
-	// progress, to wait between two transactions. They go on after that by themselves.
+	// holdFor is how long one hold lasts at most. A hold is a request to partitioners, in the
+	// topic progress, to wait between two transactions. They go on after that by themselves.
 	holdFor = time.Second
 	// lookAgain is the pause between two looks during a hold.
 	lookAgain = 10 * time.Millisecond
@@ -145,7 +145,8 @@ func (k *cutter) close() {
 	k.cl.Close()
 }
 
-// round looks for a cut during one hold.
+// round looks for a cut during one hold, again and again until there is one or the hold is
+// over.
 func (k *cutter) round(ctx context.Context) (cut Cut, err error) {
 	asking, cancel := context.WithTimeout(ctx, patience.TryTimeout)
 	defer cancel()

@@ -57,8 +57,8 @@ func (s *Session) lookAt(ctx context.Context, fetches kgo.Fetches) (faults []err
 	return faults, nil
 }
 
-// begun notes from where partitions are read that were assigned since the last poll. They are
-// not halted any more.
+// begun notes, for the partitions that were assigned since the last poll, the offsets from
+// which they are read. These partitions are not halted any more.
 func (s *Session) begun() {
 	s.word.mu.Lock()
 	defer s.word.mu.Unlock()

@@ -263,6 +263,7 @@ func passed(s progress.Stuck, now place) bool {
 	return now.done >= int64(max(s.Next, s.Offset+1))
 }
 
+// trail returns the trail of a partition, and adds an empty one if there is none.
 func (h *Heartbeat) trail(tp topicPartition) *trail {
 	if h.trails[tp] == nil {
 		h.trails[tp] = &trail{}
@@ -274,8 +275,8 @@ func (h *Heartbeat) trail(tp topicPartition) *trail {
 // read, and how far the group is done.
 type place struct {
 	end, stable, done int64
-	foreign           bool          // done is of another log
-	was               kafka.TopicID // of that log, as far as it is known
+	foreign           bool          // done is of another log than the topic is now
+	was               kafka.TopicID // the id of that log, as far as it is known
 }
 
 // groupLook is what Kafka says of a group at one moment.
@@ -334,6 +335,7 @@ func groupOffsets(ctx context.Context, adm *kadm.Client, group string) (kadm.Off
 // the end of what is committed.
 type logEnds struct{ all, stable kadm.ListedOffsets }
 
+// endsOf asks Kafka where the partitions of topics end.
 func endsOf(ctx context.Context, adm *kadm.Client, topics []string) (e logEnds, err error) {
 	// Records in or behind an open transaction count too: they have come in, and wait.
 	if e.all, err = adm.ListEndOffsets(ctx, topics...); err != nil {

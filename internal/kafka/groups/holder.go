@@ -13,9 +13,9 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 )
 
-// Holder returns where the member of a group is that has an instance name: the address that
-// it gave, and the host that Kafka hears it from. It returns "" if no member has the name.
-// A process that has ended keeps the name for sessionTimeout.
+// Holder returns, as text, where the member of a group that has an instance name is: the
+// address that it gave, if it gave one, and the host that Kafka hears it from. It returns ""
+// if no member has the name. A process that has ended keeps the name for sessionTimeout.
 //
 // After another process takes over a name, Kafka still tells the address that the process
 // before gave. So an address that equals own, that of the asking process, is left out.

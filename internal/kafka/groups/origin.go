@@ -121,8 +121,9 @@ func (o origin) outputsChanged(cluster string, now map[string]kafka.TopicID, cha
 }
 
 // foreign reports whether an offset is of another log than its topic is now. has says
-// whether the offset is there: Kafka drops offsets of a topic that is deleted. Then known
-// counts, the log that the topic was according to the group's heartbeat.
+// whether the offset is there: Kafka drops offsets of a topic that is deleted. If it is not
+// there, known counts: the log that the topic was according to the group's heartbeat. An
+// offset that another tool has set is never foreign.
 func foreign(c kadm.OffsetResponse, has bool, known, now kafka.TopicID) bool {
 	was := known
 	if has {

@@ -152,8 +152,8 @@ func (k *cutter) endHanging(ctx context.Context, old func(openTransaction) bool)
 }
 
 // complete returns, for each suspect's producer that is a partitioner and whose last
-// transaction is complete, whether that was committed. It returns an error if a suspect in
-// the streams is not a partitioner's: an operator has to end that one.
+// transaction is complete, whether that transaction was committed. It returns an error if a
+// suspect in one of the two streams is not a partitioner's: an operator has to end that one.
 func (k *cutter) complete(ctx context.Context, suspects map[openTransaction]bool) (map[int64]bool, error) {
 	var producers []int64
 	for t := range suspects {

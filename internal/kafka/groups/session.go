@@ -22,15 +22,16 @@ import (
 	"github.com/millrace/millrace/internal/kafka/progress"
 )
 
-// maxTransactionRecords is how many records are buffered until the commit; beyond that some
-// are sent earlier.
+// maxTransactionRecords is how many records are buffered until the commit. If there are more,
+// some are sent earlier.
 const maxTransactionRecords = 200_000
 
 // sessionTimeout is how long a silent group member keeps its partitions. It is
 // longer than TransactionTimeout, so that a member outlives its transactions.
 const sessionTimeout = 12 * time.Second
 
-// heartbeat is the longest time after which a member learns of a change in its group.
+// heartbeat is how often a member tells Kafka that it is alive. From the answer it learns of a
+// change in its group.
 const heartbeat = sessionTimeout / 6
 
 // ErrFenced says that another process joined the group under this process's instance name.
@@ -113,8 +114,8 @@ type groupWord struct {
 		member   *kgo.Client   // the client of the session; nil until it has a place
 		logs     logs          // that the session began with
 		found    []*Unreadable // partitions whose offsets are of another log; Poll returns them
-		// starts is from where partitions are read that were assigned since the last Poll; a
-		// negative offset is their beginning.
+		// starts has, for the partitions that were assigned since the last Poll, the offsets
+		// from which they are read. A negative offset stands for the partition's beginning.
 		starts map[topicPartition]int64
 		wake   context.CancelFunc // ends the poll under way
 	}
@@ -133,6 +134,7 @@ func (w *groupWord) OnGroupManageError(err error) {
 	}
 }
 
+// onAssigned is called by franz-go when the group has assigned partitions to the member.
 func (w *groupWord) onAssigned(_ context.Context, cl *kgo.Client, all map[string][]int32) {
 	w.mark(all, true)
 	w.mu.Lock()
@@ -144,6 +146,7 @@ func (w *groupWord) onAssigned(_ context.Context, cl *kgo.Client, all map[string
 	}
 }
 
+// onRevoked is called by franz-go when partitions are the member's no longer.
 func (w *groupWord) onRevoked(_ context.Context, _ *kgo.Client, all map[string][]int32) {
 	w.mark(all, false)
 }
@@ -162,7 +165,8 @@ func (w *groupWord) mark(all map[string][]int32, assigned bool) {
 	}
 }
 
-// wait returns when the member has its place in the group.
+// wait waits until the member has its place in the group. It returns the error of the first
+// failure to get one, or ctx's.
 func (w *groupWord) wait(ctx context.Context) error {
 	select {
 	case <-w.joined:
@@ -191,6 +195,7 @@ func OpenSession(ctx context.Context, cfg SessionConfig) (*Session, error) {
 	return s, nil
 }
 
+// open does what OpenSession says. life ends the client's own work when the session is closed.
 func (s *Session) open(ctx, life context.Context) (err error) {
 	if s.ask, err = kafka.NewClient(s.cfg.Brokers, nil); err != nil {
 		return err
@@ -222,6 +227,7 @@ func (s *Session) open(ctx, life context.Context) (err error) {
 	return s.begin(ctx) // again: the process before may have written to other logs until now
 }
 
+// options returns the options of the session's client.
 func (s *Session) options(life context.Context) ([]kgo.Opt, error) {
 	cfg, word := s.cfg, s.word
 	return kafka.Options(cfg.Brokers, cfg.Log,
@@ -335,6 +341,7 @@ func (s *Session) take(in []Input, p kgo.FetchTopicPartition) []Input {
 	return in
 }
 
+// fault returns an error of a partition as an *Unreadable if it does not pass by itself.
 func (s *Session) fault(topic string, p int32, err error) error {
 	if u := unreadable(topic, p, err); u != nil {
 		u.from = s.next[topicPartition{topic, p}]

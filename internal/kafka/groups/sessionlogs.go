@@ -110,6 +110,8 @@ func (s *Session) judgeInputs(ctx context.Context, at map[string]map[int32]kgo.O
 	return at, nil
 }
 
+// known returns the id that a topic had when the group read it last; the zero value if it is
+// not known.
 func (s *Session) known(topic string) (id kafka.TopicID) {
 	if s.cfg.Known != nil {
 		id = s.cfg.Known(topic)

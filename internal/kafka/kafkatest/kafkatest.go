@@ -29,9 +29,9 @@ import (
 	"github.com/millrace/millrace/internal/wait"
 )
 
-// Cluster is a Kafka with topics for a test. Content and the topics of schemas and of
-// progress belong to this test alone. It may share the other topics with tests of other
-// names; there the entities that begin with Name are its own.
+// Cluster is a Kafka with topics for a test. Content, the content topic, and the topics of
+// schemas and of progress belong to this test alone. It may share the other topics with tests
+// of other names; in these only the entities that begin with Name are the test's own.
 type Cluster struct {
 	Brokers kafka.Brokers
 	Topics  kafka.Topics
@@ -63,8 +63,8 @@ func start(t *testing.T, opts ...kfake.Opt) (*kfake.Cluster, Cluster) {
 	return c, setUp(t, kafka.At(c.ListenAddrs()...), "", "")
 }
 
-// setUp creates those topics that are missing: the ones that all tests of a prefix share, and
-// the ones of the test's name.
+// setUp creates those topics that are missing: the topics that all tests with the same prefix
+// share, and the topics that have the test's name.
 func setUp(t *testing.T, brokers kafka.Brokers, prefix, name string) Cluster {
 	t.Helper()
 	ctx := Deadline(t)
@@ -151,16 +151,17 @@ func Write(t *testing.T, k Cluster, topic string, partition int32, value string)
 	write(t, k, &kgo.Record{Topic: topic, Partition: partition, Key: []byte("key"), Value: []byte(value)})
 }
 
-// Bomb writes an entry that is small until it is decompressed, and then too large.
+// Bomb writes an entry that is small as it is compressed, but larger than
+// [kafka.MaxBatchBytes] once it is decompressed.
 func Bomb(t *testing.T, k Cluster, topic string, partition int32) {
 	t.Helper()
 	write(t, k, &kgo.Record{Topic: topic, Partition: partition, Key: []byte("key"), Value: make([]byte, kafka.MaxBatchBytes+1)},
 		kgo.ProducerBatchMaxBytes(kafka.MaxBatchBytes+1<<20), kgo.ProducerBatchCompression(kgo.ZstdCompression()))
 }
 
-// Broken writes a batch that says it has n entries and that no reader can open, though its
-// checksum is right. With compressed it says that it is compressed by zstd, and is not; else
-// its entries do not parse.
+// Broken writes a batch that no reader can open, although its checksum is right. The batch
+// says that it has n entries. If compressed is true, it also says that it is compressed by
+// zstd, which it is not; else its entries do not parse.
 func Broken(t *testing.T, k Cluster, topic string, partition int32, n int, compressed bool) {
 	t.Helper()
 	writeBatch(t, k, topic, partition, batchOf(n, compressed, []byte("\x03what is no record")))
@@ -194,8 +195,8 @@ func Overlong(t *testing.T, k Cluster, topic string, partition int32, at int, co
 	writeBatch(t, k, topic, partition, batchOf(len(values), compressed, entries))
 }
 
-// batchOf returns a batch that says it has n entries, and with compressed that these are
-// compressed by zstd; entries are its bytes as they are.
+// batchOf returns a batch that says that it has n entries and, if compressed is true, that
+// these are compressed by zstd. It takes entries as they are, and compresses nothing.
 func batchOf(n int, compressed bool, entries []byte) kmsg.RecordBatch {
 	const zstd = 4
 	b := kmsg.RecordBatch{
@@ -211,7 +212,7 @@ func batchOf(n int, compressed bool, entries []byte) kmsg.RecordBatch {
 // writeBatch writes a batch as it is, with a right length and checksum.
 func writeBatch(t *testing.T, k Cluster, topic string, partition int32, b kmsg.RecordBatch) {
 	t.Helper()
-	const behindCRC = 21
+	const behindCRC = 21 // offset in the batch; the length is at 8, the checksum at 17
 	raw := b.AppendTo(nil)
 	binary.BigEndian.PutUint32(raw[8:], uint32(len(raw)-12))
 	binary.BigEndian.PutUint32(raw[17:], crc32.Checksum(raw[behindCRC:], crc32.MakeTable(crc32.Castagnoli)))

@@ -13,16 +13,16 @@ import (
 	"github.com/millrace/millrace/internal/kafka/follow"
 )
 
-// HistoryKey begins the keys, in the topic progress, of the commands that people
-// gave for groups of partitioners. No group's name begins so.
+// HistoryKey is how the keys of commands begin, in the topic progress, that people gave for
+// groups of partitioners. No group's name begins with it.
 const HistoryKey = "history:"
 
 // NoteAct writes down, in the topic progress, what is about to be done to a group.
 // If it returns an error, the caller must not do it.
 func NoteAct(ctx context.Context, brokers kafka.Brokers, topic string, e audit.Entry) error {
 	e.Time = time.Now().UTC()
-	// A list: releases that know no history would read an object as a group's heartbeat, and
-	// they refuse a list.
+	// The value is a list of one entry. Releases that know no history would read an object
+	// as a group's heartbeat, but they refuse a list.
 	value, err := json.Marshal([]audit.Entry{e})
 	if err != nil {
 		return err

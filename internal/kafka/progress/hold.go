@@ -15,15 +15,16 @@ import (
 	"github.com/millrace/millrace/internal/kafka/follow"
 )
 
-// HoldKey begins the keys of Holds in the topic progress. No group's name begins so.
+// HoldKey is how the keys of Holds begin in the topic progress. No group's name begins
+// with it.
 const HoldKey = "hold:"
 
 // Hold asks all partitioners to wait between two transactions for a moment, so that
-// somebody can look at the whole log (groups.TakeCut). Partitioners may not follow it; whether
-// they did is seen in the log. It is over when its record is deleted.
+// somebody can look at the whole log (groups.TakeCut). A partitioner may fail to do so; the
+// log shows whether it did. The hold is over when its record is deleted.
 type Hold struct {
-	Key   string `json:"-"`
-	Round int    `json:"round"` // a hold with another round is a new one
+	Key   string `json:"-"`     // begins with HoldKey
+	Round int    `json:"round"` // a hold with the same key and another round is a new one
 }
 
 // Holds returns the holds that are asked for now, in the order of their keys.
@@ -60,7 +61,8 @@ func (l *Log) Introduce(ctx context.Context, group, instance string, topics []st
 	})
 }
 
-// add adds those topics that p does not have, and returns how many they are.
+// add adds to p those topics that it does not have, and returns how many these are. Topics
+// that do not exist go to p.Missing.
 func (p *Progress) add(ctx context.Context, adm *kadm.Client, topics []string) (n int, err error) {
 	var added []string
 	for _, topic := range topics {

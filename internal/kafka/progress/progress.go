@@ -24,11 +24,11 @@ import (
 )
 
 // Progress is what a partitioner tells of its group, again and again, in the
-// topic progress: a heartbeat through the log. Its key is the group.
+// topic progress: a heartbeat through the log. The key of its record is the group.
 type Progress struct {
 	Group    string `json:"-"`
-	Instance string `json:"instance"` // which process wrote it
-	AtMillis int64  `json:"at_ms"`    // when, by its clock
+	Instance string `json:"instance"` // the process that wrote it
+	AtMillis int64  `json:"at_ms"`    // when, by that process's clock
 	// ThroughMillis is a time up to which everything that came into the group's
 	// topics has been committed by the group: the end of each topic was asked
 	// for then, and the group has reached it. 0 = nothing is proven yet.
@@ -37,17 +37,17 @@ type Progress struct {
 	// Kinds is what each of the group's topics carries, also of topics that do not
 	// exist.
 	Kinds map[string]TopicKind `json:"kinds,omitempty"`
-	// FutureMillis is how far a record's time may be after its arrival: others
-	// become dead letters. 0 = not told.
+	// FutureMillis is how far a record's time may be after its arrival: records
+	// with a later time become dead letters. 0 = not told.
 	FutureMillis int64    `json:"future_ms,omitempty"`
 	Missing      []string `json:"missing,omitempty"` // topics that do not exist
 	Stuck        []Stuck  `json:"stuck,omitempty"`
-	// OtherLog says why the group writes nothing: its outputs are not those that
-	// it has written to.
+	// OtherLog says why the group writes nothing: the topics that it is to write to
+	// are not those that it has written to before. "" = it writes.
 	OtherLog string `json:"other_log,omitempty"`
 }
 
-// TopicKind is what a group takes the records of a topic for. Others become
+// TopicKind is the kind of records that a group expects in a topic. Other records become
 // dead letters.
 type TopicKind string
 
@@ -68,11 +68,11 @@ func (p Progress) Future() time.Duration { return kafka.Milliseconds(p.FutureMil
 
 // TopicProgress is a group's progress in one topic.
 type TopicProgress struct {
-	Waiting      int64 `json:"waiting"`   // how many records, or offsets, are not yet committed
-	Open         int64 `json:"open"`      // how many of these are in or behind transactions that have not ended
+	Waiting      int64 `json:"waiting"`   // how many records, or offsets, the group has not committed yet
+	Open         int64 `json:"open"`      // how many of these are in transactions that have not ended, or after such
 	WaitedMillis int64 `json:"waited_ms"` // how long the oldest of these has been seen to wait
-	// ID is that of the topic that the group reads. If the topic that exists now has
-	// another, Waiting is what waited when the former topic was seen last.
+	// ID is the ID of the topic that the group reads. If the topic that exists now has
+	// another ID, Waiting is what waited when the former topic was seen last.
 	ID kafka.TopicID `json:"id"`
 }
 
@@ -87,15 +87,14 @@ const (
 	Recreated Kind = "recreated" // the topic is another than the group has read
 )
 
-// Stuck is a place that a group cannot read past by itself. If it is skipped, reading goes
-// on at Next.
+// Stuck is a place that a group cannot read past by itself.
 type Stuck struct {
 	Topic     string          `json:"topic"`
 	Partition int32           `json:"partition"`
 	Offset    millrace.Offset `json:"offset"` // where the batch begins, or what was to be read next
-	Next      millrace.Offset `json:"next"`
+	Next      millrace.Offset `json:"next"`   // where reading goes on after a skip
 	Kind      Kind            `json:"kind,omitempty"`
-	Reason    string          `json:"reason"`
+	Reason    string          `json:"reason"` // what the group met there: for Closed, why the batch cannot be opened
 }
 
 // Lost returns how many records at most are gone that the group has not read. It returns 0
@@ -120,7 +119,7 @@ func (s Stuck) What() string {
 	return fmt.Sprintf("%s; it is kept aside in the dead letters, byte for byte, and reading goes on at %d", s.Reason, s.Next)
 }
 
-// DefaultGroup is the partitioners' consumer group where none is named.
+// DefaultGroup is the partitioners' consumer group if the configuration names none.
 const DefaultGroup = "millrace-partitioner"
 
 // Says says what is wrong at a place, and by which command the group goes on.
@@ -149,7 +148,8 @@ type Skip struct {
 	Kind      Kind            `json:"kind,omitempty"` // of the place
 }
 
-// SkipKey begins the keys of Skips in the topic progress. No group's name begins so.
+// SkipKey is how the keys of Skips begin in the topic progress. No group's name begins
+// with it.
 const SkipKey = "skip:"
 
 func (s Skip) key() string { return fmt.Sprintf("%s%s:%s/%d", SkipKey, s.Group, s.Topic, s.Partition) }
@@ -163,14 +163,14 @@ func RequestSkip(ctx context.Context, brokers kafka.Brokers, topic string, s Ski
 	return follow.Put(ctx, brokers, topic, s.key(), value)
 }
 
-// EndSkip removes a Skip: it has been carried out, or is wanted no more.
+// EndSkip removes a Skip that has been carried out or is no longer wanted.
 func EndSkip(ctx context.Context, brokers kafka.Brokers, topic string, s Skip) error {
 	return follow.Put(ctx, brokers, topic, s.key(), nil)
 }
 
 // ForgetGroup removes a group that an operator has retired from the topic
-// progress: nobody waits for its heartbeat any more. One that still runs comes
-// back with its next.
+// progress, so that nobody waits for its heartbeat any more. A group that still runs
+// comes back with its next heartbeat.
 func ForgetGroup(ctx context.Context, brokers kafka.Brokers, topic, group string) error {
 	return follow.Put(ctx, brokers, topic, group, nil)
 }
@@ -201,8 +201,8 @@ type Log struct {
 func Open(cfg Config) (*Log, error) {
 	l := &Log{cfg: cfg}
 	l.known.groups, l.known.skips, l.known.holds, l.known.history = map[string]Progress{}, map[string]Skip{}, map[string]Hold{}, map[string][]audit.Entry{}
-	// Begin keeps what is known when the topic is read anew, so that no group is missing
-	// until its heartbeat is read again.
+	// Begin is called when the topic is read anew. It does nothing: what is known stays, so
+	// that no group is missing until its heartbeat is read again.
 	if err := follow.Open(&l.Follower, follow.Config{Brokers: cfg.Brokers, Topic: cfg.Topic, Log: cfg.Log, Begin: func() {}, Take: l.take}); err != nil {
 		return nil, err
 	}
@@ -213,8 +213,9 @@ func Open(cfg Config) (*Log, error) {
 func (l *Log) Topic() string { return l.cfg.Topic }
 
 // Through returns a time up to which everything that came into any group's
-// topics is in the timeline and features topics: the earliest of the groups. ok
-// is false when no partitioner ever wrote.
+// topics is in the timeline and features topics. It is the earliest of the groups'
+// times: that of a group that has proven nothing yet is 1970. ok is false if no group
+// is known.
 func (l *Log) Through() (t time.Time, ok bool) {
 	for i, p := range l.Groups() {
 		if through := p.Through(); i == 0 || through.Before(t) {
@@ -257,6 +258,7 @@ func (l *Log) Skips(group string) []Skip {
 	return all
 }
 
+// take takes over a record of the topic. It logs one that it cannot read, and returns nil.
 func (l *Log) take(r *kgo.Record) error {
 	l.known.Lock()
 	defer l.known.Unlock()

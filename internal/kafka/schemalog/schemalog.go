@@ -1,5 +1,7 @@
-// Package schemalog is the topic of schemas. A registry learns the schemas from it, and
-// operators write into it which schemas are retired and which fingerprints are refused.
+// Package schemalog is the topic of schemas. A registry, which holds the schemas that a
+// process knows, learns them from it. Operators write into it which schemas are retired and
+// which fingerprints are refused. A fingerprint is a schema's 64-bit checksum, by which
+// records name the schema that they were written with.
 package schemalog
 
 import (
@@ -32,18 +34,18 @@ type Config struct {
 	Log      *slog.Logger // nil = silent
 }
 
-// Log feeds a registry from the schemas topic, from its beginning and
-// for as long as it is open. A record there that is no schema, or one that the
-// registry refuses (registry.RefusedError), changes nothing and is logged. One
-// that the registry cannot keep now, because its disk is full, say, is offered
-// to it again until it can: every process must make the same of the topic.
+// Log feeds a registry from the schemas topic, from the topic's beginning and for as long
+// as the Log is open. A record of the topic that cannot be read, or that is refused (by the
+// registry: registry.RefusedError), changes nothing and is logged. A schema that the
+// registry cannot keep now, for example because its disk is full, is offered to it again
+// until it can: every process must come to the same schemas.
 type Log struct {
 	follow.Follower
 	cfg   Config
 	topic struct {
 		sync.Mutex
-		has     map[millrace.Fingerprint]bool // schemas
-		refused map[millrace.Fingerprint]bool // by an operator
+		has     map[millrace.Fingerprint]bool // the schemas of the topic that were admitted
+		refused map[millrace.Fingerprint]bool // the fingerprints that an operator refused
 		words   map[millrace.Fingerprint]Word // on schemas that are retired, and fingerprints that are refused
 	}
 }
@@ -51,7 +53,7 @@ type Log struct {
 // Word says who decided to retire a schema or to refuse a fingerprint, and when.
 type Word struct {
 	By string    `json:"by,omitempty"` // empty: not known, as earlier releases did not write it
-	At time.Time `json:"at,omitzero"`
+	At time.Time `json:"at,omitzero"`  // zero: not known
 }
 
 // refusedKey begins the key of a record that refuses a fingerprint for good.
@@ -60,9 +62,9 @@ const refusedKey = "refused:"
 // retiredKey begins the key of a record that retires a schema.
 const retiredKey = "retired:"
 
-// Open begins to follow the topic, and returns at once: neither Kafka nor the topic need
-// exist yet. Refresh waits until the topic is read to its end. Read and Fault say how far
-// it is read.
+// Open begins to follow the topic, and returns at once: Kafka need not answer yet, and the
+// topic need not exist. The methods of follow.Follower belong to the Log too: Refresh waits
+// until the topic is read to its end, and Read and Fault say how far it is read.
 func Open(cfg Config) (*Log, error) {
 	l := &Log{cfg: cfg}
 	l.begin()
@@ -73,7 +75,7 @@ func Open(cfg Config) (*Log, error) {
 }
 
 // Refused reports whether an operator has refused a fingerprint (see the function Refuse)
-// before its schema was in the topic. Then its schema is never admitted. Every reader of
+// before its schema was in the topic. The schema is then never admitted. Every reader of
 // the topic comes to the same answer.
 func (l *Log) Refused(fp millrace.Fingerprint) bool {
 	l.topic.Lock()
@@ -101,16 +103,16 @@ func (l *Log) Word(fp millrace.Fingerprint) Word {
 	return l.topic.words[fp]
 }
 
-// Has reports whether the topic has a schema.
+// Has reports whether the topic has a schema, and the registry has admitted it.
 func (l *Log) Has(fp millrace.Fingerprint) bool {
 	l.topic.Lock()
 	defer l.topic.Unlock()
 	return l.topic.has[fp]
 }
 
-// Publish writes a schema to the topic, unless the topic has it already, and returns when
-// it has read it back. If the registry refuses the schema, also because another one came
-// first in the topic, the error is a *registry.RefusedError.
+// Publish writes a schema to the topic, unless the topic has it already. It returns when
+// the Log has read the schema from the topic. If the registry refuses the schema, also
+// because another one came first in the topic, the error is a *registry.RefusedError.
 func (l *Log) Publish(ctx context.Context, s *schemas.Schema) error {
 	fp := s.Fingerprint()
 	if l.Has(fp) {
@@ -151,11 +153,12 @@ func (l *Log) begin() {
 	l.topic.words = map[millrace.Fingerprint]Word{}
 }
 
-// take learns a record of the topic. An error means that the registry cannot keep it now,
-// and that it is to be offered again. A record that is refused is logged.
+// take learns a record of the topic. An error means that the registry cannot keep the
+// record now, and that it is to be offered again. A record that is refused is logged, and
+// gives no error.
 func (l *Log) take(r *kgo.Record) error {
 	if r.Value == nil {
-		return nil // a tombstone, which no Millrace writes
+		return nil // a tombstone (a record that deletes its key), which Millrace never writes
 	}
 	err := l.learn(string(r.Key), r.Value)
 	var failed *registry.StoreError
@@ -224,8 +227,8 @@ func (l *Log) refuse(hex string, value []byte) error {
 	return nil
 }
 
-// heard notes who made a decision. A decision that does not say who made it counts all
-// the same.
+// heard notes who made a decision. A decision whose value does not say who made it counts
+// all the same. The caller holds the lock of topic.
 func (l *Log) heard(fp millrace.Fingerprint, value []byte) {
 	var w Word
 	if json.Unmarshal(value, &w) == nil {
@@ -267,7 +270,7 @@ func read(ctx context.Context, brokers kafka.Brokers, topic string) (*Log, error
 	return l, nil
 }
 
-// Known returns the schemas that a topic has now. The topic must exist.
+// Known returns the schemas that a topic has now; if the topic does not exist, an error.
 func Known(ctx context.Context, brokers kafka.Brokers, topic string) (*registry.Snapshot, error) {
 	l, err := read(ctx, brokers, topic)
 	if err != nil {
@@ -315,9 +318,10 @@ func Refuse(ctx context.Context, brokers kafka.Brokers, topic string, fp millrac
 	return l.giveWord(ctx, refusedKey, fp, by, l.Refused, l.MayRefuse)
 }
 
-// Retire writes to the topic that a schema is retired, for every reader: the schema no
-// longer shapes the records of its name; see [registry.Registry.Retire]. by is who
-// decides it. See [Log.MayRetire] for what cannot be retired.
+// Retire writes to the topic that a schema is retired, for every reader. The fields that
+// this schema alone has are then not read from records of its name; see
+// [registry.Registry.Retire]. by is who decides it. See [Log.MayRetire] for what cannot be
+// retired.
 func Retire(ctx context.Context, brokers kafka.Brokers, topic string, fp millrace.Fingerprint, by string) error {
 	l, err := read(ctx, brokers, topic)
 	if err != nil {
@@ -331,10 +335,10 @@ func Retire(ctx context.Context, brokers kafka.Brokers, topic string, fp millrac
 	return l.giveWord(ctx, retiredKey, fp, by, retired, l.MayRetire)
 }
 
-// giveWord writes an operator's decision on a fingerprint to the topic, and reads the
-// topic on to see whether it counts. Every reader judges it in the order of the topic,
-// and another record may have come in before it. If it does not count, the error is that
-// of may.
+// giveWord writes an operator's decision on a fingerprint to the topic: key begins the key
+// of its record. It then reads the topic on to see whether the decision counts. Every
+// reader judges the records in their order, and another record may have come before this
+// one. If the decision does not count, giveWord returns the error of may.
 func (l *Log) giveWord(ctx context.Context, key string, fp millrace.Fingerprint, by string, counts func(millrace.Fingerprint) bool, may func(millrace.Fingerprint) error) error {
 	value, err := json.Marshal(Word{by, time.Now().UTC().Truncate(time.Millisecond)})
 	if err != nil {

@@ -86,6 +86,7 @@ func (c *Consumer) removeAt(tp kafka.TopicPartition, at kafka.Position) bool {
 	return true
 }
 
+// brokenAt returns the fault of a partition that has a batch which cannot be read.
 func brokenAt(tp kafka.TopicPartition, c *kafka.Closed) error {
 	return fmt.Errorf("kafka: read %s at %d: %w: %w", tp, c.First, kafka.ErrBatchBroken, c)
 }

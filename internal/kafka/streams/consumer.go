@@ -131,6 +131,7 @@ func (c *Consumer) Add(at map[kafka.TopicPartition]kafka.Position) {
 	c.addLocked(at)
 }
 
+// addLocked is Add with c.mu held.
 func (c *Consumer) addLocked(at map[kafka.TopicPartition]kafka.Position) {
 	byTopic := map[string]map[int32]kgo.Offset{}
 	var again []kafka.TopicPartition
@@ -158,6 +159,7 @@ func (c *Consumer) Remove(tps ...kafka.TopicPartition) {
 	c.removeLocked(tps...)
 }
 
+// removeLocked is Remove with c.mu held.
 func (c *Consumer) removeLocked(tps ...kafka.TopicPartition) {
 	for _, tp := range tps {
 		delete(c.mu.next, tp)
@@ -179,9 +181,9 @@ func (c *Consumer) Resume(tps ...kafka.TopicPartition) {
 }
 
 // quietWait is how long a broker of Kafka may keep a fetch of a Consumer open while there is
-// no data. For each fetch it looks at every partition, of which there are 1,440, so with a
-// short wait an idle cluster would do little else. A record that comes ends the wait. Tests
-// change it.
+// no data. For each fetch the broker looks at every partition of the Consumer, which may be
+// all 1,440 of the two topics, so with a short wait an idle cluster would do little else. A
+// record that comes ends the wait. Tests change it.
 var quietWait = 2 * time.Second
 
 // join ends the fetch under way if partitions were added or resumed lately, since the fetch
@@ -197,6 +199,7 @@ func (c *Consumer) join() (again bool) {
 	return true
 }
 
+// byTopic returns partitions as franz-go names them.
 func (c *Consumer) byTopic(tps []kafka.TopicPartition) map[string][]int32 {
 	m := map[string][]int32{}
 	for _, tp := range tps {
@@ -312,6 +315,7 @@ func (c *Consumer) take(ctx context.Context, p kgo.FetchTopicPartition) (Fetched
 	return f, f.Err != nil || f.Next > next.Next
 }
 
+// name returns a partition as this project names it; false if it is of another topic.
 func (c *Consumer) name(topic string, p int32) (kafka.TopicPartition, bool) {
 	for s, t := range c.topics {
 		if t == topic && p >= 0 {

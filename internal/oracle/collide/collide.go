@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
-// The primes of xxHash64, which are odd and so can be divided by.
+// The primes of xxHash64. They are odd, so multiplying by them modulo 2^64 can be undone.
 const (
 	p1 = 0x9E3779B185EBCA87
 	p2 = 0xC2B2AE3D27D4EB4F
@@ -24,7 +24,7 @@ func Names(hash uint64, n int) []string {
 	names := make([]string, 0, n)
 	for i := uint64(0); len(names) < n; i++ {
 		first := text(letters(i))
-		if last := End(first, hash); last&0x8080808080808080 == 0 {
+		if last := End(first, hash); last&0x8080808080808080 == 0 { // all its bytes are ASCII
 			names = append(names, first+text(last))
 		}
 	}
@@ -64,7 +64,8 @@ func unstep(h uint64) uint64 { return bits.RotateLeft64((h-p4)*inverse(p1), -27)
 // unround returns the eight bytes that are mixed into the state as h.
 func unround(h uint64) uint64 { return bits.RotateLeft64(h*inverse(p1), -31) * inverse(p2) }
 
-// inverse returns what undoes a multiplication by an odd number.
+// inverse returns the number by which a multiplication by the odd p is undone, modulo 2^64.
+// Each round of Newton's method doubles how many of the low bits are right.
 func inverse(p uint64) uint64 {
 	x := p
 	for range 6 {

@@ -3,7 +3,7 @@
 //
 //	go run ./internal/sample/convert -from ldbc-snb-sf0003 -to internal/sample/data
 //
-// Somebody runs it when the form of the sample changes; no build does.
+// A developer runs it by hand when the form of the sample changes; no build runs it.
 package main
 
 import (

@@ -17,7 +17,7 @@ import (
 // benchmark. A person of the benchmark is a member of the sample.
 type network struct {
 	members  []int64            // ids of persons, ascending: member:1 is the first
-	number   map[int64]int      // member numbers, from 1, by person
+	number   map[int64]int      // the numbers of members, from 1, by the person's id
 	person   map[int64]person   // by id
 	forums   map[int64]string   // titles, by id
 	messages map[int64]*message // by id
@@ -25,17 +25,21 @@ type network struct {
 	knows    [][2]int64 // pairs of persons who are friends
 }
 
+// person is a person of the benchmark: the full name, the first of the languages, and the
+// name of the country.
 type person struct{ name, language, country string }
 
 // message is a post or a comment.
 type message struct {
 	id, time, author, parent int64 // time in milliseconds since the epoch; parent is 0 for a post
-	forum                    int64 // of a post
+	forum                    int64 // the forum that a post is in; 0 for a comment
 	language, country, text  string
 	photo                    bool
-	likes, comments          int // see count
+	likes, comments          int // how many it has; count sets them
 }
 
+// like says that a person likes a message, with both ids, and since when, in milliseconds
+// since the epoch.
 type like struct{ person, message, time int64 }
 
 // read reads a data set. Its files may be compressed, and then end in .zst.
@@ -172,7 +176,7 @@ func (n *network) readLikes(fsys fs.FS) error {
 }
 
 // onMessage returns a function that calls do for each row whose first column is the id of
-// a known message. Other rows are left out; check finds what is missing then.
+// a known message. It passes over other rows; check later finds what is missing.
 func (n *network) onMessage(do func(*message, row)) func(row) {
 	return func(r row) {
 		if m := n.messages[r.id(0)]; m != nil {
@@ -207,7 +211,7 @@ func (n *network) check() error {
 	return nil
 }
 
-// row is a line of a table. id notes the first number that cannot be read in err.
+// row is a line of a table. If a number cannot be read, the method id sets err.
 type row struct {
 	fields []string
 	err    *error

@@ -31,11 +31,13 @@ type activity struct {
 	time int64 // CreatedAt in milliseconds since the epoch, to sort by
 }
 
+// follows says whom a member follows; all are entities, such as member:1.
 type follows struct {
 	Member  string   `json:"member"`
 	Follows []string `json:"follows"`
 }
 
+// name is the name of a member or a forum.
 type name struct {
 	Entity string `json:"entity"`
 	Name   string `json:"name"`
@@ -66,7 +68,8 @@ func (n *network) activities() []activity {
 	return as
 }
 
-// count sets the likes of each message, and the number of comments anywhere below it.
+// count sets for each message the number of its likes, and the number of comments anywhere
+// below it in its thread.
 func (n *network) count() {
 	for _, l := range n.likes {
 		n.messages[l.message].likes++
@@ -111,13 +114,14 @@ func (n *network) like(l like) activity {
 	return a.at(l.time)
 }
 
-// at returns a record with its time set, which is in milliseconds since the epoch.
+// at returns a record with its time set to ms, in milliseconds since the epoch.
 func (a activity) at(ms int64) activity {
 	a.time = ms
 	a.CreatedAt = time.UnixMilli(ms).UTC().Format("2006-01-02T15:04:05.000Z07:00")
 	return a
 }
 
+// root returns the post at the root of a message's thread.
 func (n *network) root(m *message) *message {
 	for m.parent != 0 {
 		m = n.messages[m.parent]
@@ -144,7 +148,7 @@ func (n *network) member(person int64) string { return fmt.Sprintf("member:%d", 
 
 func forum(id int64) string { return fmt.Sprintf("forum:%d", id) }
 
-// follows returns for each member whom the member follows: the member's friends.
+// follows returns, for each member, the members whom that member follows: all friends.
 func (n *network) follows() []follows {
 	friends := map[int64][]int64{}
 	for _, k := range n.knows {

@@ -94,6 +94,7 @@ func openShared(name string) (*os.File, error) {
 	return f, err
 }
 
+// tweetColumns is the first line of the file: the names of its columns.
 const tweetColumns = "event_id\tunix_s\tauthor\tlanguage\tregion\tpost_type\tis_retweet\trt_author\tcontent_bytes\turls\thashtags\tmentions\tfollowing\tfollowers\tupdates"
 
 // tweet returns the record of a row of the file, as JSON.

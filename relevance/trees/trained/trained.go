@@ -1,9 +1,9 @@
-// Package trained holds small models that LightGBM and XGBoost trained on
-// synthetic data, with what the libraries predict for difficult rows: on and beside
-// thresholds, missing, infinite, unknown categories. It is for tests.
+// Package trained holds small models that LightGBM and XGBoost trained on synthetic data,
+// with what the libraries predict for difficult rows: with values on and beside
+// thresholds, missing and infinite values, and unknown categories. It is for tests.
 //
-// train.py trains the models. train.sh makes the archive anew, with library versions of
-// many years.
+// train.py trains the models. train.sh makes the archive anew: it runs train.py with versions
+// of the libraries from many years.
 package trained
 
 import (

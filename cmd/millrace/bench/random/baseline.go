@@ -25,12 +25,12 @@ import (
 //go:embed baseline/main.go.txt
 var baselineMain []byte
 
-// report is what the baseline prints, as JSON.
+// report is what the baseline prints, as JSON. Its fields have the same names there.
 type report struct {
 	Answers [][]item // by question
 	CPU     int64    // time of a question, in ns
 	Queries int      // how many questions it answered while CPU was measured
-	Bytes   int64    // resident memory
+	Bytes   int64    // resident memory of its process
 }
 
 // item is an item of an answer.
@@ -97,6 +97,7 @@ func (w *world) golang(fault bool) string {
 	return b.String()
 }
 
+// goTypes writes the types Post (a record), Viewer and Question.
 func (w *world) goTypes(line func(string, ...any)) {
 	line("type Post struct {\nID, Entity, Object string\nAt int64")
 	for _, f := range w.fields {
@@ -142,6 +143,7 @@ func goRead(k kind, single bool) string {
 	return "list(r.length(), r.long)"
 }
 
+// goReaders writes the functions that read a Post and a Viewer from what writeData writes.
 func (w *world) goReaders(line func(string, ...any)) {
 	line("func readPost(r *in, entity string) (p Post) {\np.Entity, p.ID, p.Object, p.At = entity, r.text(), r.text(), r.long()")
 	for _, f := range w.fields {
@@ -160,7 +162,8 @@ func (w *world) goReaders(line func(string, ...any)) {
 	line("return v\n}")
 }
 
-// goScore writes the model. A fault adds 1e-3 to the sum that the score is made of.
+// goScore writes the function that scores by the model. With fault, it adds 1e-3 to the sum
+// that the score is made of.
 func (w *world) goScore(line func(string, ...any), fault bool) {
 	m := w.model
 	for i, t := range m.tables {
@@ -193,6 +196,7 @@ func (w *world) goScore(line func(string, ...any), fault bool) {
 	line("return s\n}")
 }
 
+// goForest writes the model's trees, as a variable.
 func (w *world) goForest(line func(string, ...any)) {
 	line("var forest = []Tree{")
 	for _, t := range w.model.trees {
@@ -209,7 +213,8 @@ func (w *world) goForest(line func(string, ...any)) {
 }
 
 // writeData writes what the baseline reads: the live records (without older versions and
-// deleted ones), and the questions.
+// deleted ones), and the questions. Whole numbers and lengths are varints, and other numbers
+// have 8 bytes. The value of a nullable field follows a number that is 0 if it is null.
 func (w *world) writeData(path string) (err error) {
 	f, err := os.Create(path)
 	if err != nil {
@@ -257,6 +262,7 @@ func appendText(b []byte, s string) []byte {
 	return append(binary.AppendVarint(b, int64(len(s))), s...)
 }
 
+// appendValue appends a value in the form that writeData describes.
 func appendValue(b []byte, v any) []byte {
 	switch x := v.(type) {
 	case int64:

@@ -8,14 +8,15 @@ import (
 	"strings"
 )
 
-// code is an expression in CEL, for Millrace, and in Go, for the baseline. A model's feature
-// is a function too, which computes samples, to draw thresholds and weights by, and the
-// golden rows of the model.
+// code is an expression in CEL, for Millrace, and in Go, for the baseline. A feature of a
+// model also has a function, eval. It computes the samples by which thresholds and weights
+// are drawn, and the model's golden rows (see goldenRows).
 type code struct {
 	cel, golang string
 	eval        func(x *record, q *question) float64 // nil for clauses of a filter
 }
 
+// double returns a number as a literal of CEL and of Go that is not an integer.
 func double(x float64) string {
 	s := strconv.FormatFloat(x, 'g', -1, 64)
 	if !strings.ContainsAny(s, ".e") {
@@ -46,7 +47,7 @@ func (w *world) of(nullable bool, kinds ...kind) (all []*field) {
 }
 
 // set returns a condition of the baseline that is false where the field is null, since a
-// filter on null is not true. It may not be negated, and no clause does so.
+// filter on null is not true. It must not be negated: not false is true. No clause negates it.
 func (f *field) set(condition string) string {
 	if !f.nullable {
 		return condition
@@ -257,6 +258,8 @@ func fromBool(b bool) float64 {
 	return 0
 }
 
+// bucketed returns a feature that is the number of bounds which n reaches. The bounds are -1
+// and at least one more.
 func (w *world) bucketed(n code) code {
 	bounds := []float64{-1, 0.5, 3.5, 10.5, 100.5, 1000.5}[:2+w.IntN(5)]
 	var text []string

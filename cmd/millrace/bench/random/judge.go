@@ -21,9 +21,9 @@ import (
 // and simple reference.
 const verified = 4
 
-// judge asks every question once and compares the answers with theirs, the baseline's. The
-// first ones it also compares with the oracle's, to the last bit of the scores. It keeps the
-// answers' items in first.
+// judge asks every question once and compares the answers with theirs, the baseline's. It
+// compares the answers to the first questions, verified of them, with the oracle's too, to the
+// last bit of the scores. It keeps the answers' items in m.first.
 func (m *measuring) judge(ctx context.Context, res *result, s *schemas.Schema, known relevance.Schemas, theirs [][]item) error {
 	truth, err := m.world.truth(s, known)
 	if err != nil {
@@ -93,7 +93,7 @@ func same(first, got []*feedv1.Item) error {
 }
 
 // tolerance is how much a score may differ from the baseline's, which adds up in another
-// order: absolute for scores below 1, and a share of larger ones.
+// order: an absolute number for scores from -1 to 1, and a share of larger ones.
 const tolerance = 1e-9
 
 // differs says how an answer differs from the baseline's; "" if it does not.

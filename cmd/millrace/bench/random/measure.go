@@ -35,6 +35,8 @@ type result struct {
 // clients is how many clients ask at the same time.
 const clients = 2
 
+// measure starts a cluster with the world's records, feed and model, and measures it and the
+// baseline. It returns an error if an answer is wrong.
 func (c *Config) measure(f *rig.Family, w *world, seed uint64) (res result, err error) {
 	schema, known, err := w.known()
 	if err != nil {
@@ -92,6 +94,7 @@ type measuring struct {
 	first   [][]*feedv1.Item // the items of the first answer to each question
 }
 
+// ask asks question i. A partial answer is an error.
 func (m *measuring) ask(ctx context.Context, i int) (*feedv1.GetFeedResponse, error) {
 	resp, err := m.cluster.Feed.GetFeed(ctx, m.asked[i])
 	if err == nil && len(resp.GetCoverage().GetMissing()) > 0 {

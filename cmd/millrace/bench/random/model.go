@@ -34,6 +34,7 @@ type tree struct {
 	leaves      []float64 // values
 }
 
+// drawModel draws the model of the world: its scorer, its features, and weights or trees.
 func (w *world) drawModel() {
 	m := &model{scorer: one(w.Rand, "linear", "linear", "logistic", "trees")}
 	w.model = m
@@ -56,7 +57,8 @@ func (w *world) drawModel() {
 	}
 	m.bias = w.NormFloat64()
 	for _, s := range samples {
-		// Each feature counts for about as much, whatever its unit.
+		// Divided by the spread of its values, so that each feature counts for about as much as
+		// another, whatever its unit.
 		spread := s[len(s)*9/10] - s[len(s)/10]
 		if spread == 0 {
 			spread = max(1, math.Abs(s[len(s)-1]))
@@ -98,8 +100,8 @@ func (w *world) somebody() *question {
 	return q
 }
 
-// drawTree draws a tree with as many leaves: from a single leaf on it splits random leaves,
-// each at a random feature.
+// drawTree draws a tree with that many leaves. It begins with a single leaf and splits random
+// leaves, each at a random feature.
 func (w *world) drawTree(leaves int, samples [][]float64) *tree {
 	t := &tree{leaves: []float64{w.NormFloat64()}}
 	type place struct { // the child of a node that is a leaf
@@ -111,8 +113,8 @@ func (w *world) drawTree(leaves int, samples [][]float64) *tree {
 		leaf, n := w.IntN(len(t.leaves)), len(t.feature)
 		f := w.IntN(len(samples))
 		s := samples[f]
-		// The threshold lies between two sampled values, so that no comparison depends on the
-		// last bit of a value.
+		// The threshold lies between two sampled values, or a little beside them if they are
+		// equal, so that no comparison depends on the last bit of a value.
 		i := w.IntN(len(s) - 1)
 		t.feature = append(t.feature, f)
 		t.threshold = append(t.threshold, s[i]+(s[i+1]-s[i])*(0.3+0.4*w.Float64())+1e-6*(1+math.Abs(s[i]))*(w.Float64()-0.5))
@@ -131,6 +133,7 @@ func (w *world) drawTree(leaves int, samples [][]float64) *tree {
 	return t
 }
 
+// walk returns the value of the leaf that a row of features leads to.
 func (t *tree) walk(x []float64) float64 {
 	n := 0
 	for n >= 0 {

@@ -29,20 +29,21 @@ type Config struct {
 	Viewers  int           // in each world; each asks one question; 0: 50
 	Duration time.Duration // of a measurement of CPU time; 0: 5 s
 	Profile  string        // directory for CPU profiles of the node and the broker; empty: none
-	Fault    bool          // give the baseline a wrong number, to see that it is found
-	Progress io.Writer     // what is being done
-	Out      io.Writer     // the table
+	Fault    bool          // make the baseline's scores wrong, to see that this is found
+	Progress io.Writer     // gets lines that say what is being done; nil: nobody is told
+	Out      io.Writer     // gets the table and the figures
 }
 
 // recordsEach is how many records an entity of a world has at most, in the mean over
-// entities.
+// entities, so that a world is small enough to be kept in memory.
 const recordsEach = 40
 
 // leastCandidates is how many candidates (records to filter and score) a question of a world
 // meets at least, in the mean. With few candidates only the cost of the call is measured.
 const leastCandidates = 1000
 
-// Validate reports every fault at once.
+// Validate reports every fault at once, in one error; nil if there is none. A command go that is
+// not installed is a fault, too.
 func (c *Config) Validate() error {
 	var errs []error
 	if c.Seeds < 0 {
@@ -70,7 +71,7 @@ func (c *Config) say(format string, args ...any) {
 }
 
 // Run measures one workload after the other, and prints a table and the figures. A wrong
-// answer ends it with an error, after the table of the workloads before.
+// answer, or any other error, ends it, after the table of the workloads before.
 func Run(ctx context.Context, c Config) error {
 	if err := c.Validate(); err != nil {
 		return err
@@ -89,7 +90,7 @@ func Run(ctx context.Context, c Config) error {
 	return c.report(all)
 }
 
-// measureSeed measures the workload of a seed, in processes of its own.
+// measureSeed draws the workload of a seed, and measures it in processes of its own.
 func (c *Config) measureSeed(ctx context.Context, seed uint64) (res result, err error) {
 	dir, err := os.MkdirTemp("", "millrace-bench-")
 	if err != nil {
@@ -107,7 +108,8 @@ func (c *Config) measureSeed(ctx context.Context, seed uint64) (res result, err 
 	return res, nil
 }
 
-// known returns the schema, and with it the schemas that a model's spec may name.
+// known returns the schema of the world's records, and the schemas that a model's spec may
+// name, which are that one alone.
 func (w *world) known() (*schemas.Schema, relevance.Schemas, error) {
 	s, err := schemas.Parse(w.avsc())
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 func (r *result) ratio() float64     { return float64(r.node+r.broker) / float64(max(1, r.baseline)) }
 func (r *result) nodeRatio() float64 { return float64(r.node) / float64(max(1, r.baseline)) }
 
+// line returns the result as a line of text.
 func (r *result) line() string {
 	return fmt.Sprintf("%.0f candidates, %.0f %% pass, %s; CPU a query: node %s, broker %s, baseline %s; ratio %.2f, of the node %.2f",
 		r.candidates, 100*r.passes, r.execution, rig.US(r.node), rig.US(r.broker), rig.US(r.baseline), r.ratio(), r.nodeRatio())

@@ -19,7 +19,7 @@ type world struct {
 	asked     []int         // the content types that the feed asks for, of 0 to kinds-1
 	versions  bool          // some records come again, changed
 	deletions bool          // some records are deleted
-	objects   int           // how many objects records are about; 0: each is about itself
+	objects   int           // how many objects half of the records are about; 0: each is about itself
 	window    time.Duration // the age up to which the feed shows records
 	limit     int           // items of an answer
 	distinct  bool          // an answer shows the best record of each object
@@ -37,7 +37,7 @@ type world struct {
 
 const (
 	// asOf is the instant of every question, in milliseconds since 1970, and
-	// history the age of the oldest records.
+	// history the age of the oldest records at asOf.
 	asOf    int64 = 1_750_000_000_000
 	history       = 30 * 24 * time.Hour
 )
@@ -70,7 +70,7 @@ type field struct {
 	single   bool                 // for vectors: a float32 holds each value
 	enum     bool                 // for texts: the field is an Avro enum
 	draw     func(*rand.Rand) any // draws a value; nil for null
-	sample   []float64            // up to 400 numbers or lengths, sorted; see number
+	sample   []float64            // up to 400 drawn values, as number returns them, sorted
 }
 
 // path names the field in an expression.
@@ -128,7 +128,7 @@ const maxText = 100 << 20
 // size asks for.
 func newWorld(seed uint64, of size) *world {
 	for again := uint64(0); ; again++ {
-		w := &world{Rand: rand.New(rand.NewPCG(seed, 0x6d696c6c+again))}
+		w := &world{Rand: rand.New(rand.NewPCG(seed, 0x6d696c6c+again))} // "mill"; any constant would do
 		if w.drawAll(of) {
 			return w
 		}
@@ -200,6 +200,8 @@ func between(r *rand.Rand, lo, hi float64) float64 {
 	return lo * math.Pow(hi/lo, r.Float64())
 }
 
+// drawSchema draws the fields of records: 4 to 40, at the top level and in up to three nested
+// records.
 func (w *world) drawSchema() {
 	n := int(between(w.Rand, 4, 40))
 	parents := []string{""}
@@ -240,7 +242,7 @@ func (w *world) drawField(f *field) {
 		f.draw = func(r *rand.Rand) any { return r.Float64() < p }
 	case texts:
 		f.dict = w.drawDict(int(between(w.Rand, 3, 3000)))
-		f.enum = len(f.dict) < 30 && f.dict[0] == "v0" && w.IntN(3) == 0
+		f.enum = len(f.dict) < 30 && f.dict[0] == "v0" && w.IntN(3) == 0 // a longer value has spaces, which a symbol may not have
 		f.draw = drawTexts(f.dict, w.IntN(2) == 0)
 	case prose:
 		mean := between(w.Rand, 20, 400)
@@ -268,7 +270,7 @@ func (w *world) drawField(f *field) {
 			return list
 		}
 	}
-	if f.kind <= prose && !f.enum && w.IntN(5) == 0 {
+	if f.kind <= prose && !f.enum && w.IntN(5) == 0 { // up to prose, kinds are no lists
 		f.nullable = true
 		draw, p := f.draw, w.Float64()*0.5
 		f.draw = func(r *rand.Rand) any {
@@ -312,6 +314,7 @@ func (f *field) at(q float64) float64 {
 	return f.sample[min(len(f.sample)-1, int(q*float64(len(f.sample))))]
 }
 
+// drawInts draws a distribution of integers, and returns a function that draws from it.
 func drawInts(r *rand.Rand) func(*rand.Rand) any {
 	switch r.IntN(3) {
 	case 0: // counts, most of them small
@@ -329,6 +332,8 @@ func drawInts(r *rand.Rand) func(*rand.Rand) any {
 	return func(r *rand.Rand) any { return int64(r.Uint64() >> 20) } // such as hashes
 }
 
+// drawDoubles draws a distribution of numbers, and returns a function that draws from it; if
+// single, only numbers that a float32 holds.
 func drawDoubles(r *rand.Rand, single bool) func(*rand.Rand) any {
 	scale, heavy := between(r, 0.01, 1000), r.IntN(3) == 0
 	return func(r *rand.Rand) any {
@@ -343,6 +348,7 @@ func drawDoubles(r *rand.Rand, single bool) func(*rand.Rand) any {
 	}
 }
 
+// drawDict draws n different texts, all short or all long.
 func (w *world) drawDict(n int) []string {
 	long := w.IntN(4) == 0
 	dict := make([]string, n)
@@ -369,6 +375,7 @@ func drawTexts(dict []string, skewed bool) func(*rand.Rand) any {
 
 var vocabulary = strings.Fields("sea day people train home rain photo boat light city song river market bread winter stone garden window letter north")
 
+// drawProse returns random words, of at least n bytes together.
 func drawProse(r *rand.Rand, n int) string {
 	var b strings.Builder
 	for b.Len() < n {
@@ -408,6 +415,7 @@ func (w *world) drawRecords(entities int, mean float64) []float64 {
 	return lengths
 }
 
+// drawRecord draws a record of an entity, and perhaps a newer version and a tombstone of it.
 func (w *world) drawRecord(entity int) {
 	x := &record{id: fmt.Sprintf("r%d", len(w.log)), entity: entityName(entity), kind: w.IntN(w.kinds), at: w.drawTime(), version: 1}
 	if w.objects > 0 && w.IntN(2) == 0 {
@@ -470,7 +478,7 @@ func (w *world) drawQuestions(lengths []float64, wanted float64, of size) bool {
 	sigma := one(w.Rand, 0.2, 0.9)
 	met := w.candidates()
 	mean := wanted / (w.share() * weighted / sum)
-	for range 4 {
+	for range 4 { // tries; each corrects the mean by what the one before gave
 		mean = min(max(mean, 5), mostFollows(len(lengths)))
 		w.questions, w.mean = nil, 0
 		for i := range of.viewers {

@@ -19,10 +19,10 @@ type Backing struct {
 	// that concurrent runs do not collide.
 	Prefix string
 
-	own    *Process // of both; nil if they were given
-	kafka  int      // the process ids of those given
-	etcd   int
-	unseen error // why the process ids are not known; nil: they are
+	own    *Process // the process that runs both; nil if they were given
+	kafka  int      // the process id of a given Kafka
+	etcd   int      // the process id of a given etcd
+	unseen error    // why the process ids are not known; nil: they are
 }
 
 // StartBacking starts both in one process of this binary, with their files in the directory

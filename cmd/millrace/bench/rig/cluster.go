@@ -26,7 +26,7 @@ import (
 
 // Setup is a cluster to start.
 type Setup struct {
-	Name     string            // of the cluster, and before the names of its files
+	Name     string            // of the cluster, and the beginning of its files' names
 	Nodes    int               // how many index nodes
 	Replicas int               // of each partition, if there are so many nodes
 	Binary   string            // the path of the roles' binary; "": this one
@@ -51,8 +51,8 @@ const cacheMemory = "1TiB"
 // startup bounds how long nodes take to bring the log into their stores.
 const startup = 10 * time.Minute
 
-// StartCluster starts nodes, waits until they serve everything in the log,
-// pushes the models and starts a broker.
+// StartCluster assigns the partitions and publishes the models, starts nodes, waits until
+// they serve everything in the log, and starts a broker.
 func (f *Family) StartCluster(b *Backing, s Setup) (*Cluster, error) {
 	s.Name = b.Prefix + s.Name
 	dir := filepath.Join(f.Dir, s.Name)

@@ -70,7 +70,8 @@ func (f *Family) Start(name string, processors int, args ...string) (*Process, i
 	return f.launch(name, true, cmd)
 }
 
-// command returns a command of a binary ("": this one) on so many processors.
+// command returns a command of a binary ("": this one), which uses at most so many processors
+// at a time (GOMAXPROCS).
 func command(binary string, processors int, args ...string) (*exec.Cmd, error) {
 	if binary == "" {
 		var err error
@@ -141,7 +142,7 @@ func tail(path string) string {
 	return string(text[max(0, len(text)-2000):])
 }
 
-// Patience is how long a process may take to end.
+// Patience is how long a process may take to end, and how long [Dialled] tries.
 const Patience = 10 * time.Second
 
 func (p *Process) end() error {

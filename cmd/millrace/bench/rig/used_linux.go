@@ -15,9 +15,9 @@ import (
 // Linux runs).
 const tick = 10 * time.Millisecond
 
-// used reads /proc/PID/stat. The command's name, which may contain anything, ends at the
-// last closing parenthesis. User and system time are the 12th and 13th words after it, and
-// resident pages the 22nd.
+// used returns what a process has used. It reads /proc/PID/stat. The command's name, which
+// may contain anything, ends at the last closing parenthesis. User and system time are the
+// 12th and 13th words after it, and resident pages the 22nd.
 func used(pid int) (u Used, err error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

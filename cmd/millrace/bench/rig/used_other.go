@@ -18,8 +18,8 @@ func listener(string) (pid int, err error) {
 	return 0, errors.New("who listens on a port is told on Linux alone")
 }
 
-// psUsed asks ps. It prints CPU time in hundredths of a second on some systems, and in
-// whole seconds on others.
+// psUsed asks ps what a process has used. ps prints CPU time in hundredths of a second on
+// some systems, and in whole seconds on others.
 func psUsed(pid int) (Used, error) {
 	out, err := exec.Command("ps", "-o", "time=,rss=", "-p", strconv.Itoa(pid)).Output()
 	if err != nil {

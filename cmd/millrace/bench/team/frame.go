@@ -8,10 +8,11 @@ import (
 	"math"
 )
 
-// This is the protocol of the hand-written server over plain TCP, and of Lucene. A frame is
-// its length, in four bytes, and so many bytes. In these, kinds and models have one byte,
-// other numbers eight bytes, and floats of vectors four. Texts begin with a length of two
-// bytes, lists with one of four. Everything is big-endian, as Java reads it.
+// This is the protocol of the hand-written server over plain TCP, and of Lucene. A frame is a
+// length in four bytes, and then a content of that many bytes. In the content, kinds and
+// models have one byte, other numbers eight bytes, and floats of vectors four. Texts begin
+// with a length of two bytes, lists with one of four. Everything is big-endian, as Java reads
+// it.
 
 func appendText(b []byte, s string) []byte {
 	return append(binary.BigEndian.AppendUint16(b, uint16(len(s))), s...)
@@ -115,7 +116,8 @@ func (f *frame) items() (items []item) {
 // has.
 const maxFrame = 4 << 20
 
-// readFrame reads a frame into buf, or into a larger buffer if it needs one.
+// readFrame reads the content of a frame into buf, or into a larger buffer if it needs one,
+// and returns it.
 func readFrame(in *bufio.Reader, buf []byte) ([]byte, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(in, head[:]); err != nil {

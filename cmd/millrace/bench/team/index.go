@@ -15,8 +15,8 @@ import (
 // post is a record in the index.
 type post struct {
 	id, object, text             string
-	at                           int64
-	likes, comments, shares, imp int64
+	at                           int64 // milliseconds since 1970
+	likes, comments, shares, imp int64 // imp: impressions
 	language, country            uint8 // indices into languages and countries
 	public                       bool
 	vector                       [dims]float32
@@ -89,7 +89,7 @@ type item struct {
 // next question.
 type seeker struct {
 	ix   index
-	heap []candidate    // those of the question, in any order until best
+	heap []candidate    // the candidates of the question, in any order until best makes a heap of them
 	top  []item         // the answer
 	seen map[string]int // index into top, by object
 }
@@ -117,7 +117,7 @@ func (s *seeker) answer(q *question) []item {
 				if p.at < from {
 					break
 				}
-				if p.likes >= 3 && p.imp < 20000 && reads>>p.language&1 != 0 {
+				if p.likes >= 3 && p.imp < 20000 && reads>>p.language&1 != 0 { // the constant filter, in Go
 					s.heap = append(s.heap, candidate{m.score(p, country, halfLife), p, author, uint8(kind)})
 				}
 			}
@@ -154,8 +154,9 @@ func (m *model) score(p *post, country uint8, halfLife float64) float64 {
 	return s
 }
 
-// best returns the best limit candidates, one for each object. An item also has the ids of up
-// to three further posts about its object, as far as they rank above the last item.
+// best returns the best candidates, one for each object and limit in number. An item also has
+// the ids of up to three further posts about its object, as far as they rank above the last
+// item.
 func (s *seeker) best() []item {
 	h := s.heap
 	for i := len(h)/2 - 1; i >= 0; i-- {
@@ -181,7 +182,8 @@ func (s *seeker) best() []item {
 	return s.top
 }
 
-// down restores the order of the heap h, whose best is first, below index i.
+// down restores the order of the heap h below index i, by moving the candidate at i down. The
+// best candidate of a heap is first.
 func down(h []candidate, i int) {
 	for {
 		child := 2*i + 1

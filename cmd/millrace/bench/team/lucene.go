@@ -116,7 +116,8 @@ func (w *world) writeRecords(path string) (err error) {
 }
 
 // writeModels writes to a file what the server needs beside records: the instant of all
-// questions, the window, the limit, and the models.
+// questions, the window in milliseconds, the limit, the number of models, the bonuses of the
+// languages, and the models.
 func (w *world) writeModels(path string) error {
 	var b []byte
 	for _, n := range []int64{asOf, window.Milliseconds(), limit, int64(len(models))} {

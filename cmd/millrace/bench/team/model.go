@@ -62,6 +62,7 @@ func (w *world) line(x *record) ([]byte, error) {
 	return json.Marshal(all)
 }
 
+// The feed that all questions ask for, and the filter in its definition.
 const (
 	feedName = "team"
 	filter   = "record.likes >= 3 && record.impressions < 20000 && record.language in viewer.languages"

@@ -9,16 +9,17 @@ import (
 )
 
 // This is the baseline with Redis. A timeline is a sorted set, by time, whose members are
-// records without their texts for readers. The client reads all timelines of a question in
-// one round trip. It filters and scores their records by the code of the hand-written index,
-// and keeps the best.
+// records without the field text. The client reads all timelines of a question in one round
+// trip. It filters and scores their records as the hand-written index does, and keeps the
+// best.
 
 // memberHead is the number of bytes of a member before the vector: the time, four counters,
 // and a byte each for language, country and visibility. After the vector come a byte with
 // the length of the id, the id, and the object unless it is the id.
 const memberHead = 8 + 4*4 + 3
 
-// member returns the record as a member of a sorted set: few bytes, of fixed places.
+// member returns the record as a member of a sorted set, in the layout that [memberHead]
+// describes.
 func (x *record) member() []byte {
 	b := binary.LittleEndian.AppendUint64(nil, uint64(x.at))
 	for _, n := range []int64{x.likes, x.comments, x.shares, x.imp} {
@@ -40,7 +41,7 @@ func (x *record) member() []byte {
 }
 
 // readMember reports whether a member that record.member made passes the filter. If so, it
-// fills in p, all but the text.
+// fills in all of p but the text. reads has a bit for each language that the viewer reads.
 func (p *post) readMember(b []byte, reads uint) (bool, error) {
 	if len(b) < memberHead+4*dims+1 || len(b) < memberHead+4*dims+1+int(b[memberHead+4*dims]) {
 		return false, fmt.Errorf("redis: a member of %d bytes", len(b))

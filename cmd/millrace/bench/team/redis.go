@@ -85,9 +85,9 @@ func (c *redisConn) send() error {
 	return err
 }
 
-// number reads the first line of a reply and returns its number. kind is the kind of reply
-// that it must be: ':' for an integer, '*' for a list, of which it is the length, and '$' for
-// a string, likewise.
+// number reads the first line of a reply and returns the number in it. kind is the kind of
+// reply that it must be: ':' for an integer, '*' for a list, and '$' for a string. For a list
+// or a string, the number is the length.
 func (c *redisConn) number(kind byte) (int, error) {
 	line, err := c.in.ReadSlice('\n')
 	if err != nil {

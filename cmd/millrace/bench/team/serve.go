@@ -21,11 +21,12 @@ import (
 	"github.com/millrace/millrace/cmd/millrace/bench/rig"
 )
 
-// Handwritten is a hand-written server, which has the records of a world in memory.
+// Handwritten is a hand-written server, which has the records of a world in memory: of the
+// synthetic data that is a function of Entities and Seed.
 type Handwritten struct {
-	Entities int    // in the world
-	Seed     uint64 // of the world
-	GRPC     bool   // serve by grpc-go; otherwise by frames
+	Entities int    // the number of entities in the world
+	Seed     uint64 // the seed of the world
+	GRPC     bool   // serve by grpc-go; otherwise by frames over plain TCP
 }
 
 // Serve runs the server: it makes the index, prints its address to out, and serves until ctx

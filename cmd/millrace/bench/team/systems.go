@@ -20,11 +20,11 @@ import (
 	"github.com/millrace/millrace/internal/grpctune"
 )
 
-// system is one of those that are compared: Millrace or a baseline. All answer the same
+// system is one of the systems that are compared: Millrace or a baseline. All answer the same
 // questions.
 type system struct {
-	name  string                                   // for people
-	label string                                   // in the names of figures
+	name  string                                   // the name in the table
+	label string                                   // the name in the names of figures
 	roles []role                                   // the processes whose CPU time and memory count
 	log   func() (rig.Used, error)                 // what the log and etcd use; nil: the system has none
 	dial  func(ctx context.Context) (asker, error) // the client's connections end with ctx
@@ -138,7 +138,8 @@ func (r *run) startHandwritten(byGRPC bool) (*system, error) {
 	return s, nil
 }
 
-// said reads the address that a process prints when it is ready.
+// said reads the address that a process prints to out when it is ready. If the process ends
+// instead, the error is the cause.
 func (r *run) said(out io.Reader, addr *string) error {
 	if _, err := fmt.Fscanln(out, addr); err != nil {
 		select {

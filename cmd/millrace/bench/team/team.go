@@ -2,8 +2,11 @@
 // with a schema, a filter and two models of its own. It measures the baselines beside it,
 // which that team might run instead: an index written by hand, Redis, and Lucene. Each is one
 // process or several on this machine, and they are measured by turns in one run. Every answer
-// is compared with that of an oracle, which computes it in memory in the simplest way. See
-// DESIGN.md of package bench.
+// is compared with that of an oracle, which computes it in memory in the simplest way.
+//
+// The records and the questions are synthetic; the type world makes them from a seed. A question
+// is a request for a feed. The programs that do not speak gRPC are asked by frames over TCP (see
+// frame.go). See DESIGN.md of package bench for why and how this is measured.
 package team
 
 import (
@@ -27,12 +30,12 @@ import (
 // Config says what to measure.
 type Config struct {
 	Flat        bool          // records have 24 fields instead of a list of 24 floats
-	Entities    int           // in the world, with twenty records each on average; 0: 100,000
+	Entities    int           // the number of entities, with twenty records each on average; 0: 100,000
 	Viewers     int           // how many viewers ask, in turn; 0: 1,000
-	Duration    time.Duration // of a step; 0: 5 s
-	Seed        uint64        // of the world
+	Duration    time.Duration // of one measurement; 0: 5 s
+	Seed        uint64        // of the world, the synthetic records and questions
 	Against     []string      // the baselines that are measured, of [Baselines]
-	Kafka, Etcd string        // host:port of those to use; both empty: started for the run
+	Kafka, Etcd string        // host:port of the Kafka and the etcd to use; both empty: started for the run
 	Profile     string        // directory for CPU profiles of Millrace's roles; empty: none
 	Progress    io.Writer     // gets lines on what is being done; nil: they are not written
 	Out         io.Writer     // gets the table and the figures
@@ -233,6 +236,6 @@ func (r *run) startMillrace(b *rig.Backing, known relevance.Schemas) (*system, i
 	return s, i, err
 }
 
-// idle is the share of one processor, of 1, that Millrace uses while nobody asks. log is that
-// of the log and etcd together, NaN if it is not known.
+// idle is how much of one processor Millrace uses while nobody asks: 1 is all of it. log is
+// what the log and etcd use together, NaN if it is not known.
 type idle struct{ node, broker, log float64 }

@@ -23,16 +23,16 @@ const turns = 3
 type result struct {
 	*system
 	exact int           // how many answers equal the oracle's
-	wrong string        // how the first other answer differs; "": none does
-	one   rig.Latencies // of one client; sorted in the end
+	wrong string        // how the first wrong answer differs from the oracle's; "": no answer is wrong
+	one   rig.Latencies // the latencies of one client in all turns; byTurns sorts them at its end
 
-	// The rest is from two clients, summed over turns, all but memory.
+	// The rest is measured with two clients. All but memory is summed over turns.
 	queries int
 	elapsed time.Duration
 	cpu     []time.Duration // CPU time, by role
 	client  time.Duration   // CPU time of the clients
 	log     time.Duration   // CPU time of the log and etcd; -1: not known
-	memory  int64           // of all roles after the last turn, in bytes
+	memory  int64           // the memory of all roles after the last turn, in bytes
 }
 
 // clients is how many clients ask at the same time while CPU time is measured.

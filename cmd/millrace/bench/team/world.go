@@ -27,11 +27,12 @@ type world struct {
 // followed timeline, while a timeline has 6.7 on average. So viewers follow entities that are
 // active. The activity of an entity is lognormal, with exp(activitySigma²) equal to the ratio
 // 26 / 6.7, and viewers follow an entity with a probability in proportion to its activity.
+// followsSigma gives the candidates of a query the 99th percentile above.
 const (
 	recordsEach   = 20    // mean number of records of an entity
-	activitySigma = 1.163 // of the logarithm of the activity
+	activitySigma = 1.163 // standard deviation of the logarithm of the activity
 	followsMean   = 217   // mean number of entities that a viewer follows: 652 / 3
-	followsSigma  = 0.876 // of the logarithm of that number, which is lognormal
+	followsSigma  = 0.876 // standard deviation of the logarithm of that number, which is lognormal
 	dims          = 24    // numbers in the vector of a record
 )
 
@@ -53,9 +54,10 @@ var (
 	visibilities = []string{"public", "friends"}
 )
 
-// readLanguages is how many of the seven languages a viewer reads.
+// readLanguages is how many of the seven languages each viewer reads.
 const readLanguages = 3
 
+// words is a text; the text of a record is the beginning of it.
 const words = "What somebody wrote about a day at the sea, the people met there, the way there by bus and by boat, and the long way home in the rain with nothing to read but the back of a ticket, which was interesting enough"
 
 // record is a record of the world.
@@ -66,7 +68,7 @@ type record struct {
 	text                         string
 	language, country            string
 	visibility                   string
-	likes, comments, shares, imp int64
+	likes, comments, shares, imp int64 // imp: impressions
 	vector                       [dims]float32
 }
 

@@ -271,7 +271,7 @@ func TestReplayRefuses(t *testing.T) {
 		{page, []string{"--match", "0"}, "match: 0 is no number"},
 		{page, []string{"--depth", "1001"}, "depth: 1001 is no number of places of a page; say one from 1 to 1000"},
 		{page, []string{"--match", "1000000"}, "match: 1000000 is no number of items of a page; say one from 1 to 1000"},
-		{page, []string{"--alpha", "1"}, "alpha: 1 is no chance"},
+		{page, []string{"--alpha", "1"}, "alpha: 1 is no probability"},
 		{page, []string{"--alpha", "1e-300"}, "alpha: 1e-300 is no probability of being wrong that serves; say one from 1e-12 to 0.5"},
 		{shownPage(1, "v", "a", 0, []float64{1, 2}, 0), []string{"--experiment", "e"}, "probability_inside of experiment e is 0"},
 		{shownPage(1, "v", "a", 2, []float64{1, 2}, 0), nil, `row 1: probability_inside of experiment "e" is 2, which is no chance`},

@@ -236,7 +236,7 @@ func TestAPlanThatIsNoneIsTold(t *testing.T) {
 	bad := `{"id":"x","status":"running","wanted":1,"base_wanted":1,"base":[["node-1"]` + strings.Repeat(`,["node-1"]`, 719) + `],"moves":[{"p":5000,"from":"node-1","to":"node-2","state":"waiting"}]}`
 	_, err := c.one.Etcd().Put(c.ctx, c.one.Prefix()+"steer/plan", bad)
 	c.must(err)
-	const told = "what etcd has as steer/plan is none: move 0 is of partition 5000, and there are 720"
+	const told = "the document steer/plan in etcd cannot be read: move 0 is of partition 5000, and there are 720"
 	for _, args := range []string{"cluster show", "cluster status", "cluster cancel", "cluster rollback", "cluster plan --replicas 2", "node drain node-2", "cluster explain 7"} {
 		c.says(told, fails, append(strings.Fields(args), "--etcd", c.addr)...)
 	}

@@ -117,7 +117,7 @@ func SaysReady(admin string) string {
 
 // ShownAt returns the exposure (record) of the answer id with the items ids. Two models,
 // home and next, drafted its page: they chose its items in turns, and each item has a team,
-// the model that chose it, or -1.
+// the model that chose it, or -1. The first item's score is infinite.
 func ShownAt(id, viewer string, at time.Time, ids ...string) *exposure.Record {
 	r := &exposure.Record{
 		ID: id, Time: millrace.TimeOf(at), Viewer: viewer, Feed: "home", FeedVersion: 3, Broker: "b1", AsOf: millrace.TimeOf(at), ServedBefore: 20,
@@ -127,7 +127,7 @@ func ShownAt(id, viewer string, at time.Time, ids ...string) *exposure.Record {
 		Models:       []exposure.Model{{Name: "home", Version: "1", Checksum: "aa"}, {Name: "next", Version: "2", Checksum: "bb", Features: []string{"age", "kind", "likes"}}},
 	}
 	for i, id := range ids {
-		it := exposure.Item{Place: i + 1, ID: id, Entity: "member:9", Type: "post", Score: 1 / float64(i+1), Model: i % 2, Team: i%3 - 1}
+		it := exposure.Item{Place: i + 1, ID: id, Entity: "member:9", Type: "post", Score: 1 / float64(i), Model: i % 2, Team: i%3 - 1}
 		if it.Model == 1 {
 			it.Features = []exposure.Value{exposure.Number(0.5), exposure.Text("post"), exposure.Missing()}
 		}

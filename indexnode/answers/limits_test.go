@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/structpb"
 
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 
 	"github.com/millrace/millrace"
@@ -82,6 +83,25 @@ func TestModelNamesAreShort(t *testing.T) {
 		if bad, ok := err.(*millrace.Error); !ok || bad.Field != field || len(err.Error()) > 500 {
 			t.Errorf("a long %s: %.600v", field, err)
 		}
+	}
+}
+
+// Of an answer that is larger than the broker has room for nothing is sent that grows with
+// it, the rankings of other models included.
+func TestWithheldAnswersAreSmall(t *testing.T) {
+	resp := &nodev1.QueryResponse{Model: "m"}
+	for i := range 1000 {
+		it := &nodev1.Item{Id: fmt.Sprint("r", i), Body: make([]byte, 1000)}
+		resp.Items, resp.Above, resp.FeatureNames = append(resp.Items, it), append(resp.Above, 1), append(resp.FeatureNames, it.Id)
+		resp.Beside = append(resp.Beside, &nodev1.Ranking{Model: "other", Items: []*nodev1.Item{it}})
+		resp.Findings, resp.Clauses = append(resp.Findings, &nodev1.Finding{}), append(resp.Clauses, &feedv1.ClauseCounts{})
+	}
+	bytes := nodewire.Size(resp)
+	if err := (&question{}).fits(&nodev1.QueryRequest{MaxBytes: 10_000}, resp, bytes); err != nil || resp.WithheldBytes != bytes {
+		t.Fatalf("%v; %d bytes are withheld of %d", err, resp.WithheldBytes, bytes)
+	}
+	if left := nodewire.Size(resp); left > 1000 {
+		t.Errorf("%d bytes are left", left)
 	}
 }
 

@@ -335,7 +335,8 @@ func (s *Server) scan(ctx context.Context, r *question, q *query.Query, req *nod
 }
 
 // fits checks the size of an answer, which is about bytes. If the request allows fewer, fits
-// removes the items, findings, ranks and clauses from the answer and sets WithheldBytes. If
+// removes the items of all rankings, findings, ranks and clauses from the answer and sets
+// WithheldBytes. If
 // bytes is more than any answer may have, or more than there is memory for, it returns an
 // error.
 func (q *question) fits(req *nodev1.QueryRequest, resp *nodev1.QueryResponse, bytes int64) error {
@@ -343,7 +344,8 @@ func (q *question) fits(req *nodev1.QueryRequest, resp *nodev1.QueryResponse, by
 	case bytes > maxAnswerBytes:
 		return &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "limit", Detail: fmt.Sprintf("a node's part of the answer takes %d bytes, more than %d", bytes, maxAnswerBytes), WayOut: "ask for fewer items, whose records are large"}
 	case req.MaxBytes > 0 && bytes > req.MaxBytes:
-		resp.Items, resp.Findings, resp.Above, resp.Clauses, resp.WithheldBytes = nil, nil, nil, nil, bytes
+		resp.Items, resp.Beside, resp.FeatureNames = nil, nil, nil
+		resp.Findings, resp.Above, resp.Clauses, resp.WithheldBytes = nil, nil, nil, bytes
 		return nil
 	}
 	return q.More(2 * bytes) // the message, and its encoded form

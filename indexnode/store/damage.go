@@ -82,7 +82,10 @@ func (s *Store) open() error {
 			return nil
 		}
 		aside := s.isAside()
-		if err := s.mend(err); err != nil || aside {
+		if fault := s.mend(err); fault != nil {
+			return fault
+		}
+		if aside { // the one that was begun anew is damaged, too
 			return err
 		}
 	}

@@ -27,7 +27,6 @@ type Model struct {
 	tables  []*compute.Table // the parameters that are tables, likewise
 	plans   *sync.Map        // by layouts, each a *planned; shared with models that differ only in weights
 	slow    bool             // never uses generated code
-	why     error            // why it does not, though there is some; nil: see WhyInterpreted
 	own     *Model           // the model from which [Model.Weighted] made this one; nil: it did not
 
 	readings int              // see the method Readings
@@ -134,17 +133,6 @@ func (m *Model) Parameters() *Parameters { return &m.params }
 func (m *Model) Interpreted() *Model {
 	return &Model{spec: m.spec, params: m.params, weights: m.weights, tables: m.tables, plans: &sync.Map{}, slow: true, readings: m.readings}
 }
-
-// InterpretedFor returns the model without generated code, since that is at fault.
-func (m *Model) InterpretedFor(why error) *Model {
-	next := m.Interpreted()
-	next.why = why
-	return next
-}
-
-// WhyInterpreted returns what is wrong with the generated code that this binary has for the
-// model, which is therefore not used; nil if nothing is, or if there is none.
-func (m *Model) WhyInterpreted() error { return m.why }
 
 // Bind prepares a scorer for records of one layout, one viewer and one instant. entity is
 // the layout of the entity's features, nil if there are none. viewer may be nil. A field

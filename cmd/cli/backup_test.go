@@ -242,6 +242,12 @@ func (b *backedUp) testCuts(before map[millrace.Partition]*backup.Manifest) {
 	b.run(`^{.*"name":"two".*}\n$`, "cut", "--name", "two", "--brokers", b.c.Kafka, "-o", "json")
 	b.run("with it go [1-9][0-9]* files of .* that only it needs", "cut-remove", "two")
 	b.run("(?m)^two +", "cuts")
+	torn := filepath.Join(b.dir, "bucket", "cuts", "torn.json")
+	b.check(os.WriteFile(torn, []byte("{"), 0o600))
+	if out := b.refuse("torn", "cuts"); !strings.Contains(out, "\none ") || !strings.Contains(out, "\ntwo ") {
+		b.Errorf("beside a torn cut cuts shows %s", out)
+	}
+	b.check(os.Remove(torn))
 	b.run("the cut two is removed", "cut-remove", "two", "--apply", "--yes")
 	b.post("post:after-the-cut")
 	now := b.await()

@@ -321,14 +321,8 @@ func (a *Admission) admitPack(v artefacts.Version, body []byte, known *registry.
 	if pack.Manifest.Name != v.Name || pack.Manifest.Version != v.Version {
 		return fmt.Errorf("the pack says that it is %s %s", pack.Manifest.Name, pack.Manifest.Version)
 	}
-	id, err := pack.Admit(a.cfg.Models, v.Sum, relevance.SchemasOf(known))
-	if err != nil {
-		return err
-	}
-	if m, err := a.cfg.Models.Find(id); err == nil && m.WhyInterpreted() != nil {
-		a.cfg.Log.Error("the generated code that this binary has for a model is not used: generate it anew, and build", "model", v, "error", m.WhyInterpreted())
-	}
-	return nil
+	_, err = pack.Admit(a.cfg.Models, v.Sum, relevance.SchemasOf(known))
+	return err
 }
 
 // awaits names a model that serves and could not be read because etcd is away; "" if there

@@ -17,9 +17,6 @@ import (
 // values as they are written. It is enough that one of them gives what the row says:
 // earlier versions sealed packs by the second, and a node must still take these.
 // [Seal] allows the first alone.
-//
-// Generated code that this binary has for the model does not decide: if it does not score as
-// the spec says, the model comes without it, and [relevance.Model.WhyInterpreted] says why.
 func Validate(p *Pack, schemas relevance.Schemas) (m *relevance.Model, err error) {
 	return p.validate(schemas, typed, asWritten)
 }
@@ -57,9 +54,6 @@ func (p *Pack) validate(schemas relevance.Schemas, as ...reading) (m *relevance.
 	rows, wrong := p.golden(m, schemas, as)
 	if err := errors.Join(p.identity(m), wrong, affordable(m)); err != nil {
 		return nil, fmt.Errorf("relevance: validate %s: %w", p.Manifest.Name, err)
-	}
-	if why := checkGenerated(m, rows, schemas); why != nil {
-		m = m.InterpretedFor(why)
 	}
 	return m.WithViewers(viewersOf(rows)), nil
 }

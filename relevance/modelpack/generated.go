@@ -8,21 +8,26 @@ import (
 	"github.com/millrace/millrace/relevance"
 )
 
-// mostCompared is how many golden rows generated code is compared by. Admission has scored
-// all of them by the interpreter already.
+// mostCompared is how many golden rows generated code is compared by. All of them have been
+// scored by the interpreter already.
 const mostCompared = 64
 
-// checkGenerated returns an error unless the generated code that this binary has for a
-// model, if any, gives the interpreter's scores, to the bit, for the records of golden rows,
-// or for made-up ones if no row has a record. A file that somebody has edited, or that a
-// compiler got wrong, is found so; one of another spec is not used at all, since code is
-// found by what a model computes.
-func checkGenerated(m *relevance.Model, rows []Golden, schemas relevance.Schemas) (err error) {
+// CheckGenerated returns an error unless the generated code that this binary has for the
+// pack's model m, if any, gives the interpreter's scores, to the bit, for the records of the
+// golden rows, or for made-up ones if no row has a record. A file that somebody has edited, or
+// that a compiler got wrong, is found so; one of another spec is not used at all, since code
+// is found by what a model computes. Admission does not ask: the pack and the schemas alone
+// decide whether nodes take it.
+func (p *Pack) CheckGenerated(m *relevance.Model, schemas relevance.Schemas) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("it breaks: %v", r)
 		}
 	}()
+	rows, err := p.GoldenRows()
+	if err != nil {
+		return err
+	}
 	var with []Golden
 	for _, row := range rows {
 		if row.Record != nil && len(with) < mostCompared {
@@ -44,10 +49,10 @@ func checkGenerated(m *relevance.Model, rows []Golden, schemas relevance.Schemas
 		return nil
 	}
 	for i := range generated.parts {
-		g, p := &generated.parts[i], &plain.parts[i]
+		g, want := &generated.parts[i], &plain.parts[i]
 		g.scorer.Score(g.rows, g.sel, g.entity, g.out)
-		p.scorer.Score(p.rows, p.sel, p.entity, p.out)
-		if err := sameScores(g.out, p.out); err != nil {
+		want.scorer.Score(want.rows, want.sel, want.entity, want.out)
+		if err := sameScores(g.out, want.out); err != nil {
 			return err
 		}
 		fold, err := m.BindFold(g.rows.Layout(), layoutOf(g.entity))
@@ -57,7 +62,7 @@ func checkGenerated(m *relevance.Model, rows []Golden, schemas relevance.Schemas
 		own := make([]float64, g.rows.Len())
 		fold.Score(g.rows, g.sel, g.entity, own)
 		g.scorer.ScoreFolded(own, g.rows, g.sel, g.entity, g.out)
-		if err := sameScores(g.out, p.out); err != nil {
+		if err := sameScores(g.out, want.out); err != nil {
 			return err
 		}
 	}

@@ -520,15 +520,17 @@ func backupCuts(f *backupFlags) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				all := []*backup.Cut{}
+				all, faults := []*backup.Cut{}, []error(nil) // the cuts that can be read are shown whatever is wrong with others
 				for _, name := range names {
 					cut, err := b.Cut(c.Context(), name)
 					if err != nil {
-						return err
+						faults = append(faults, err)
+						continue
 					}
 					all = append(all, cut)
 				}
-				return output.Write(c.OutOrStdout(), all, func(w io.Writer) error { return writeCuts(w, all) })
+				err = output.Write(c.OutOrStdout(), all, func(w io.Writer) error { return writeCuts(w, all) })
+				return errors.Join(err, errors.Join(faults...))
 			})
 		},
 	}

@@ -142,12 +142,25 @@ func isThere(path string) bool {
 	return err == nil
 }
 
+// checkGenerated returns what is wrong with the generated code that this binary has for the
+// model of a pack; nil for a spec that is not sealed.
+func checkGenerated(m *relevance.Model, p *modelpack.Pack, avsc []string) error {
+	if p == nil {
+		return nil
+	}
+	known, err := schemafiles.Snapshot(avsc)
+	if err != nil {
+		return err
+	}
+	return p.CheckGenerated(m, relevance.SchemasOf(known))
+}
+
 func validateModel(w io.Writer, output *display.Form, name string, avsc []string) error {
 	m, p, err := openModel(name, avsc)
 	if err != nil {
 		return err
 	}
-	if why := m.WhyInterpreted(); why != nil {
+	if why := checkGenerated(m, p, avsc); why != nil {
 		return &millrace.Error{
 			Reason: millrace.ReasonInvalid, Field: "model", Detail: fmt.Sprintf("the generated code that this binary has for %s %s is not that of its spec: %v", m.Name(), m.Version(), why),
 			WayOut: "run millrace generate, and build again; the spec and its golden rows agree",

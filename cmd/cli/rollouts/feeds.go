@@ -319,21 +319,33 @@ func diffFeed(ctx context.Context, s *feedStore, args []string) (any, func(io.Wr
 	return shown, func(w io.Writer) error { writeDiff(w, before, string(after)); return nil }, nil
 }
 
-// diffLines returns the lines that one definition has and the other does not. Neither the
-// order of lines nor how often a line stands counts.
+// diffLines returns the lines that are gone and those that have come, where both have the
+// longest common subsequence of lines in common.
 func diffLines(before, after string) (gone, come []string) {
 	old, changed := strings.Split(before, "\n"), strings.Split(after, "\n")
-	for _, line := range old {
-		if !slices.Contains(changed, line) {
-			gone = append(gone, line)
+	common := make([][]int, len(old)+1) // how long the subsequence of old[i:] and changed[j:] is
+	for i := range common {
+		common[i] = make([]int, len(changed)+1)
+	}
+	for i := len(old) - 1; i >= 0; i-- {
+		for j := len(changed) - 1; j >= 0; j-- {
+			if common[i][j] = max(common[i+1][j], common[i][j+1]); old[i] == changed[j] {
+				common[i][j] = 1 + common[i+1][j+1]
+			}
 		}
 	}
-	for _, line := range changed {
-		if !slices.Contains(old, line) {
-			come = append(come, line)
+	i, j := 0, 0
+	for i < len(old) && j < len(changed) {
+		switch {
+		case old[i] == changed[j]:
+			i, j = i+1, j+1
+		case common[i+1][j] >= common[i][j+1]:
+			gone, i = append(gone, old[i]), i+1
+		default:
+			come, j = append(come, changed[j]), j+1
 		}
 	}
-	return gone, come
+	return append(gone, old[i:]...), append(come, changed[j:]...)
 }
 
 // writeDiff prints the lines of diffLines, or "no change" if there are none.

@@ -29,8 +29,8 @@ type draft struct {
 }
 
 // draftOf begins the draft that a variant wants, or on a later page (c is not nil) goes on
-// with that of the first. If the second model has been dropped or condemned since, the page is
-// the first model's alone.
+// with that of the first. If the second model has been dropped since, or nodes have
+// condemned it (it breaks, or gives no finite score), the page is the first model's alone.
 func (b *Broker) draftOf(q *question, c *pagetoken.Cursor) {
 	switch {
 	case c == nil && q.feed.Beside() != "":

@@ -167,7 +167,8 @@ func (f *InFlight) slow(took, usual time.Duration) bool {
 }
 
 // Leave ends the request, and changes the limit if a window ends with this request. A second
-// call does nothing: both the door and the broker behind it call Leave.
+// call does nothing: both the server by gRPC or HTTP that let the request
+// in and the broker behind it call Leave.
 func (f *InFlight) Leave() {
 	if f.left {
 		return

@@ -41,10 +41,12 @@ type Feed struct {
 	// Forbid is what callers may not ask of the feed.
 	Forbid Forbid `yaml:"forbid,omitempty"`
 	// Private forbids all by which a caller could learn of records that the feed
-	// drops: explain, why, an instant or window beyond the feed's, and the built-in feeds.
+	// drops: explain (in a request for the feed), the request /v1/why, an as_of in the past
+	// or a window beyond the feed's own, and, of all callers of the broker, the built-in
+	// feeds, which show the same timelines.
 	Private bool `yaml:"private,omitempty"`
 
-	refused bool // the definition is not taken over; what it forbids holds all the same
+	refused bool // the broker cannot use the definition, and refuses requests for the feed; that it forbids the built-in feeds holds all the same
 	// Version is the number of the definition in the cluster; 0 if it is not from there.
 	Version int64 `yaml:"-"`
 

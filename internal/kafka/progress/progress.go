@@ -1,6 +1,6 @@
 // Package progress reads and writes the topic progress. Partitioners tell there how far their
 // groups are. Operators ask them there to skip what cannot be read, and backups ask them to
-// wait for a moment.
+// pause for some seconds between two transactions, so that a cut is of one moment (Hold).
 package progress
 
 import (

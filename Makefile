@@ -14,8 +14,12 @@ dev: build ## start an empty cluster in one process, and keep what is loaded
 
 # What make vet finds is not looked for again by each go test.
 check: VETTED = -vet=off
-check: fmt-check vet lint test race bench-once ## the whole gate, and at its end what was skipped
+check: fmt-check vet lint test ## what every commit passes: format, vet, staticcheck, the short tests; SHORT= for all of them; at its end what was skipped
 	@$(skipped)
+
+gate: SHORT =
+gate: VETTED = -vet=off
+gate: check race bench-once ## what a release passes: make check with all tests, then under the race detector, and each benchmark once
 
 # What go test says of each package, what failed, and what was skipped and why; in a
 # file, for the end of the gate.
@@ -24,7 +28,7 @@ skipped = echo; sed -n 's/.*"Action":"skip","Package":"\([^"]*\)","Test":"\([^"]
 
 # Tests write and sync small files, and a disk takes half of their time. What go
 # builds goes the same way: of a GOTMPDIR tests would make their directories, too.
-TESTS = test race bench-once e2e e2e-secured e2e-s3 faults simulate
+TESTS = test race bench-once mutants e2e e2e-secured e2e-s3 faults simulate
 $(TESTS): export TMPDIR := $(or $(shell scripts/memory),$(TMPDIR))
 
 # How many tests of a package run at once: the long ones wait more than they work.
@@ -42,13 +46,16 @@ lint: ## staticcheck
 	go tool staticcheck ./...
 	go tool staticcheck -tags synctests ./internal/simulation
 
+# What takes seconds is left to make gate.
+SHORT = -short
+
 # Clusters of processes are tested when no other package is: some tests tell what a
 # caller notices, and these run alone. The longest package begins first.
-test: ## every test, but those that SKIP names
+test: ## the short tests, but those that SKIP names; SHORT= for all tests
 	@rm -rf .tests
-	$(call tested,all) $(VETTED) -timeout $(TIMEOUT) -parallel $(PARALLEL) -skip '$(SKIP)' ./internal/minicluster $$(go list ./... | grep -v '/cmd/cli$$')
-	$(call tested,cli) $(VETTED) -timeout $(TIMEOUT) -parallel $(PARALLEL) -skip '$(SKIP)' ./cmd/cli
-	$(call tested,simulation) $(VETTED) -tags synctests -timeout $(TIMEOUT) ./internal/simulation
+	$(call tested,all) $(VETTED) $(SHORT) -timeout $(TIMEOUT) -parallel $(PARALLEL) -skip '$(SKIP)' ./internal/minicluster $$(go list ./... | grep -v '/cmd/cli$$')
+	$(call tested,cli) $(VETTED) $(SHORT) -timeout $(TIMEOUT) -parallel $(PARALLEL) -skip '$(SKIP)' ./cmd/cli
+	$(call tested,simulation) $(VETTED) $(SHORT) -tags synctests -timeout $(TIMEOUT) ./internal/simulation
 
 # What several goroutines share. The race detector needs a C compiler.
 RACE = ./internal/minicluster ./internal/arrivals ./cmd/cli/... ./cmd/millrace/bench/... ./broker/... ./coordinator ./indexnode/... ./internal/backup/... ./internal/cluster/... ./internal/column ./internal/digest ./internal/door ./internal/experiments ./internal/exposure ./internal/kafka/... ./internal/load ./internal/permit ./partitioner ./relevance ./relevance/modelpack
@@ -60,8 +67,8 @@ else
 	@echo "race: skipped, for want of a C compiler"
 endif
 
-mutants: ## faults put into AREA, one at a time: which does no test notice? AREA="./broker/... ./indexnode/..." N=20 SEED= WITH=./internal/minicluster
-	go run ./internal/mutants -n $(or $(N),20) $(if $(SEED),-seed $(SEED)) $(if $(WITH),-with $(WITH)) $(or $(AREA),./broker/... ./indexnode/... ./internal/cluster/... ./internal/kafka/... ./partitioner ./compute ./schemas ./relevance/...)
+mutants: ## faults put into AREA, one at a time: which does no test notice? AREA="./broker/... ./indexnode/..." N=20 SEED= WITH=./internal/minicluster, LEAST=90 of a hundred, LONG=1 for all tests
+	go run ./internal/mutants -n $(or $(N),20) $(if $(SEED),-seed $(SEED)) $(if $(WITH),-with $(WITH)) $(if $(LONG),-long) $(if $(LEAST),-least $(LEAST)) $(or $(AREA),./broker/... ./indexnode/... ./internal/cluster/... ./internal/kafka/... ./partitioner ./compute ./schemas ./relevance/...)
 
 bench-once: ## every benchmark once, so that none rots
 	@go test $(VETTED) -short -run '^$$' -bench . -benchtime 1x -timeout $(TIMEOUT) $$(grep -rl '^func Benchmark' --include='*_test.go' . | xargs -n 1 dirname | sort -u) >.bench-once 2>&1 || { grep -E -A 5 '^(--- FAIL|panic|FAIL)|^#' .bench-once; exit 1; }
@@ -209,4 +216,4 @@ s3: ## start a real S3 server on 127.0.0.1:19000 (needs curl)
 s3-stop: ## end it
 	scripts/s3 stop
 
-.PHONY: help build demo dev check fmt-check vet lint test race mutants bench bench-once steady bench-shapes regress regress-short metamorphic simulate faults outages rollouts exact plans stats chance interleaving pages ops fuzz fuzz-doors e2e e2e-s3 e2e-secured bench-backup image image-check deploy-check release config-page proto kafka kafka-stop kafka-secured kafka-secured-stop s3 s3-stop
+.PHONY: help build demo dev check gate fmt-check vet lint test race mutants bench bench-once steady bench-shapes regress regress-short metamorphic simulate faults outages rollouts exact plans stats chance interleaving pages ops fuzz fuzz-doors e2e e2e-s3 e2e-secured bench-backup image image-check deploy-check release config-page proto kafka kafka-stop kafka-secured kafka-secured-stop s3 s3-stop

@@ -55,7 +55,7 @@ func (s *sizes) expect(q *questions.Question) int64 {
 		}
 		item *= int64(key.rankings)
 	}
-	return min(questions.LeastRoom+int64(q.Query.Limit)*(item+item/2), maxMessageBytes)
+	return min(questions.LeastRoom+int64(q.Deep())*(item+item/2), maxMessageBytes)
 }
 
 // share returns how many bytes are reserved for each of several parts: room, or less if

@@ -53,7 +53,7 @@ func (t *teller) tell(all *Replicas) {
 			continue
 		}
 		why, _ := r.Why()
-		if why.Reason == Warming { // it is normal, and ends after a bounded time
+		if why.Reason == Warming || why.Reason == Moved { // both are normal, and end after a bounded time
 			continue
 		}
 		f := faults[why.Reason]

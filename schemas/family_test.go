@@ -186,12 +186,13 @@ func TestFamilyOfOne(t *testing.T) {
 
 // TestRandomFamilies: in every family each record reads its own fields as it
 // does by its own schema, whatever other schemas there are and in whatever order
-// they came, and no column is null that says it never is.
+// they came, and no column is null that says it never is. The record as a row of values reads
+// the same.
 func TestRandomFamilies(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	g := &generator{Rand: rand.New(rand.NewPCG(seed, 1))}
-	families, own := 0, 0
+	families, own, read := 0, 0, 0
 	for range 300 {
 		var all []*Schema
 		shape := g.record()
@@ -214,7 +215,8 @@ func TestRandomFamilies(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			body, err := s.EncodeJSON(mustJSON(g.value(s.root)))
+			value := g.value(s.root)
+			body, err := s.EncodeJSON(mustJSON(value))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -223,6 +225,18 @@ func TestRandomFamilies(t *testing.T) {
 				t.Fatalf("in its family %v, alone %v\n%s", err, first, s.JSON())
 			}
 			own += sameOwn(t, s, want.Slab(), got.Slab())
+			if given := (object{}); got.Slab().Len() == 1 && flattened(given, s.layout, s.root, "", value) {
+				row, err := s.Row(given)
+				if err != nil {
+					t.Fatal(err)
+				}
+				sameRow(t, "a row of values", row, want.Slab())
+				if row, err = known.Read(s, given); err != nil {
+					t.Fatal(err)
+				}
+				sameRow(t, "a row of values in the family", row, got.Slab())
+				read++
+			}
 			if t.Failed() {
 				for _, s := range all {
 					t.Log(s.JSON())
@@ -231,8 +245,8 @@ func TestRandomFamilies(t *testing.T) {
 			}
 		}
 	}
-	if families < 50 || own < 500 {
-		t.Errorf("%d families and %d fields; the test wants many", families, own)
+	if families < 50 || own < 500 || read < 100 {
+		t.Errorf("%d families, %d fields and %d rows of values; the test wants many", families, own, read)
 	}
 }
 

@@ -99,11 +99,107 @@ func TestHostileSchemas(t *testing.T) {
 		{"role below", withFields(field("f", `{"type":"record","name":"E","fields":[{"name":"g","type":"int","millrace":"version"}]}`)), `field "f.g": the property millrace`},
 		{"time as a long", strings.Replace(withFields(), `{"type":"long","logicalType":"timestamp-millis"}`, `"long"`, 1), `the role "time" needs {"type": "long"`},
 		{"features without order", `{"type":"record","name":"F","millrace":"features","fields":[{"name":"e","type":"string","millrace":"entity"}]}`, "which features are newer"},
+		{"features without an entity", `{"type":"record","name":"F","millrace":"features","fields":[{"name":"v","type":"int","millrace":"version"}]}`, `no field has the role "entity"; give a string the property`},
+		{"features with an id", `{"type":"record","name":"F","millrace":"features","fields":[{"name":"e","type":"string","millrace":"id"}]}`, `field "e": feature schemas have no role "id"`},
+		{"a subject in a record", withFields(`{"name":"f","type":"string","millrace":"subject"}`), `field "f": record schemas have no role "subject"`},
+		{"no time", strings.Replace(withFields(), `,"millrace":"time"`, "", 1), `no field has the role "time"`},
+		{"about of numbers", withFields(`{"name":"f","type":{"type":"array","items":"int"},"millrace":"about"}`), `the role "about" needs an array of strings, not array of int`},
+		{"about of one", withFields(`{"name":"f","type":"string","millrace":"about"}`), `the role "about" needs an array of strings, not string`},
+		{"object of a number", withFields(`{"name":"f","type":["null","int"],"millrace":"object"}`), `the role "object" needs a string, or a union of null and string, not union of null, int`},
+		{"object of three", withFields(`{"name":"f","type":["null","string","int"],"millrace":"object"}`), `the role "object" needs`},
+		{"time in microseconds", strings.Replace(withFields(), "timestamp-millis", "timestamp-micros", 1), `not long (timestamp-micros)`},
+		{"time in days", strings.Replace(withFields(), `"long","logicalType":"timestamp-millis"`, `"int","logicalType":"date"`, 1), `not int (date)`},
+		{"role of a number", withFields(`{"name":"f","type":"int","millrace":7}`), `field "f": the property millrace is a string`},
 		{"unknown property", `{"type":"record","name":"F","millrace":"model","fields":[]}`, `it may be "features"`},
+		{"a number for a type", withFields(field("f", `7`)), `field "f": a type is a name, a list (a union) or an object, not 7`},
+		{"no type of a type", withFields(field("f", `{"items":"int"}`)), `field "f": the type object has no "type"`},
+		{"no type", withFields(`{"name":"f"}`), `field "f": the field has no "type"`},
+		{"no items", withFields(field("f", `{"type":"array"}`)), `field "f": the array has no "items"`},
+		{"no values", withFields(field("f", `{"type":"map","items":"int"}`)), `field "f": the map has no "values"`},
+		{"no items that are a type", withFields(field("f", `{"type":"array","items":"nothing"}`)), `field "f[]": unknown type "nothing"`},
+		{"no values that are a type", withFields(field("f", `{"type":"map","values":"nothing"}`)), `field "f{}": unknown type "nothing"`},
+		{"no branch that is a type", withFields(field("f", `["null","nothing"]`)), `field "f": unknown type "nothing"`},
+		{"no symbols", withFields(field("f", `{"type":"enum","name":"E"}`)), "the enum E has no list of symbols"},
+		{"symbols are none", withFields(field("f", `{"type":"enum","name":"E","symbols":[]}`)), "the enum E has no list of symbols"},
+		{"a symbol is a number", withFields(field("f", `{"type":"enum","name":"E","symbols":["A",7]}`)), `the enum E has the symbol "7"`},
+		{"an enum's default is a number", withFields(field("f", `{"type":"enum","name":"E","symbols":["A"],"default":0}`)), `the default "0", which is none`},
+		{"a use of a type at fault", withFields(field("f", `{"type":"enum","name":"E","symbols":[]}`), field("g", `{"type":"enum","name":"E","symbols":["A"]}`)), `field "g": E is defined twice`},
+		{"fixed without a size", withFields(field("f", `{"type":"fixed","name":"E"}`)), "from 0 to 1048576"},
+		{"fixed a byte too long", withFields(field("f", `{"type":"fixed","name":"E","size":1048577}`)), "from 0 to 1048576"},
+		{"fields are none", withFields(field("f", `{"type":"record","name":"E"}`)), `field "f": the record E has no list of fields`},
+		{"a field is a number", withFields(`7`), "schemas: field 4 is not an object"},
+		{"a field without a name", withFields(`{"type":"int"}`), "schemas: field 4 has the name"},
+		{"a name of 257 bytes", withFields(field(strings.Repeat("n", 257), `"int"`)), "names are letters"},
+		{"a definition without a name", withFields(field("f", `{"type":"enum","symbols":["A"]}`)), "the enum has no name"},
+		{"a full name of 257 bytes", withFields(field("f", `{"type":"fixed","size":1,"name":"`+strings.Repeat("n", 257)+`"}`)), "the fixed has the name"},
+		{"a namespace that is a number", withFields(field("f", `{"type":"fixed","size":1,"name":"E","namespace":7}`)), `the namespace "7" of "E" is not names joined by dots`},
+		{"a primitive's name in a namespace", withFields(field("f", `{"type":"fixed","size":1,"name":"a.int"}`)), `the fixed has the name of a primitive type, "a.int"`},
+		{"aliases are no list", withFields(`{"name":"f","type":"int","aliases":"g"}`), `field "f": aliases is not a list`},
+		{"an alias is a number", withFields(`{"name":"f","type":"int","aliases":[7]}`), `field "f": the alias "7" is not a name`},
+		{"an alias is no name", withFields(`{"name":"f","type":"int","aliases":["g-h"]}`), `field "f": the alias "g-h" is not a name`},
+		{"an alias twice", withFields(`{"name":"f","type":"int","aliases":["g"]}`, `{"name":"h","type":"int","aliases":["g"]}`), `field "g": the record T has two fields`},
+		{"an order that is none", withFields(`{"name":"f","type":"int","order":"bogus"}`), `order "bogus" is invalid`}, // the second reader's
+		{"a long value", withFields(`{"name":"f","type":"int","aliases":["` + strings.Repeat("-", 65) + `"]}`), `the alias "` + strings.Repeat("-", 64) + `…" is not`},
+		{"a default of code points", withFields(`{"name":"f","type":"bytes","default":"\u0100"}`), `field "f": the default does not fit the type: want bytes`},
+		{"a default of a time as text", withFields(`{"name":"f","type":{"type":"long","logicalType":"timestamp-millis"},"default":"2026-01-01T00:00:00Z"}`), `the default does not fit the type: want long`},
 	} {
 		_, err := Parse([]byte(c.avsc))
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v; want an error with %q", c.name, err, c.want)
+		}
+	}
+}
+
+// TestSchemasAtTheirLimits has what just fits, and refuses one more of it.
+func TestSchemasAtTheirLimits(t *testing.T) {
+	times := func(n int, each string) string { return strings.Repeat(each, n) }
+	list := func(n int, each string) string {
+		all := make([]string, n)
+		for i := range all {
+			all[i] = strings.ReplaceAll(each, "#", fmt.Sprint(i))
+		}
+		return strings.Join(all, ",")
+	}
+	of := func(typ string) string { return withFields(`{"name":"f","type":` + typ + `}`) }
+	record := func(n int) string {
+		return `{"type":"record","name":"R","fields":[` + list(n, `{"name":"f#","type":"int"}`) + `]}`
+	}
+	for _, c := range []struct {
+		name   string
+		avsc   func(n int) string
+		n      int // fits
+		beyond string
+	}{
+		{"bytes of the text", func(n int) string { return withFields(`{"name":"f","type":"int"}`) + times(n, " ") }, maxSchemaBytes - len(of(`"int"`)), "more than 65536 bytes"},
+		{"levels", func(n int) string { return of(times(n, `{"type":"array","items":`) + `"int"` + times(n, "}")) }, maxDepth - 2, "deeper than 32 levels"},
+		{"levels of unions", func(n int) string { return of(times(n, `[{"type":"map","values":`) + `"int"` + times(n, "}]")) }, (maxDepth - 2) / 2, "deeper than 32 levels"},
+		{"fields", func(n int) string { return withFields(list(n, `{"name":"f#","type":"int"}`)) }, maxFields - 4, "1025 fields; at most 1024"},
+		{"fields written out", func(n int) string {
+			return withFields(`{"name":"f","type":`+record(100)+`}`, list(9, `{"name":"g#","type":"R"}`), list(n, `{"name":"h#","type":"int"}`))
+		}, maxFields - 4 - 1010, "has 1025 fields; at most 1024"},
+		{"types written out", func(n int) string {
+			return withFields(`{"name":"f","type":[`+list(100, `{"type":"fixed","size":1,"name":"F#"}`)+`]}`, list(80, `{"name":"g#","type":{"type":"array","items":[`+list(99, `"F#"`)+`]}}`), list(n, `{"name":"h#","type":"int"}`))
+		}, maxNodes - 5 - 101 - 80*101, "has 8193 types within; at most 8192"},
+		{"bytes of a name", func(n int) string { return withFields(`{"name":"` + times(n, "n") + `","type":"int"}`) }, maxNameBytes, "names are letters"},
+		{"bytes of a full name", func(n int) string {
+			return of(`{"type":"fixed","size":1,"namespace":"a","name":"` + times(n, "n") + `"}`)
+		}, maxNameBytes - 2, "names are letters"},
+		{"aliases", func(n int) string { return withFields(`{"name":"f","type":"int","aliases":[` + list(n, `"a#"`) + `]}`) }, maxAliases, "65 aliases; at most 64"},
+		{"aliases of a type", func(n int) string {
+			return of(`{"type":"fixed","size":1,"name":"F","aliases":[` + list(n, `"a#"`) + `]}`)
+		}, maxAliases, "65 aliases; at most 64"},
+		{"bytes of a fixed", func(n int) string { return of(fmt.Sprintf(`{"type":"fixed","size":%d,"name":"F"}`, n)) }, millrace.MaxBodyBytes, "from 0 to 1048576"},
+		{"bytes of defaults", func(n int) string {
+			def := `{"name":"g","type":{"type":"array","items":{"type":"fixed","size":1,"name":"F"}},"default":[`
+			return withFields(`{"name":"f","type":{"type":"record","name":"R","fields":[{"name":"x","type":"string","default":"`+times(30_000, "x")+`"}]},"default":{}}`, // twice, 3 bytes and 30,000
+				def+list(n, `"x"`)+`]}`)
+		}, maxDefaultBytes - 2*30_003 - 3, "bytes encoded"},
+	} {
+		if _, err := Parse([]byte(c.avsc(c.n))); err != nil {
+			t.Errorf("%s: %d do not fit: %v", c.name, c.n, err)
+		}
+		if _, err := Parse([]byte(c.avsc(c.n + 1))); err == nil || !strings.Contains(err.Error(), c.beyond) {
+			t.Errorf("%s: %d: %.300v; want an error with %q", c.name, c.n+1, err, c.beyond)
 		}
 	}
 }

@@ -54,6 +54,19 @@ func TestFamily(t *testing.T) {
 			{[]string{likes}, `"likes":3`, "likes=3"},
 			{[]string{`{"name":"likes","type":"double"}`}, `"likes":0.5`, "likes=0.5"},
 		},
+		"an integer that becomes a time": {
+			{[]string{likes}, `"likes":3`, "likes=3"},
+			{[]string{`{"name":"likes","type":{"type":"long","logicalType":"timestamp-millis"}}`}, `"likes":4`, "likes=4"},
+		},
+		"a time that becomes an integer": {
+			{[]string{`{"name":"likes","type":{"type":"long","logicalType":"timestamp-millis"}}`}, `"likes":4`, "likes=4"},
+			{[]string{likes}, `"likes":3`, "likes=3"},
+		},
+		"one of a type that its name cannot have": {
+			{[]string{`{"name":"likes","type":"string"}`}, `"likes":"many"`, "hearts=5 likes=many"},
+			{[]string{`{"name":"hearts","type":"long","aliases":["likes"],"default":5}`}, `"hearts":4`, "hearts=4 likes=null"},
+			{[]string{likes}, `"likes":3`, "hearts=5 likes=null"},
+		},
 		"one that may be null": {
 			{[]string{likes}, `"likes":3`, "likes=3"},
 			{[]string{`{"name":"likes","type":["null","long"]}`}, `"likes":null`, "likes=null"},
@@ -133,18 +146,12 @@ func reads(t *testing.T, known *Family, writer *Schema, fields string) string {
 	if err := d.Append(a, body); err != nil {
 		t.Fatal(err)
 	}
-	rows := a.Slab()
-	var own []string
-	for i, f := range rows.Layout().Fields() {
-		if f.Role == "" && !strings.HasPrefix(f.Name, "$") {
-			if rows.Null(i, 0) && !f.Nullable {
-				t.Errorf("column %s is null and not nullable", f.Name)
-			}
-			own = append(own, f.Name+"="+text(rows, i))
+	for i, f := range a.Slab().Layout().Fields() {
+		if a.Slab().Null(i, 0) && !f.Nullable {
+			t.Errorf("column %s is null and not nullable", f.Name)
 		}
 	}
-	slices.Sort(own)
-	return strings.Join(own, " ")
+	return ownOf(a.Slab())
 }
 
 func text(s *column.Slab, i int) string {
@@ -162,6 +169,109 @@ func text(s *column.Slab, i int) string {
 		return fmt.Sprint(s.Doubles(nil, w))
 	}
 	return fmt.Sprint(int64(w))
+}
+
+// TestFamilyLayout has the columns of families, and the fields in which their schemas differ.
+func TestFamilyLayout(t *testing.T) {
+	long, double := `{"name":"n","type":"long"}`, `{"name":"n","type":"double"}`
+	const roles = "id string =id, who string =entity, kind string =type, at timestamp =time"
+	key := strings.Replace(withFields(), `{"name":"id"`, `{"name":"key","aliases":["id"]`, 1)
+	for _, c := range []struct {
+		all           []string
+		want, carried string
+		clashes       int
+	}{
+		{[]string{withFields(long), withFields(double)}, roles + ", n double widened, $body string, $schema int", "map[]", 0},
+		{[]string{withFields(double), withFields(long)}, roles + ", n double widened, $body string, $schema int", "map[]", 0},
+		{[]string{withFields(double), withFields(double, long[:9]+"m"+long[10:])}, roles + ", n double, m int?, $body string, $schema int", "map[]", 0},
+		{[]string{withFields(), key}, "key string, who string =entity, kind string =type, at timestamp =time, id string =id, $body string, $schema int", "map[]", 0},
+		{[]string{withFields(`{"name":"raw","type":"bytes"}`, long), withFields(`{"name":"m","type":{"type":"map","values":"int"},"default":{}}`, `{"name":"n","type":"string"}`, `{"name":"l","type":"int"}`)},
+			roles + ", n int?, l int?, $body string, $schema int", "map[m:map of int raw:bytes]", 1},
+		{[]string{withFields(`{"name":"a","type":"int"}`, long), withFields(`{"name":"n","type":["long","string"]}`, `{"name":"b","type":"int","default":1}`)},
+			roles + ", b int, a int?, n int?, $body string, $schema int", "map[]", 1},
+	} {
+		var all []*Schema
+		for _, avsc := range c.all {
+			all = append(all, mustSchema(t, avsc))
+		}
+		f, err := FamilyOf(all...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := columns(f.Layout()); got != c.want {
+			t.Errorf("columns\n%s, want\n%s", got, c.want)
+		}
+		if got := fmt.Sprint(f.Layout().Carried()); got != c.carried && !slices.ContainsFunc(all, func(s *Schema) bool { return s.layout == f.layout }) {
+			t.Errorf("carries %s, want %s", got, c.carried)
+		}
+		if len(f.Clashes()) != c.clashes || c.clashes > 0 && (f.Clashes()[0].Schema != all[1] || !strings.HasPrefix(f.Clashes()[0].String(), `field "n" of T `+all[1].fingerprint.String()+" is ")) {
+			t.Errorf("clashes %v, want %d", f.Clashes(), c.clashes)
+		}
+		if f.Features() || f.Name() != "T" || !slices.Equal(f.Schemas(), all) {
+			t.Errorf("%s of %d schemas, features: %v", f.Name(), len(f.Schemas()), f.Features())
+		}
+		one, err := f.Of([]string{all[1].fingerprint.String(), "none"})
+		if err != nil || !slices.Equal(one.Schemas(), all[1:]) || f.Decoder(all[0]) == nil || one.Decoder(all[0]) != nil {
+			t.Errorf("of the second alone: %v, %v", one, err)
+		}
+		if none, err := f.Of([]string{"none"}); none != nil || err != nil {
+			t.Errorf("of none: %v, %v", none, err)
+		}
+	}
+}
+
+// TestFamilyAtItsLimits: a family has at most so many columns, and a field at most so many
+// names by aliases.
+func TestFamilyAtItsLimits(t *testing.T) {
+	version := func(name string, n int) *Schema {
+		var fields []string
+		for i := range n {
+			fields = append(fields, fmt.Sprintf(`{"name":"%s%d","type":"int","default":0}`, name, i))
+		}
+		return mustSchema(t, withFields(fields...))
+	}
+	for _, more := range []int{0, 1} {
+		f, err := FamilyOf(version("a", 1000), version("b", 1000), version("c", maxColumns-2004+more))
+		if more == 0 && err != nil || more == 1 && (err == nil || !strings.Contains(err.Error(), "have 2049 fields together; at most 2048")) {
+			t.Errorf("%d more: %v, %v", more, f, err)
+		}
+	}
+	shop := func(name, field, aliases string) *Schema {
+		return mustSchema(t, withFields(`{"name":"`+name+`","type":{"type":"record","name":"Shop","fields":[{"name":"`+field+`","type":"int"`+aliases+`}]}`+map[bool]string{true: `,"aliases":["old"]`}[name == "shop"]+`}`))
+	}
+	aliases := `,"aliases":["a0"`
+	for i := range maxAliases - 1 {
+		aliases += fmt.Sprintf(`,"a%d"`, i+1)
+	}
+	now := shop("shop", "x", aliases+"]")
+	for was, want := range map[*Schema]string{ // shop.x and 63 aliases of x fit
+		shop("shop", "a62", ""): "shop.a62=7 shop.x=7", shop("shop", "a63", ""): "shop.a63=7 shop.x=null", shop("old", "x", ""): "old.x=7 shop.x=null",
+	} {
+		f, err := FamilyOf(was, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := was.root.fields[4]
+		if got := reads(t, f, was, fmt.Sprintf(`%q:{%q:7}`, first.name, first.typ.fields[0].name)); got != want {
+			t.Errorf("reads %s, want %s", got, want)
+		}
+	}
+}
+
+// TestBytes pins what schemas and families count for. All nodes of a cluster must count
+// alike, also those of other versions: they refuse the same schema.
+func TestBytes(t *testing.T) {
+	const enum = `{"type":"enum","name":"E","symbols":["A","B","C"]}`
+	was := mustSchema(t, withFields(`{"name":"e","type":`+enum+`}`, `{"name":"f","type":["null","E"]}`, `{"name":"list","type":{"type":"array","items":["int","null"]}}`))
+	is := mustSchema(t, withFields(`{"name":"e","type":`+enum+`}`, `{"name":"g","type":"string","default":"a default"}`, `{"name":"m","type":{"type":"map","values":"int"},"default":{}}`))
+	f, err := FamilyOf(was, is)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := []int{was.Bytes(), is.Bytes(), f.Bytes(), Activity().Bytes()}
+	if want := []int{8763, 8550, 5791, 29703}; !slices.Equal(got, want) {
+		t.Errorf("%d bytes are counted, not %d", got, want)
+	}
 }
 
 // A schema with the fingerprint of another is forged, since nobody waits for one.

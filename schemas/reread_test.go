@@ -52,6 +52,18 @@ func flattened(to object, l *column.Layout, n *node, path string, v any) (ok boo
 	return v == nil || ok && some
 }
 
+// ownOf returns what the first row of a slab reads in the columns without a role.
+func ownOf(slab *column.Slab) string {
+	var all []string
+	for i, f := range slab.Layout().Fields() {
+		if f.Name[0] != '$' && f.Role == "" {
+			all = append(all, f.Name+"="+text(slab, i))
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(all, " ")
+}
+
 // faults returns the fields and reasons of the errors that are in one.
 func faults(err error) string {
 	var all []string
@@ -83,31 +95,21 @@ func TestRow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	own := func(slab *column.Slab) string {
-		var all []string
-		for i, f := range slab.Layout().Fields() {
-			if f.Name[0] != '$' && (f.Role == "" || f.Role == roleTime) {
-				all = append(all, f.Name+"="+text(slab, i))
-			}
-		}
-		slices.Sort(all)
-		return strings.Join(all, " ")
-	}
 	for _, c := range []struct {
 		given        object
 		alone, other string // what it reads; or the fields at fault
 	}{
-		{object{"must": 1}, "at=0 likes=0 place.lat=0 place.tags=[a tag of some length] ratio=0.5 shop.city=null shop.country=null shop.open=null",
-			"any=7 at=0 likes=0 more=9 must=null place.lat=0 place.tags=[a tag of some length] ratio=0.5 raw=null shop.city=null shop.country=null shop.open=null"},
+		{object{"must": 1}, "likes=0 place.lat=0 place.tags=[a tag of some length] ratio=0.5 shop.city=null shop.country=null shop.open=null",
+			"any=7 likes=0 more=9 must=null place.lat=0 place.tags=[a tag of some length] ratio=0.5 raw=null shop.city=null shop.country=null shop.open=null"},
 		{object{"at": "1970-01-01T00:00:00.005Z", "likes": "3", "ratio": 0.1, "shop.country": "IN", "any": nil, "must": "x", "raw": "AA==", "place.lat": 0.1, "place.tags": []string{}},
-			"at=5 likes=3 place.lat=0.1 place.tags=[] ratio=0.10000000149011612 shop.city=null shop.country=IN shop.open=null",
-			"any=null at=5 likes=3 more=9 must=x place.lat=0.1 place.tags=[] ratio=0.10000000149011612 raw=null shop.city=null shop.country=IN shop.open=null"},
+			"likes=3 place.lat=0.1 place.tags=[] ratio=0.10000000149011612 shop.city=null shop.country=IN shop.open=null",
+			"any=null likes=3 more=9 must=x place.lat=0.1 place.tags=[] ratio=0.10000000149011612 raw=null shop.city=null shop.country=IN shop.open=null"},
 		{object{"any": "x", "must": 1, "shop.city": "Pune", "shop.country": "IN", "shop.open": true, "place.lat": 2},
-			"at=0 likes=0 place.lat=2 place.tags=[a tag of some length] ratio=0.5 shop.city=Pune shop.country=IN shop.open=1",
-			"any=null at=0 likes=0 more=9 must=null place.lat=2 place.tags=[a tag of some length] ratio=0.5 raw=null shop.city=Pune shop.country=IN shop.open=1"},
-		{object{"must": 1, "shop.open": false}, "at=0 likes=0 place.lat=0 place.tags=[a tag of some length] ratio=0.5 shop.city=null shop.country=null shop.open=0",
-			"any=7 at=0 likes=0 more=9 must=null place.lat=0 place.tags=[a tag of some length] ratio=0.5 raw=null shop.city=null shop.country=null shop.open=0"},
-		{object{}, "at=0 likes=0 place.lat=0 place.tags=[a tag of some length] ratio=0.5 shop.city=null shop.country=null shop.open=null", "must missing-field"},
+			"likes=0 place.lat=2 place.tags=[a tag of some length] ratio=0.5 shop.city=Pune shop.country=IN shop.open=1",
+			"any=null likes=0 more=9 must=null place.lat=2 place.tags=[a tag of some length] ratio=0.5 raw=null shop.city=Pune shop.country=IN shop.open=1"},
+		{object{"must": 1, "shop.open": false}, "likes=0 place.lat=0 place.tags=[a tag of some length] ratio=0.5 shop.city=null shop.country=null shop.open=0",
+			"any=7 likes=0 more=9 must=null place.lat=0 place.tags=[a tag of some length] ratio=0.5 raw=null shop.city=null shop.country=null shop.open=0"},
+		{object{}, "likes=0 place.lat=0 place.tags=[a tag of some length] ratio=0.5 shop.city=null shop.country=null shop.open=null", "must missing-field"},
 		{object{"any": true, "likes": nil, "must": 1, "at": -1, "place.lat": math.NaN(), "shop.country": nil, "shop.open": "yes", "raw": "?"},
 			"any bad-value, at time-out-of-range, likes bad-value, place.lat bad-json, raw bad-value, shop.open bad-value",
 			"any bad-value, at time-out-of-range, likes bad-value, place.lat bad-json, raw bad-value, shop.open bad-value"},
@@ -119,7 +121,13 @@ func TestRow(t *testing.T) {
 			slab, err := read(c.given)
 			got := faults(err)
 			if err == nil {
-				got = own(slab)
+				got = ownOf(slab)
+				if at := int64(slab.Word(slab.Layout().Time(), 0)); (at == 5) != (c.given["at"] != nil) {
+					t.Errorf("%v has the time %d", c.given, at)
+				}
+				if schema := slab.Word(slab.Layout().Index(SchemaColumn), 0); i == 2 && schema != uint64(s.fingerprint) {
+					t.Errorf("%v is of the schema %x", c.given, schema)
+				}
 			}
 			if got != want {
 				t.Errorf("%v reads\n%s, want\n%s", c.given, got, want)

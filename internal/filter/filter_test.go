@@ -107,6 +107,16 @@ func (w *world) check(t *testing.T, src string) (kept int) {
 	if b.Counts() != counts {
 		t.Fatalf("%s\nall together counts %+v, one by one %+v", src, b.Counts(), counts)
 	}
+	// Row by row by one that has seen all of them.
+	left := len(want)
+	for i := len(w.rows) - 1; i >= 0; i-- {
+		kept := left > 0 && int(want[left-1]) == i
+		if got := b.Select(w.slab, i, i+1, w.entity, nil); (len(got) == 1) != kept {
+			t.Fatalf("%s\nrow %v after others: keeps %v, alone %v", src, w.rows[i], got, kept)
+		} else if kept {
+			left--
+		}
+	}
 	// Bound again after the question of another viewer at another instant.
 	again, err := f.Bind(w.layout, w.layout, w.before, asOf-86_400_001)
 	if err != nil {

@@ -90,6 +90,7 @@ func TestHostileSchemas(t *testing.T) {
 		{"union in a union", withFields(field("f", `["null",["int"]]`)), "directly in a union"},
 		{"branch twice", withFields(field("f", `["int","int"]`)), "int twice"},
 		{"empty union", withFields(field("f", `[]`)), "the union is empty"},
+		{"a type within itself", withFields(field("f", `{"type":"record","name":"R","fields":[{"name":"x","type":{"type":"record","name":"R","fields":[]}}]}`)), `field "f.x": R is defined twice`},
 		{"many fields", withFields(many...), "at most 1024"},
 		{"many laughs", withFields(field("f", laugh)), "written out"},
 		{"no roles", `{"type":"record","name":"T","fields":[]}`, `no field has the role "entity"`},
@@ -267,11 +268,40 @@ func TestManyReferences(t *testing.T) {
 func TestEveryFaultAtOnce(t *testing.T) {
 	_, err := Parse([]byte(withFields(
 		`{"name":"a","type":"strin"}`, `{"name":"b","type":"int","default":"x"}`, `{"name":"c","type":{"type":"fixed","name":"E","size":-1}}`,
-		`{"name":"d","type":"string","millrace":"id"}`)))
-	for _, want := range []string{`field "a": unknown type "strin"`, `field "b": the default`, `field "c": the fixed E`, `field "d": field "id" has the role`} {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("the error does not have %q:\n%v", want, err)
-		}
+		`{"name":"d","type":"string","millrace":"id"}`, `{"name":"e","type":{"type":"enum","name":7,"symbols":["A"]}}`, `{"name":"f","type":{"type":"enum","symbols":["A"]}}`,
+		`{"name":"g","type":{"type":"enum","name":"A-B","symbols":["A","A","B-C"]}}`, `{"name":"h","type":{"type":"enum","name":"A-C","symbols":["A"]}}`, `{"name":"i","type":{"type":"enum","name":"int","symbols":["A"]}}`,
+		`{"name":"j","type":{"type":"enum","name":"J","namespace":"-","symbols":["A"]}}`, `{"name":"k","type":{"type":"enum","name":"K","namespace":"-","symbols":["A"]}}`, `{"name":"l","type":{"type":"enum","name":"long","symbols":["A"]}}`,
+		`{"name":"m","type":["null","strin",["int"],"null","int"]}`, `{"name":"n","type":"string","millrace":"rank"}`)))
+	want := `schemas: field "a": unknown type "strin"; define it before it is used
+schemas: field "b": the default does not fit the type: want int, got "x"
+schemas: field "c": the fixed E has the size -1; it is a whole number from 0 to 1048576
+schemas: field "e": the enum has no name
+schemas: field "f": the enum has no name
+schemas: field "g": the enum has the name "A-B"; names are letters, digits and _, not starting with a digit
+schemas: field "h": the enum has the name "A-C"; names are letters, digits and _, not starting with a digit
+schemas: field "i": the enum has the name of a primitive type, "int"
+schemas: field "j": the namespace "-" of "J" is not names joined by dots
+schemas: field "k": the namespace "-" of "K" is not names joined by dots
+schemas: field "l": the enum has the name of a primitive type, "long"
+schemas: field "m": unknown type "strin"; define it before it is used
+schemas: field "m": a union stands directly in a union
+schemas: field "m": the union has null twice
+schemas: field "d": field "id" has the role "id" already
+schemas: field "n": record schemas have no role "rank"; they have id, entity, about, type, time, version, object and deleted`
+	if err == nil || err.Error() != want {
+		t.Errorf("got\n%v\nwant\n%s", err, want)
+	}
+	// A name may be its own alias, and an alias may be said twice.
+	mustSchema(t, withFields(`{"name":"f","type":"int","aliases":["f","g","g"]}`))
+}
+
+// A fault ends a body at once, however many items are left by what it says.
+func TestFaultEndsTheBody(t *testing.T) {
+	s := mustSchema(t, withFields(`{"name":"f","type":{"type":"array","items":{"type":"record","name":"R","fields":[{"name":"x","type":{"type":"fixed","name":"F","size":1000000}}]}}}`))
+	body := bodyOf(bytes.Repeat(long(300_000), 300_000)...) // blocks of so many items, none of which it has
+	for _, names := range [][]string{nil, {"id"}, {"f"}} {
+		_, err := s.AppendStruct(nil, body, s.Select(names))
+		checkReason(t, fmt.Sprint(names), err, Truncated)
 	}
 }
 

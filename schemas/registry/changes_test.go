@@ -20,9 +20,11 @@ func TestChanges(t *testing.T) {
 		withFields(`{"name":"text","type":"string","default":"none"}`, shop):                                                                               "drops record.likes: its records read null",
 		withFields(`{"name":"likes","type":"long"}`):                                                                                                       "drops record.shop.country: its records read the default\ndrops record.text: its records read the default",
 		withFields(`{"name":"hearts","type":"long","aliases":["likes"]}`, `{"name":"text","type":"string","default":"none"}`, shop):                        "adds record.hearts\nrenames record.likes: to hearts",
-		withFields(`{"name":"likes","type":"double"}`, `{"name":"text","type":"string","default":"none"}`, shop):                                           "widens record.likes: it was an int, and is a double for all records",
-		withFields(`{"name":"likes","type":"long"}`, `{"name":"text","type":"bytes","default":"none"}`, shop):                                              "retypes record.text: it is bytes and was string, so that its records read null, or what of it fits",
-		strings.Replace(withFields(`{"name":"likes","type":"string"}`, `{"name":"text","type":"string"}`), `"T"`, `"U"`, 1):                                "clashes record.likes: it is string, and int in T, which came first, so that filters read null in records of U",
+		withFields(shop): "drops record.likes: its records read null\ndrops record.text: its records read the default",
+		withFields(`{"name":"hearts","type":"long","aliases":["likes"]}`, `{"name":"words","type":"string","aliases":["text"]}`, shop): "adds record.hearts\nadds record.words\nrenames record.likes: to hearts\nrenames record.text: to words",
+		withFields(`{"name":"likes","type":"double"}`, `{"name":"text","type":"string","default":"none"}`, shop):                       "widens record.likes: it was an int, and is a double for all records",
+		withFields(`{"name":"likes","type":"long"}`, `{"name":"text","type":"bytes","default":"none"}`, shop):                          "retypes record.text: it is bytes and was string, so that its records read null, or what of it fits",
+		strings.Replace(withFields(`{"name":"likes","type":"string"}`, `{"name":"text","type":"string"}`), `"T"`, `"U"`, 1):            "clashes record.likes: it is string, and int in T, which came first, so that filters read null in records of U",
 	} {
 		r := newRegistry(t, nil, nil)
 		admit(t, r, first)
@@ -100,6 +102,9 @@ func TestChangesWithin(t *testing.T) {
 	features := func(n string) string {
 		return `{"type":"record","name":"F","millrace":"features","fields":[{"name":"who","type":"string","millrace":"entity"},{"name":"v","type":"long","millrace":"version"},{"name":"n","type":` + n + `}]}`
 	}
+	before := func(field string) string {
+		return strings.Replace(withFields(), `"fields":[`, `"fields":[`+field+",", 1)
+	}
 	for _, c := range []struct{ was, is, want string }{
 		{fields(l, list), fields(`{"type":"long","logicalType":"timestamp-micros"}`), "changes record.l: it was long, and is long (timestamp-micros)"},
 		{fields(l, list, rec, things, shop), fields(l, wide(list), rec, things, shop), "widens record.list: of its items: it was int, and is long"},
@@ -111,6 +116,9 @@ func TestChangesWithin(t *testing.T) {
 		{fields(l), fields(`["null","long","string"]`), "retypes record.l: it is union of null, long, string and was int, so that its records read null, or what of it fits"},
 		{fields(l, `["int","string"]`), fields(l, `["int","string","null"]`), "changes record.list: it may be null from now on\nchanges record.list: it was union of int, string, and is union of int, string, null"},
 		{fields(l, `{"type":"enum","name":"E","symbols":["a","b"],"default":"a"}`), fields(l, `{"type":"enum","name":"E","symbols":["a","c"],"default":"a"}`), "changes record.list: it may also be c\nchanges record.list: it is never b any more"},
+		{before(`{"name":"n","type":"int"}`), before(`{"name":"n","type":"double"}`), "widens record.n: it was an int, and is a double for all records"},
+		{before(`{"name":"n","type":"int"}`), withFields(), "drops record.n: its records read null"},
+		{before(`{"name":"n","type":"int"}`), before(`{"name":"m","type":"int","aliases":["n"]}`), "adds record.m\nrenames record.n: to m"},
 		{features(`"int"`), features(`"long"`), "widens entity.n: it was int, and is long"},
 		{features(`"int"`), strings.Replace(features(`"string"`), `"F"`, `"G"`, 1), "clashes entity.n: it is string, and int in F, which came first, so that filters read null in records of G"},
 		{features(`"int"`), withFields(`{"name":"n","type":"string"}`), ""},

@@ -67,6 +67,7 @@ func TestHostileSchemas(t *testing.T) {
 		{"recursive", withFields(field("f", `["null","T"]`)), `field "f": T contains itself`},
 		{"deep text", withFields(field("f", strings.Repeat(`{"type":"array","items":`, 9000)+`"int"`+strings.Repeat("}", 9000))), "more than 65536"},
 		{"deep", withFields(field("f", strings.Repeat(`{"type":"array","items":`, 40)+`"int"`+strings.Repeat("}", 40))), "deeper than 32 levels"},
+		{"deep types of types", withFields(field("f", strings.Repeat(`{"type":`, 40)+`"int"`+strings.Repeat("}", 40))), "deeper than 32 levels"},
 		{"deep JSON", withFields(field("f", strings.Repeat(`[`, 200)+strings.Repeat("]", 200))), "deeper than 100 levels"},
 		{"large", withFields(`{"name":"f","type":"int","doc":"` + strings.Repeat("x", 65<<10) + `"}`), "more than 65536"},
 		{"fixed 8 GiB", withFields(field("f", `{"type":"fixed","name":"E","size":8589934592}`)), "from 0 to 1048576"},
@@ -382,7 +383,29 @@ func TestHostileBodies(t *testing.T) {
 		}
 		_, err = s.JSONValue(body)
 		checkReason(t, c.name+" (JSON)", err, c.want)
+		checkReason(t, c.name+" (checked)", s.Check(body), c.want)
 		checkStruct(t, s, body)
+	}
+}
+
+// TestLargestBody: a body may have so many bytes, and not one more.
+func TestLargestBody(t *testing.T) {
+	s := mustSchema(t, withFields(`{"name":"f","type":"null"}`, `{"name":"g","type":{"type":"array","items":"string"}}`))
+	for more, want := range map[int]Reason{0: "", 1: OverLimit} {
+		text := bytes.Repeat([]byte("x"), millrace.MaxBodyBytes-len(bodyOf())-5+more)
+		body := bodyOf(cat(long(1), long(int64(len(text))), text, long(0))...)
+		_, err := s.Envelope(body)
+		checkReason(t, "largest", err, want)
+		checkReason(t, "largest (checked)", s.Check(body), want)
+		_, err = s.JSONValue(body)
+		checkReason(t, "largest (JSON)", err, want)
+	}
+	for e, want := range map[*Error]string{
+		{Reason: BadCount, Detail: "why"}: "schemas: bad-count: why", {Reason: BadCount, Field: "f", Detail: "why"}: `schemas: field "f": bad-count: why`,
+	} {
+		if e.Error() != want {
+			t.Errorf("%q, want %q", e, want)
+		}
 	}
 }
 

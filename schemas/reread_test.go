@@ -134,6 +134,13 @@ func TestRow(t *testing.T) {
 			}
 		}
 	}
+	own, err := s.Row(object{"must": 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := family.Reread(s, own, object{"must": true}); faults(err) != "must bad-value" {
+		t.Errorf("a boolean that is a number or a string: %v", err)
+	}
 	if _, err := family.Reread(Note(), Note().Layout().Blank(), nil); err == nil || !strings.Contains(err.Error(), "not of the family") {
 		t.Errorf("a note is read as one of the family: %v", err)
 	}

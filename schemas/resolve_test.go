@@ -43,6 +43,7 @@ func TestResolve(t *testing.T) {
 		{"bytes to string", `{"name":"f","type":"bytes"}`, `"aGVsbG8="`, `{"name":"f","type":"string"}`, `{"f":"hello"}`},
 		{"string to bytes", `{"name":"f","type":"string"}`, `"x"`, `{"name":"f","type":"bytes"}`, `{}`},
 		{"ints to doubles", `{"name":"f","type":{"type":"array","items":"int"}}`, `[1,2]`, `{"name":"f","type":{"type":"array","items":"double"}}`, `{"f":[1,2]}`},
+		{"ints to floats", `{"name":"f","type":{"type":"array","items":"long"}}`, `[16777217]`, `{"name":"f","type":{"type":"array","items":"float"}}`, `{"f":[16777216]}`},
 		{"value to nullable", `{"name":"f","type":"int"}`, `5`, `{"name":"f","type":["null","long"]}`, `{"f":5}`},
 		{"nullable to nullable", `{"name":"f","type":["null","int"]}`, `null`, `{"name":"f","type":["long","null"]}`, `{"f":null}`},
 		{"null to nullable", `{"name":"f","type":"null"}`, `null`, `{"name":"f","type":["null","string"]}`, `{"f":null}`},

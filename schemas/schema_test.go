@@ -62,13 +62,13 @@ func TestLayout(t *testing.T) {
 		`{"name":"b","type":"boolean"}`, `{"name":"d","type":["null","double"]}`, `{"name":"e","type":{"type":"enum","name":"E","symbols":["A"]}}`,
 		`{"name":"r","type":{"type":"record","name":"R","fields":[{"name":"x","type":"int"},{"name":"deep","type":["null",{"type":"record","name":"Q","fields":[{"name":"y","type":{"type":"array","items":"long"}},{"name":"raw","type":["null",{"type":"fixed","name":"F","size":1}]}]}]}]}}`,
 		`{"name":"none","type":["null","int","string"]}`, `{"name":"raw","type":"bytes"}`, `{"name":"m","type":{"type":"map","values":"int"}}`,
-		`{"name":"tags","type":{"type":"array","items":"E"}}`, `{"name":"odd","type":{"type":"int","logicalType":"timestamp-millis"}}`, `{"name":"day","type":{"type":"int","logicalType":"date"}}`, `{"name":"v","type":"int","millrace":"version"}`))
-	want := "id string =id, who string =entity, kind string =type, at timestamp =time, b bool, d double?, e string, r.x int, r.deep.y list(double)?, tags list(string), odd int, day int, v int =version, $body string, $schema int"
+		`{"name":"tags","type":{"type":"array","items":"E"}}`, `{"name":"odd","type":{"type":"int","logicalType":"timestamp-millis"}}`, `{"name":"wrapped","type":{"type":["int","null"]}}`, `{"name":"day","type":{"type":"int","logicalType":"date"}}`, `{"name":"v","type":"int","millrace":"version"}`))
+	want := "id string =id, who string =entity, kind string =type, at timestamp =time, b bool, d double?, e string, r.x int, r.deep.y list(double)?, tags list(string), odd int, wrapped int?, day int, v int =version, $body string, $schema int"
 	if text := columns(s.Layout()); text != want {
 		t.Errorf("columns\n%s\nwant\n%s", text, want)
 	}
 	r := s.Roles()
-	if r.Time != (RoleField{Name: "at", Column: 3}) || r.Version.Column != 12 || r.Deleted != (RoleField{Column: -1}) {
+	if r.Time != (RoleField{Name: "at", Column: 3}) || r.Version.Column != 13 || r.Deleted != (RoleField{Column: -1}) {
 		t.Errorf("roles %+v", r)
 	}
 	if got, want := fmt.Sprint(s.Layout().Carried()), "map[m:map of int none:union of null, int, string r.deep.raw:fixed F raw:bytes]"; got != want {

@@ -252,7 +252,8 @@ func TestRegistryStoreFails(t *testing.T) {
 	store := &memory{rows: map[millrace.Fingerprint]StoredSchema{}}
 	r := newRegistry(t, store, nil)
 	store.err = errors.New("disk full")
-	if added, err := r.Admit(schemas.Note()); added || !errors.Is(err, store.err) {
+	want := "schemas: keep millrace.Note " + schemas.Note().Fingerprint().String() + ": disk full"
+	if added, err := r.Admit(schemas.Note()); added || !errors.Is(err, store.err) || err.Error() != want {
 		t.Errorf("%v, %v", added, err)
 	}
 	if r.Snapshot().Family("millrace.Note") != nil {

@@ -93,7 +93,7 @@ func TestTexts(t *testing.T) {
 		`1 2`: more, `{} {}`: more, `[]]`: more, "nullx": more,
 		"\xff": "the text is not UTF-8", "\xef\xbb\xbf1": "the text begins with a byte order mark, which JSON has none of; save it as UTF-8 without one",
 		`{"a":1,"a":2}`: `"a" stands twice in one object`, `{"a":1,"\u0061":2}`: `"a" stands twice in one object`,
-		`[{"b":"b"},{"a":{"b":1,"c":"b","b":[]}}]`: `"b" stands twice in one object`, `{"":1,"":2}`: `"" stands twice in one object`,
+		`[{"b":"b"},{"a":{"b":1,"c":"b","b":[]}}]`: `"b" stands twice in one object`, `[{"a":"a"},{"b":"b","c":1,"c":"b"}]`: `"c" stands twice in one object`, `{"":1,"":2}`: `"" stands twice in one object`,
 		`{"x":["y","y"],"y":"x","z":{"x":1},"x":0}`: `"x" stands twice in one object`,
 		`{"a":[{"b":1},"b","b"],"c":1,"c":2}`:       `"c" stands twice in one object`,
 		`[1,]`:                                      "*", `{,}`: "*", `{"a":1,}`: "*", `{"a" 1}`: "*", `{a:1}`: "*", `[1 2]`: "*", `{"a":1 "b":2}`: "*", `{1:1}`: "*", "[\"\x1f\"]": "*", "\"1234567\x01\"": "*", "\"12345678\x00\"": "*",

@@ -19,7 +19,6 @@ type inConstants struct {
 	doubles  []float64        // if x is an int or a double
 	texts    []string         // if x is a string
 	hasNull  bool             // an element is null
-	anything state            // the first error of an element, which makes every row an error; else present
 	seen     int              // rows so far
 	hashed   *hashedConstants // nil: the elements are compared one after the other
 }
@@ -67,16 +66,13 @@ func isIn[T comparable](set map[T]struct{}, x T) bool {
 	return ok
 }
 
-// newInConstants returns the kernel of "x in elements". It leaves out elements of types
-// that no x can be equal to.
+// newInConstants returns the kernel of "x in elements". The elements are literals and values
+// of the viewer, none of which is an error. It leaves out those of types that no x can be
+// equal to.
 func newInConstants(x kernel, elements []*constant) *inConstants {
 	k := &inConstants{out: out{typ: expr.Bool}, x: x}
 	for _, e := range elements {
 		switch {
-		case e.state.isError():
-			if k.anything == present {
-				k.anything = e.state
-			}
 		case e.state == null:
 			k.hasNull = true
 		case e.typ == expr.String && x.kind() == expr.String:
@@ -102,8 +98,6 @@ func (k *inConstants) eval(b *batch) *vector {
 		switch s := v.states[i]; {
 		case s.isError():
 			k.states[i] = s
-		case k.anything != present:
-			k.states[i] = k.anything
 		case s == null:
 			k.words[i] = compute.Bit(k.hasNull)
 		default:

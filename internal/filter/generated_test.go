@@ -12,6 +12,8 @@ import (
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/expr"
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // register makes code known for terms that are loops. It does what these say, as code that was
@@ -339,9 +341,26 @@ func TestOfFilters(t *testing.T) {
 	if _, err := Compile(`record.s.matches("(")`, env); err == nil {
 		t.Error("a pattern that is none is accepted")
 	}
-	both := Join(f, f)
-	if got, want := both.Sources(), append(f.Sources(), f.Sources()...); !slices.Equal(got, want) {
+	other, err := Compile(`record.s.matches("b$")`, env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	both := Join(f, other)
+	if got, want := both.Sources(), append(f.Sources(), other.Sources()...); !slices.Equal(got, want) || len(both.patterns) != 2 || len(f.patterns) != 1 {
 		t.Errorf("joined %q, want %q", got, want)
+	}
+	known, err := registry.New(nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []*schemas.Schema{schemas.Note(), schemas.Features(), schemas.Activity()} {
+		if _, err := known.Admit(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	of := EnvOf(known.Snapshot())
+	if !slices.Equal(of.Record, []*column.Layout{schemas.Note().Layout(), schemas.Activity().Layout()}) || !slices.Equal(of.Entity, []*column.Layout{schemas.Features().Layout()}) || of.Mode != expr.Filter {
+		t.Errorf("%+v is what filters may refer to", of)
 	}
 	c := Counts{1, 2, 3, 4}
 	c.AddAll(Counts{10, 20, 30, 40})

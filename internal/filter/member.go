@@ -14,13 +14,13 @@ type inConstants struct {
 	out
 	x kernel
 	// The elements that x may be equal to, by their type:
-	same     []uint64         // those of x's type, unless that is double or string
-	ints     []int64          // if x is a double
-	doubles  []float64        // if x is an int or a double
-	texts    []string         // if x is a string
-	hasNull  bool             // an element is null
-	seen     int              // rows so far
-	hashed   *hashedConstants // nil: the elements are compared one after the other
+	same    []uint64         // those of x's type, unless that is double or string
+	ints    []int64          // if x is a double
+	doubles []float64        // if x is an int or a double
+	texts   []string         // if x is a string
+	hasNull bool             // an element is null
+	seen    int              // rows so far
+	hashed  *hashedConstants // nil: the elements are compared one after the other
 }
 
 // hashedConstants is the elements of a long list, in maps. A caller may send a list of

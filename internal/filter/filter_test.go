@@ -40,7 +40,7 @@ type world struct {
 func newWorld(t testing.TB, r *rand.Rand, rows int) *world {
 	w := &world{layout: mustLayout(t, fieldsOf()), viewer: randomViewer(r), before: randomViewer(r)}
 	// A second schema has fields that ours lacks.
-	other := mustLayout(t, []column.Field{{Name: "absent", Kind: column.Int}, {Name: "sabsent", Kind: column.String}, {Name: "ssabsent", Kind: column.Strings}})
+	other := mustLayout(t, []column.Field{{Name: "absent", Kind: column.Int}, {Name: "sabsent", Kind: column.String}, {Name: "ssabsent", Kind: column.Strings}, {Name: "tabsent", Kind: column.Time}})
 	w.env = expr.Env{Record: []*column.Layout{w.layout, other}, Entity: []*column.Layout{w.layout}}
 	w.slab, w.rows = randomSlab(t, r, w.layout, rows)
 	if r.IntN(4) > 0 {
@@ -194,7 +194,7 @@ func TestEachOperation(t *testing.T) {
 				"-viewer.num # record.d", "-viewer.str # record.d", "(viewer.flag ? \"a\" : \"en\") # record.s", "record.i / 0 # record.d", "record.d # record.i / 0", "size(viewer.str) # 1", "size(viewer.strs) # 1", "size(viewer.nums) # 2", "size(viewer.any) # 1",
 				"size(viewer.none) # 1", "size(record.sabsent) # 0", "size(record.ssabsent) # 0", "size(entity.ss) # 1", "size(entity.nds) # 1", "viewer.strs # viewer.more", "viewer.nums # viewer.nums", "viewer.any # viewer.str", "duration(\"1h\") + record.t # as_of", "record.s # record.sabsent",
 				"(record.nb ? record.s : null) # record.ns", "(record.nb ? null : record.i) # 3", "-(record.i / 0) # 3", "viewer.strs + viewer.more # viewer.more", "viewer.nums + viewer.nums # viewer.nums", "viewer.str + viewer.str # record.s",
-				"record.t - record.nt # duration(\"1h\")", "record.ni + record.j # 5", "-record.i # record.j", "record.b # (record.i > 3)", "(record.i / 0 > 1) # record.b",
+				"record.t - record.nt # duration(\"1h\")", "record.ni + record.j # 5", "record.t - record.tabsent # duration(\"1h\")", "record.tabsent - record.nt # duration(\"1h\")", "record.i + record.j # record.absent", "record.ni # record.absent", "record.absent # record.d", "record.tabsent + duration(\"1h\") # record.t", "-record.i # record.j", "record.b # (record.i > 3)", "(record.i / 0 > 1) # record.b",
 			} {
 				if strings.Contains(src, "viewer.str") || op == "==" || op == "<=" || strings.Contains(src, "num") || seed == 0 {
 					w.check(t, strings.Replace(src, "#", op, 1))

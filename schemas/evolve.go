@@ -54,9 +54,6 @@ func (c Change) String() string {
 func (f *Family) AppendChanges(changes []Change, next *Family) []Change {
 	last, add := f.schemas[len(f.schemas)-1], next.schemas[len(next.schemas)-1]
 	for _, c := range next.layout.Fields() {
-		if c.Name == BodyColumn || c.Name == SchemaColumn {
-			continue
-		}
 		if c, ok := change(next, last, add, c); ok {
 			changes = append(changes, c)
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -195,6 +196,15 @@ func TestFamilyOfRetired(t *testing.T) {
 	if got := reads(t, f, wrong, `"likes":3,"n":4`); got != "hearts=null n=4" {
 		t.Errorf("reads %s", got)
 	}
+	// The name is of a record now, which has no column itself.
+	wrong = mustSchema(t, withFields(`{"name":"shop","type":"long"}`))
+	shop := mustSchema(t, withFields(`{"name":"shop","type":{"type":"record","name":"Shop","fields":[{"name":"country","type":"string"}]}}`))
+	if f, err = NewFamily([]*Schema{wrong, mustSchema(t, withFields(`{"name":"hearts","type":"long","aliases":["shop"]}`)), shop}, func(s *Schema) bool { return s == wrong }); err != nil {
+		t.Fatal(err)
+	}
+	if got := reads(t, f, wrong, `"shop":3`); got != "hearts=null shop.country=null" {
+		t.Errorf("reads %s", got)
+	}
 	if _, err := NewFamily([]*Schema{wrong}, func(*Schema) bool { return true }); err == nil || !strings.Contains(err.Error(), "no other schema of T would be left") {
 		t.Errorf("all are retired: %v", err)
 	}
@@ -259,6 +269,23 @@ func TestFamilyLayout(t *testing.T) {
 		if none, err := f.Of([]string{"none"}); none != nil || err != nil {
 			t.Errorf("of none: %v, %v", none, err)
 		}
+	}
+}
+
+// A field of a type that its column cannot hold is told as such, though no evolution has one.
+func TestChangesOfAClash(t *testing.T) {
+	was, is := mustSchema(t, withFields(`{"name":"n","type":"int"}`)), mustSchema(t, withFields(`{"name":"n","type":"string"}`))
+	before, err := FamilyOf(was)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := FamilyOf(was, is)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Change{{false, "n", Retyped, "it is string and was int, so that its records read null, or what of it fits"}}
+	if got := before.AppendChanges(nil, after); !slices.Equal(got, want) {
+		t.Errorf("changes %v, want %v", got, want)
 	}
 }
 
@@ -375,6 +402,10 @@ func TestRandomFamilies(t *testing.T) {
 			want, got := column.New(s.layout, 1, 0).Append(), column.New(known.Decoder(s).Layout(), 1, 0).Append()
 			if err, first := known.Decoder(s).Append(got, body), alone.Append(want, body); (err == nil) != (first == nil) {
 				t.Fatalf("in its family %v, alone %v\n%s", err, first, s.JSON())
+			}
+			cut := body[:g.IntN(len(body)):len(body)]
+			if err, first := known.Decoder(s).Append(column.New(known.Layout(), 1, 0).Append(), cut), alone.Append(column.New(s.layout, 1, 0).Append(), cut); err == nil || !reflect.DeepEqual(err, first) {
+				t.Fatalf("of a part of a body its family says %v, it says %v alone\n%s", err, first, s.JSON())
 			}
 			own += sameOwn(t, s, want.Slab(), got.Slab())
 			if given := (object{}); got.Slab().Len() == 1 && flattened(given, s.layout, s.root, "", value) {

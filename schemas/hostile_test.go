@@ -52,6 +52,10 @@ func TestHostileSchemas(t *testing.T) {
 		laugh = fmt.Sprintf(`{"type":"record","name":"L%d","fields":[{"name":"a","type":%s}`, i, laugh)
 		laugh += fmt.Sprintf(`,{"name":"b","type":%s}]}`, map[bool]string{true: `"int"`, false: fmt.Sprintf(`"L%d"`, i-1)}[i == 0])
 	}
+	deepRecords := `"int"`
+	for i := range 18 {
+		deepRecords = fmt.Sprintf(`{"type":"array","items":{"type":"record","name":"R%d","fields":[{"name":"x","type":%s}]}}`, i, deepRecords)
+	}
 	for _, c := range []struct{ name, avsc, want string }{
 		{"empty", ``, "ends within"},
 		{"not JSON", `{"type":`, "ends within"},
@@ -66,8 +70,11 @@ func TestHostileSchemas(t *testing.T) {
 		{"map of null", withFields(field("f", `{"type":"map","values":"null"}`)), "can take no bytes"},
 		{"recursive", withFields(field("f", `["null","T"]`)), `field "f": T contains itself`},
 		{"deep text", withFields(field("f", strings.Repeat(`{"type":"array","items":`, 9000)+`"int"`+strings.Repeat("}", 9000))), "more than 65536"},
-		{"deep", withFields(field("f", strings.Repeat(`{"type":"array","items":`, 40)+`"int"`+strings.Repeat("}", 40))), "deeper than 32 levels"},
-		{"deep types of types", withFields(field("f", strings.Repeat(`{"type":`, 40)+`"int"`+strings.Repeat("}", 40))), "deeper than 32 levels"},
+		{"deep", withFields(field("f", strings.Repeat(`{"type":"array","items":`, 40)+`"int"`+strings.Repeat("}", 40))), `": types nest deeper than 32 levels`},
+		{"deep maps", withFields(field("f", strings.Repeat(`{"type":"map","values":`, 40)+`"int"`+strings.Repeat("}", 40))), `": types nest deeper than 32 levels`},
+		{"deep unions", withFields(field("f", strings.Repeat(`[{"type":"map","values":`, 18)+`"int"`+strings.Repeat("}]", 18))), `": types nest deeper than 32 levels`},
+		{"deep records", withFields(field("f", deepRecords)), `": types nest deeper than 32 levels`},
+		{"deep types of types", withFields(field("f", strings.Repeat(`{"type":`, 40)+`"int"`+strings.Repeat("}", 40))), `": types nest deeper than 32 levels`},
 		{"deep JSON", withFields(field("f", strings.Repeat(`[`, 200)+strings.Repeat("]", 200))), "deeper than 100 levels"},
 		{"large", withFields(`{"name":"f","type":"int","doc":"` + strings.Repeat("x", 65<<10) + `"}`), "more than 65536"},
 		{"fixed 8 GiB", withFields(field("f", `{"type":"fixed","name":"E","size":8589934592}`)), "from 0 to 1048576"},
@@ -353,6 +360,8 @@ func TestHostileBodies(t *testing.T) {
 		{"negative count, wrong size", ints, cat(long(-2), long(1), long(5), long(6), long(0)), BadCount},
 		{"negative count, size -1", ints, cat(long(-2), long(-1), long(5), long(6), long(0)), BadCount},
 		{"bytes of 2^61", `"bytes"`, long(1 << 61), BadCount},
+		{"bytes of 2^20", `"bytes"`, long(1 << 20), Truncated},
+		{"bytes of 2^20+1", `"bytes"`, long(1<<20 + 1), BadCount},
 		{"string of -1", `"string"`, long(-1), BadCount},
 		{"string not UTF-8", `"string"`, cat(long(1), []byte{0xff}), InvalidUTF8},
 		{"map key not UTF-8", mapping, cat(long(1), long(1), []byte{0xff}, long(1), long(0)), InvalidUTF8},

@@ -134,6 +134,9 @@ func TestRow(t *testing.T) {
 			}
 		}
 	}
+	if _, err := s.Row(object{"place.lat": math.NaN()}); err == nil || !strings.Contains(err.Error(), "unsupported value: NaN") {
+		t.Errorf("a value that JSON does not have: %v", err)
+	}
 	own, err := s.Row(object{"must": 1})
 	if err != nil {
 		t.Fatal(err)

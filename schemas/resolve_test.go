@@ -33,7 +33,7 @@ func TestResolve(t *testing.T) {
 		{"added record", `{"name":"f","type":"int"}`, `5`, `{"name":"g","type":` + rec(`{"name":"x","type":"int","default":3},{"name":"y","type":"string"}`) + `,"default":{"y":"z"}}`, `{"g.x":3,"g.y":"z"}`},
 		{"renamed", `{"name":"f","type":"int"}`, `5`, `{"name":"g","type":"int","aliases":["e","f"]}`, `{"g":5}`},
 		{"an alias of two", `{"name":"f","type":"int"},{"name":"e","type":"int","default":6}`, `5`, `{"name":"g","type":"int","aliases":["e","f"]}`, `{"g":5}`},
-		{"an alias that the name has", `{"name":"f","type":"int"},{"name":"g","type":"int","default":6}`, `5`, `{"name":"g","type":"int","aliases":["f"]}`, `{"g":6}`},
+		{"an alias that the name has", `{"name":"g","type":"int","default":6},{"name":"f","type":"int"}`, `5`, `{"name":"g","type":"int","aliases":["f"]}`, `{"g":6}`},
 		{"renamed record", `{"name":"f","type":` + rec(`{"name":"x","type":"int"}`) + `}`, `{"x":1}`, `{"name":"f","type":{"type":"record","name":"S","aliases":["R"],"fields":[{"name":"x","type":"int"}]}}`, `{"f.x":1}`},
 		{"renamed enum", `{"name":"f","type":` + ab + `}`, `"B"`, `{"name":"f","type":{"type":"enum","name":"F","aliases":["E"],"symbols":["B","A"]}}`, `{"f":"B"}`},
 		{"int to long", `{"name":"f","type":"int"}`, `5`, `{"name":"f","type":"long"}`, `{"f":5}`},

@@ -175,8 +175,10 @@ func TestOperandsOfEveryKind(t *testing.T) {
 				t.Fatalf("%#v, want %#v", got, want)
 			}
 			want[1].Value = nil
-			if got := f.Operands(0, w.slab, i, nil, nil, asOf); fmt.Sprintf("%#v", got) != fmt.Sprintf("%#v", want) {
-				t.Fatalf("without an entity: %#v, want %#v", got, want)
+			for _, entity := range []*column.Slab{nil, column.New(w.layout, 1, 0).Append().Slab()} {
+				if got := f.Operands(0, w.slab, i, entity, nil, asOf); fmt.Sprintf("%#v", got) != fmt.Sprintf("%#v", want) {
+					t.Fatalf("without an entity: %#v, want %#v", got, want)
+				}
 			}
 		}
 	}

@@ -181,6 +181,11 @@ func TestAgainstCEL(t *testing.T) {
 // TestEachOperation has what random filters say seldom: values of the viewer that are not what
 // an operation takes, and operations on what is an error already.
 func TestEachOperation(t *testing.T) {
+	none := newWorld(t, rand.New(rand.NewPCG(1, 45)), 3) // with a slab of features that has no row
+	none.entity, none.entities = column.New(none.layout, 1, 0).Append().Slab(), nil
+	for _, src := range []string{"entity.i == record.i", "entity.s == null", "has(entity.ss)", "record.d in entity.ds", "size(entity.ss) > 0"} {
+		none.check(t, src)
+	}
 	lists := [][]string{nil, {"a"}, {"b"}, {"a", "b"}}
 	for seed, num := range []float64{math.Inf(1), math.Inf(-1), math.NaN(), 0, 2, math.MaxInt64, math.MinInt64, 1e300} {
 		r := rand.New(rand.NewPCG(uint64(seed), 45))

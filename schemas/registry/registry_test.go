@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,7 +15,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// memory is a store that forgets the order of what it was given.
+// memory is a store that returns last what it was given first.
 type memory struct {
 	rows map[millrace.Fingerprint]StoredSchema
 	err  error
@@ -31,6 +32,7 @@ func (m *memory) Schemas() (rows []StoredSchema, err error) {
 	for _, s := range m.rows {
 		rows = append(rows, s)
 	}
+	slices.SortFunc(rows, func(a, b StoredSchema) int { return cmp.Compare(b.Order, a.Order) })
 	return rows, m.err
 }
 

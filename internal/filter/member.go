@@ -19,6 +19,7 @@ type inConstants struct {
 	doubles []float64        // if x is an int or a double
 	texts   []string         // if x is a string
 	hasNull bool             // an element is null
+	hasList bool             // x is a list of the viewer, and an element is equal to it
 	seen    int              // rows so far
 	hashed  *hashedConstants // nil: the elements are compared one after the other
 }
@@ -81,7 +82,9 @@ func newInConstants(x kernel, elements []*constant) *inConstants {
 			k.doubles = append(k.doubles, math.Float64frombits(e.word))
 		case e.typ == expr.Int && x.kind() == expr.Double:
 			k.ints = append(k.ints, int64(e.word))
-		case e.typ == x.kind() && !isList(e.typ):
+		case isList(e.typ) && isList(x.kind()):
+			k.hasList = k.hasList || equalLists(x.(*constant), e)
+		case e.typ == x.kind():
 			k.same = append(k.same, e.word)
 		}
 	}
@@ -101,7 +104,7 @@ func (k *inConstants) eval(b *batch) *vector {
 		case s == null:
 			k.words[i] = compute.Bit(k.hasNull)
 		default:
-			k.words[i] = compute.Bit(k.contains(v, i))
+			k.words[i] = compute.Bit(k.hasList || k.contains(v, i))
 		}
 	}
 	return &k.vector

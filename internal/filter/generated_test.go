@@ -316,6 +316,7 @@ func TestFast(t *testing.T) {
 		"!(record.i > 3 && record.b)": "filter.notOf", "record.i > 3 || record.b && record.nb": "*filter.combined", "record.b || viewer.flag": "*filter.combined", "!(record.b || viewer.none == null)": "filter.notOf", "record.b || record.s.contains(\"x\")": "<nil>", "!record.s.contains(\"x\")": "<nil>",
 		"viewer.flag": "filter.allSame", "record.b || viewer.str": "<nil>", "record.i > viewer.str": "<nil>", "record.absent == 3": "filter.allSame",
 		"record.s in [\"a\", \"b\", \"c\", \"d\"]": "*filter.wordSet", "record.i > viewer.num": "*filter.wordRange", "record.d > viewer.num": "*filter.doubleRange", "record.i == null": "*filter.isNull",
+		"record.s in [\"a\", viewer.num]": "*filter.wordRange", "record.i in [viewer.num]": "<nil>", "record.i in [null]": "<nil>",
 		"record.s in viewer.strs": "*filter.wordSet", "record.s == viewer.str": "*filter.wordSet",
 	} {
 		w.viewer = &millrace.Viewer{Attributes: map[string]any{"flag": true, "str": "longer than 7", "strs": []string{"a", "b"}}, Features: map[string]float64{"num": 1.5}}

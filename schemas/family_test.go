@@ -196,6 +196,9 @@ func TestFamilyOfRetired(t *testing.T) {
 	if got := reads(t, f, wrong, `"likes":3,"n":4`); got != "hearts=null n=4" {
 		t.Errorf("reads %s", got)
 	}
+	early := strings.Replace(string(bodyOf(cat(long(3), long(4))...)), string(long(1767323045678)), string(long(-1)), 1)
+	err = f.Decoder(wrong).Append(column.New(f.Layout(), 1, 0).Append(), []byte(early))
+	checkReason(t, "before 1970", err, TimeOutOfRange)
 	// The name is of a record now, which has no column itself.
 	wrong = mustSchema(t, withFields(`{"name":"shop","type":"long"}`))
 	shop := mustSchema(t, withFields(`{"name":"shop","type":{"type":"record","name":"Shop","fields":[{"name":"country","type":"string"}]}}`))

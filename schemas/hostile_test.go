@@ -279,7 +279,7 @@ func TestEveryFaultAtOnce(t *testing.T) {
 		`{"name":"d","type":"string","millrace":"id"}`, `{"name":"e","type":{"type":"enum","name":7,"symbols":["A"]}}`, `{"name":"f","type":{"type":"enum","symbols":["A"]}}`,
 		`{"name":"g","type":{"type":"enum","name":"A-B","symbols":["A","A","B-C"]}}`, `{"name":"h","type":{"type":"enum","name":"A-C","symbols":["A"]}}`, `{"name":"i","type":{"type":"enum","name":"int","symbols":["A"]}}`,
 		`{"name":"j","type":{"type":"enum","name":"J","namespace":"-","symbols":["A"]}}`, `{"name":"k","type":{"type":"enum","name":"K","namespace":"-","symbols":["A"]}}`, `{"name":"l","type":{"type":"enum","name":"long","symbols":["A"]}}`,
-		`{"name":"m","type":["null","strin",["int"],"null","int"]}`, `{"name":"n","type":"string","millrace":"rank"}`)))
+		`{"name":"m","type":["null","strin",["int"],"null","int",["long"]]}`, `{"name":"n","type":"string","millrace":"rank"}`)))
 	want := `schemas: field "a": unknown type "strin"; define it before it is used
 schemas: field "b": the default does not fit the type: want int, got "x"
 schemas: field "c": the fixed E has the size -1; it is a whole number from 0 to 1048576
@@ -294,6 +294,7 @@ schemas: field "l": the enum has the name of a primitive type, "long"
 schemas: field "m": unknown type "strin"; define it before it is used
 schemas: field "m": a union stands directly in a union
 schemas: field "m": the union has null twice
+schemas: field "m": a union stands directly in a union
 schemas: field "d": field "id" has the role "id" already
 schemas: field "n": record schemas have no role "rank"; they have id, entity, about, type, time, version, object and deleted`
 	if err == nil || err.Error() != want {

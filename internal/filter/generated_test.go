@@ -129,6 +129,8 @@ func TestGeneratedCode(t *testing.T) {
 				return "!(" + g.leaf() + pick(r, " || ", " && ") + g.leaf() + ")"
 			case 2:
 				return pick(r, "as_of - record.t", "record.nt - as_of") + g.cmp() + pick(r, `duration("24h")`, `duration("0s")`)
+			case 3:
+				return pick(r, "record.t", "record.nt") + g.cmp() + "as_of"
 			}
 			return g.leaf()
 		}

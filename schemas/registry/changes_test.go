@@ -119,6 +119,7 @@ func TestChangesWithin(t *testing.T) {
 		{before(`{"name":"n","type":"int"}`), before(`{"name":"n","type":"double"}`), "widens record.n: it was an int, and is a double for all records"},
 		{before(`{"name":"n","type":"int"}`), withFields(), "drops record.n: its records read null"},
 		{before(`{"name":"n","type":"int"}`), before(`{"name":"m","type":"int","aliases":["n"]}`), "adds record.m\nrenames record.n: to m"},
+		{fields(l, `{"type":"map","values":{"type":"enum","name":"E","symbols":["a","b"]}}`), fields(l, `{"type":"map","values":[{"type":"enum","name":"E","symbols":["a","b"]},"string"]}`), "changes record.list: of its items: it was enum E, and is union of enum E, string"},
 		{features(`"int"`), features(`"long"`), "widens entity.n: it was int, and is long"},
 		{features(`"int"`), strings.Replace(features(`"string"`), `"F"`, `"G"`, 1), "clashes entity.n: it is string, and int in F, which came first, so that filters read null in records of G"},
 		{features(`"int"`), withFields(`{"name":"n","type":"string"}`), ""},

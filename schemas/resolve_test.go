@@ -118,6 +118,8 @@ func TestCheckEvolution(t *testing.T) {
 		{"a role added with a default", `{"name":"f","type":"int"}`, `{"name":"v","type":"int","default":7,"millrace":"version"}`, `field "v": the role "version" is new`},
 		{"a nullable role added with a default", `{"name":"f","type":"int"}`, `{"name":"o","type":["string","null"],"default":"x","millrace":"object"}`, `field "o": the role "object" is new`},
 		{"a nullable role added", `{"name":"f","type":"int"}`, `{"name":"o","type":["string","null"],"default":"","millrace":"object"}`, ""},
+		{"a role kept with its default", `{"name":"f","type":"int"},{"name":"v","type":"int","default":7,"millrace":"version"}`, `{"name":"v","type":"int","default":7,"millrace":"version"}`, ""},
+		{"a role kept under an alias", `{"name":"v","type":"int","millrace":"version"}`, `{"name":"w","type":"int","default":7,"aliases":["v"],"millrace":"version"}`, ""},
 		{"a role given", `{"name":"v","type":"int"}`, `{"name":"v","type":"int","millrace":"version"}`, `field "v": its role was "" and is "version"`},
 		{"a role taken", `{"name":"v","type":"int","millrace":"version"}`, `{"name":"v","type":"int"}`, `field "v": its role was "version" and is ""`},
 		{"a role removed", `{"name":"v","type":"int","millrace":"version"}`, `{"name":"f","type":"int","default":0}`, `field "v": its role was "version"`},

@@ -120,6 +120,7 @@ func TestChangesWithin(t *testing.T) {
 		{before(`{"name":"n","type":"int"}`), withFields(), "drops record.n: its records read null"},
 		{before(`{"name":"n","type":"int"}`), before(`{"name":"m","type":"int","aliases":["n"]}`), "adds record.m\nrenames record.n: to m"},
 		{fields(l, `{"type":"map","values":{"type":"enum","name":"E","symbols":["a","b"]}}`), fields(l, `{"type":"map","values":[{"type":"enum","name":"E","symbols":["a","b"]},"string"]}`), "changes record.list: of its items: it was enum E, and is union of enum E, string"},
+		{fields(l, list, rec), fields(l, list, "["+rec+`,"string"]`), "retypes record.rec.x: it is union of record R, string and was int, so that its records read null, or what of it fits\nchanges record.rec: it was record R, and is union of record R, string"},
 		{features(`"int"`), features(`"long"`), "widens entity.n: it was int, and is long"},
 		{features(`"int"`), strings.Replace(features(`"string"`), `"F"`, `"G"`, 1), "clashes entity.n: it is string, and int in F, which came first, so that filters read null in records of G"},
 		{features(`"int"`), withFields(`{"name":"n","type":"string"}`), ""},

@@ -287,6 +287,7 @@ func TestDesignExample(t *testing.T) {
 // and of a record within what its own fields leave out.
 func TestDefaults(t *testing.T) {
 	place := `{"type":"record","name":"Place","fields":[{"name":"country","type":"string","default":"IN"},{"name":"tags","type":{"type":"map","values":"long"},"default":{}}]}`
+	const within = `{"type":"record","name":"Within","fields":[{"name":"x","type":["null","string"],"default":"x"}]}` // not of the first branch
 	for field, want := range map[string]string{
 		`"type":{"type":"map","values":"string"},"default":{}`:                                                        `{}`,
 		`"type":["null",{"type":"map","values":"string"}],"default":{}`:                                               `{}`,
@@ -295,6 +296,9 @@ func TestDefaults(t *testing.T) {
 		`"type":["null",` + place + `],"default":{}`:                                                                  `{"country":"IN","tags":{}}`,
 		`"type":["null",` + place + `],"default":{"country":"PE","further":1}`:                                        `{"country":"PE","tags":{}}`,
 		`"type":{"type":"array","items":` + place + `},"default":[{}]`:                                                `[{"country":"IN","tags":{}}]`,
+		`"type":{"type":"array","items":` + within + `},"default":[{}]`:                                               `[{"x":"x"}]`,
+		`"type":{"type":"map","values":` + within + `},"default":{"k":{}}`:                                            `{"k":{"x":"x"}}`,
+		`"type":["null",` + within + `],"default":{}`:                                                                 `{"x":"x"}`,
 		`"type":["null","string"],"default":"x"`:                                                                      `"x"`,
 		`"type":["int","string"],"default":true`:                                                                      ``,
 		`"type":{"type":"record","name":"Place","fields":[{"name":"country","type":"string"}]},"default":{}`:          ``,

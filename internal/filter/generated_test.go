@@ -248,6 +248,7 @@ func TestLoops(t *testing.T) {
 		"record.i > record.j":                                                "nil",
 		"record.i + record.j > 3":                                            "nil",
 		"record.absent > 3":                                                  "nil",
+		"record.ni == record.absent":                                         "nil",
 		"record.nd == null":                                                  "nil", // counts NaN
 		"record.d in [1.5]":                                                  "nil",
 		"record.i in [1.5]":                                                  "nil",
@@ -270,6 +271,20 @@ func TestLoops(t *testing.T) {
 		if terms[0].CEL != f.Sources()[0] || terms[0].Source != f.terms[0].String() {
 			t.Errorf("%s is shown as %s, and found as %s", src, terms[0].CEL, terms[0].Source)
 		}
+	}
+}
+
+// A field that the layout has with another type is null in it, but not in others: code for that
+// would fit layouts that it must not.
+func TestLoopsOfAnotherType(t *testing.T) {
+	w := newWorld(t, rand.New(rand.NewPCG(1, 1)), 1)
+	other := mustLayout(t, []column.Field{{Name: "s", Kind: column.Int}})
+	f, err := Compile("record.ni == record.s", expr.Env{Record: []*column.Layout{other, w.layout}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := told(f.Loops(w.layout)[0].Loop); got != "nil" {
+		t.Errorf("it is %s", got)
 	}
 }
 
@@ -347,6 +362,10 @@ func TestOfFilters(t *testing.T) {
 	f, err := Compile(`record.i > 3 && (record.s.matches("^a") || entity.i in [1]) && record.i < viewer.x`, env)
 	if err != nil {
 		t.Fatal(err)
+	}
+	env.Mode = expr.Model // it is a filter all the same
+	if _, err := Compile(`record.i in [1, viewer.x]`, env); err != nil {
+		t.Error(err)
 	}
 	if names := f.Fields(); f.Clauses() != 3 || !slices.Equal(names, []string{"record.i", "record.s", "entity.i"}) {
 		t.Errorf("%d clauses read %q", f.Clauses(), names)

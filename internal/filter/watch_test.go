@@ -102,6 +102,11 @@ func TestWatch(t *testing.T) {
 			t.Errorf("row %d is %v after %d searches", i, s, searches)
 		}
 	}
+	for _, s := range (&matches{out{typ: expr.Bool}, long, nil, w}).eval(&batch{sel: make([]int32, 5)}).states { // without a pattern to search
+		if s != failed {
+			t.Errorf("a row that was not searched is %v", s)
+		}
+	}
 	// A filter that is watched again looks again.
 	b := bindFor(t, mustLayout(t, []column.Field{{Name: "s", Kind: column.String}}), `record.s == "x"`)
 	b.watch = *w

@@ -169,6 +169,9 @@ func TestChangesAfterSeveral(t *testing.T) {
 	admit(t, r, named("U", withFields(text)))
 	admit(t, r, named("V", withFields(text)))
 	admit(t, r, named("W", withFields(`{"name":"b","type":"double"}`)))
+	if changes, err := r.Snapshot().Changes(named("U", withFields(text))); err != nil || len(changes) > 0 {
+		t.Errorf("one that is known changes %v, %v", changes, err)
+	}
 	want := "clashes record.b: it is string, and int in T, which came first, so that filters read null in records of U\n" +
 		"clashes record.b: it is string, and int in T, which came first, so that filters read null in records of V"
 	if got := told(r.Snapshot().Disagreements()); got != want {

@@ -103,7 +103,9 @@ func TestRegistry(t *testing.T) {
 	v2 := mustSchema(t, withFields(`{"name":"f","type":"int"}`, `{"name":"g","type":"int","default":1}`))
 	v3 := mustSchema(t, withFields(`{"name":"f","type":"long"}`))
 	before := r.Snapshot()
+	early := before
 	for _, s := range []*schemas.Schema{v1, schemas.Note(), v2, v3} {
+		early = r.Snapshot()
 		admit(t, r, s)
 	}
 	if len(before.All()) != 0 {
@@ -116,6 +118,12 @@ func TestRegistry(t *testing.T) {
 		t.Errorf("the layout is %v, want that of the schema with every field", l.Fields())
 	}
 
+	if _, err := early.Changes(schemas.Features()); err != nil { // shares nothing that it changes with what came later
+		t.Fatal(err)
+	}
+	if all := r.Snapshot().All(); len(all) != 4 || all[3] != v3 || fmt.Sprint(r.Snapshot().names) != "[T millrace.Note]" {
+		t.Errorf("an earlier snapshot changed a later one: %v", r.Snapshot().names)
+	}
 	again := newRegistry(t, store, nil).Snapshot()
 	fps := func(all []*schemas.Schema) (out []millrace.Fingerprint) {
 		for _, s := range all {

@@ -164,6 +164,12 @@ func TestChangesAfterSeveral(t *testing.T) {
 			t.Errorf("%s: %v\n%s\nwant\n%s", avsc, err, got, want)
 		}
 	}
+	const double = `{"name":"n","type":"double"}`
+	admit(t, r, named("N", withFields(`{"name":"n","type":"int"}`)))
+	admit(t, r, named("N", withFields(double)))
+	if changes, err := r.Snapshot().Changes(named("N", withFields(double, `{"name":"more","type":"int","default":0}`))); err != nil || told(changes) != "adds record.more" {
+		t.Errorf("a field is a double since the schema before: %s, %v", told(changes), err)
+	}
 	const text = `{"name":"b","type":"string"}`
 	admit(t, r, schemas.Features())
 	admit(t, r, named("U", withFields(text)))

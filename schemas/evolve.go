@@ -54,15 +54,13 @@ func (c Change) String() string {
 func (f *Family) AppendChanges(changes []Change, next *Family) []Change {
 	last, add := f.schemas[len(f.schemas)-1], next.schemas[len(next.schemas)-1]
 	for _, c := range next.layout.Fields() {
-		if c.Name == BodyColumn || c.Name == SchemaColumn {
-			continue
-		}
 		if c, ok := change(next, last, add, c); ok {
 			changes = append(changes, c)
 		}
 	}
+	told := changes
 	for _, c := range differences(add.features, "", last.root, add.root) {
-		if !slices.ContainsFunc(changes, func(told Change) bool { return told.Field == c.Field }) {
+		if !slices.ContainsFunc(told, func(t Change) bool { return t.Field == c.Field }) {
 			changes = append(changes, c)
 		}
 	}
@@ -75,11 +73,8 @@ func differences(features bool, path string, was, is *node) (all []Change) {
 	tell := func(what What, detail string) { all = append(all, Change{features, path, what, detail}) }
 	was, null := bare(was)
 	is, nulls := bare(is)
-	switch {
-	case nulls && !null:
+	if nulls && !null { // what was null before may still be, or the schema is refused
 		tell(Differs, "it may be null from now on")
-	case null && !nulls:
-		tell(Differs, "it is never null any more")
 	}
 	switch {
 	case was.kind == kindRecord && is.kind == kindRecord:
@@ -111,12 +106,13 @@ func differences(features bool, path string, was, is *node) (all []Change) {
 	return all
 }
 
-// bare returns a type without null, and whether it was nullable.
+// bare returns a type without null, and whether it may be null. A union of null and several
+// others it returns as it is.
 func bare(n *node) (*node, bool) {
 	if t, ok := n.nullable(); ok {
 		return t, true
 	}
-	return n, false
+	return n, slices.ContainsFunc(n.branches, func(b *node) bool { return b.kind == kindNull })
 }
 
 // without returns the symbols that are not among others.

@@ -52,6 +52,10 @@ func TestHostileSchemas(t *testing.T) {
 		laugh = fmt.Sprintf(`{"type":"record","name":"L%d","fields":[{"name":"a","type":%s}`, i, laugh)
 		laugh += fmt.Sprintf(`,{"name":"b","type":%s}]}`, map[bool]string{true: `"int"`, false: fmt.Sprintf(`"L%d"`, i-1)}[i == 0])
 	}
+	deepRecords := `"int"`
+	for i := range 18 {
+		deepRecords = fmt.Sprintf(`{"type":"array","items":{"type":"record","name":"R%d","fields":[{"name":"x","type":%s}]}}`, i, deepRecords)
+	}
 	for _, c := range []struct{ name, avsc, want string }{
 		{"empty", ``, "ends within"},
 		{"not JSON", `{"type":`, "ends within"},
@@ -66,7 +70,11 @@ func TestHostileSchemas(t *testing.T) {
 		{"map of null", withFields(field("f", `{"type":"map","values":"null"}`)), "can take no bytes"},
 		{"recursive", withFields(field("f", `["null","T"]`)), `field "f": T contains itself`},
 		{"deep text", withFields(field("f", strings.Repeat(`{"type":"array","items":`, 9000)+`"int"`+strings.Repeat("}", 9000))), "more than 65536"},
-		{"deep", withFields(field("f", strings.Repeat(`{"type":"array","items":`, 40)+`"int"`+strings.Repeat("}", 40))), "deeper than 32 levels"},
+		{"deep", withFields(field("f", strings.Repeat(`{"type":"array","items":`, 40)+`"int"`+strings.Repeat("}", 40))), `": types nest deeper than 32 levels`},
+		{"deep maps", withFields(field("f", strings.Repeat(`{"type":"map","values":`, 40)+`"int"`+strings.Repeat("}", 40))), `": types nest deeper than 32 levels`},
+		{"deep unions", withFields(field("f", strings.Repeat(`[{"type":"map","values":`, 18)+`"int"`+strings.Repeat("}]", 18))), `": types nest deeper than 32 levels`},
+		{"deep records", withFields(field("f", deepRecords)), `": types nest deeper than 32 levels`},
+		{"deep types of types", withFields(field("f", strings.Repeat(`{"type":`, 40)+`"int"`+strings.Repeat("}", 40))), `": types nest deeper than 32 levels`},
 		{"deep JSON", withFields(field("f", strings.Repeat(`[`, 200)+strings.Repeat("]", 200))), "deeper than 100 levels"},
 		{"large", withFields(`{"name":"f","type":"int","doc":"` + strings.Repeat("x", 65<<10) + `"}`), "more than 65536"},
 		{"fixed 8 GiB", withFields(field("f", `{"type":"fixed","name":"E","size":8589934592}`)), "from 0 to 1048576"},
@@ -90,6 +98,7 @@ func TestHostileSchemas(t *testing.T) {
 		{"union in a union", withFields(field("f", `["null",["int"]]`)), "directly in a union"},
 		{"branch twice", withFields(field("f", `["int","int"]`)), "int twice"},
 		{"empty union", withFields(field("f", `[]`)), "the union is empty"},
+		{"a type within itself", withFields(field("f", `{"type":"record","name":"R","fields":[{"name":"x","type":{"type":"record","name":"R","fields":[]}}]}`)), `field "f.x": R is defined twice`},
 		{"many fields", withFields(many...), "at most 1024"},
 		{"many laughs", withFields(field("f", laugh)), "written out"},
 		{"no roles", `{"type":"record","name":"T","fields":[]}`, `no field has the role "entity"`},
@@ -99,11 +108,107 @@ func TestHostileSchemas(t *testing.T) {
 		{"role below", withFields(field("f", `{"type":"record","name":"E","fields":[{"name":"g","type":"int","millrace":"version"}]}`)), `field "f.g": the property millrace`},
 		{"time as a long", strings.Replace(withFields(), `{"type":"long","logicalType":"timestamp-millis"}`, `"long"`, 1), `the role "time" needs {"type": "long"`},
 		{"features without order", `{"type":"record","name":"F","millrace":"features","fields":[{"name":"e","type":"string","millrace":"entity"}]}`, "which features are newer"},
+		{"features without an entity", `{"type":"record","name":"F","millrace":"features","fields":[{"name":"v","type":"int","millrace":"version"}]}`, `no field has the role "entity"; give a string the property`},
+		{"features with an id", `{"type":"record","name":"F","millrace":"features","fields":[{"name":"e","type":"string","millrace":"id"}]}`, `field "e": feature schemas have no role "id"`},
+		{"a subject in a record", withFields(`{"name":"f","type":"string","millrace":"subject"}`), `field "f": record schemas have no role "subject"`},
+		{"no time", strings.Replace(withFields(), `,"millrace":"time"`, "", 1), `no field has the role "time"`},
+		{"about of numbers", withFields(`{"name":"f","type":{"type":"array","items":"int"},"millrace":"about"}`), `the role "about" needs an array of strings, not array of int`},
+		{"about of one", withFields(`{"name":"f","type":"string","millrace":"about"}`), `the role "about" needs an array of strings, not string`},
+		{"object of a number", withFields(`{"name":"f","type":["null","int"],"millrace":"object"}`), `the role "object" needs a string, or a union of null and string, not union of null, int`},
+		{"object of three", withFields(`{"name":"f","type":["null","string","int"],"millrace":"object"}`), `the role "object" needs`},
+		{"time in microseconds", strings.Replace(withFields(), "timestamp-millis", "timestamp-micros", 1), `not long (timestamp-micros)`},
+		{"time in days", strings.Replace(withFields(), `"long","logicalType":"timestamp-millis"`, `"int","logicalType":"date"`, 1), `not int (date)`},
+		{"role of a number", withFields(`{"name":"f","type":"int","millrace":7}`), `field "f": the property millrace is a string`},
 		{"unknown property", `{"type":"record","name":"F","millrace":"model","fields":[]}`, `it may be "features"`},
+		{"a number for a type", withFields(field("f", `7`)), `field "f": a type is a name, a list (a union) or an object, not 7`},
+		{"no type of a type", withFields(field("f", `{"items":"int"}`)), `field "f": the type object has no "type"`},
+		{"no type", withFields(`{"name":"f"}`), `field "f": the field has no "type"`},
+		{"no items", withFields(field("f", `{"type":"array"}`)), `field "f": the array has no "items"`},
+		{"no values", withFields(field("f", `{"type":"map","items":"int"}`)), `field "f": the map has no "values"`},
+		{"no items that are a type", withFields(field("f", `{"type":"array","items":"nothing"}`)), `field "f[]": unknown type "nothing"`},
+		{"no values that are a type", withFields(field("f", `{"type":"map","values":"nothing"}`)), `field "f{}": unknown type "nothing"`},
+		{"no branch that is a type", withFields(field("f", `["null","nothing"]`)), `field "f": unknown type "nothing"`},
+		{"no symbols", withFields(field("f", `{"type":"enum","name":"E"}`)), "the enum E has no list of symbols"},
+		{"symbols are none", withFields(field("f", `{"type":"enum","name":"E","symbols":[]}`)), "the enum E has no list of symbols"},
+		{"a symbol is a number", withFields(field("f", `{"type":"enum","name":"E","symbols":["A",7]}`)), `the enum E has the symbol "7"`},
+		{"an enum's default is a number", withFields(field("f", `{"type":"enum","name":"E","symbols":["A"],"default":0}`)), `the default "0", which is none`},
+		{"a use of a type at fault", withFields(field("f", `{"type":"enum","name":"E","symbols":[]}`), field("g", `{"type":"enum","name":"E","symbols":["A"]}`)), `field "g": E is defined twice`},
+		{"fixed without a size", withFields(field("f", `{"type":"fixed","name":"E"}`)), "from 0 to 1048576"},
+		{"fixed a byte too long", withFields(field("f", `{"type":"fixed","name":"E","size":1048577}`)), "from 0 to 1048576"},
+		{"fields are none", withFields(field("f", `{"type":"record","name":"E"}`)), `field "f": the record E has no list of fields`},
+		{"a field is a number", withFields(`7`), "schemas: field 4 is not an object"},
+		{"a field without a name", withFields(`{"type":"int"}`), "schemas: field 4 has the name"},
+		{"a name of 257 bytes", withFields(field(strings.Repeat("n", 257), `"int"`)), "names are letters"},
+		{"a definition without a name", withFields(field("f", `{"type":"enum","symbols":["A"]}`)), "the enum has no name"},
+		{"a full name of 257 bytes", withFields(field("f", `{"type":"fixed","size":1,"name":"`+strings.Repeat("n", 257)+`"}`)), "the fixed has the name"},
+		{"a namespace that is a number", withFields(field("f", `{"type":"fixed","size":1,"name":"E","namespace":7}`)), `the namespace "7" of "E" is not names joined by dots`},
+		{"a primitive's name in a namespace", withFields(field("f", `{"type":"fixed","size":1,"name":"a.int"}`)), `the fixed has the name of a primitive type, "a.int"`},
+		{"aliases are no list", withFields(`{"name":"f","type":"int","aliases":"g"}`), `field "f": aliases is not a list`},
+		{"an alias is a number", withFields(`{"name":"f","type":"int","aliases":[7]}`), `field "f": the alias "7" is not a name`},
+		{"an alias is no name", withFields(`{"name":"f","type":"int","aliases":["g-h"]}`), `field "f": the alias "g-h" is not a name`},
+		{"an alias twice", withFields(`{"name":"f","type":"int","aliases":["g"]}`, `{"name":"h","type":"int","aliases":["g"]}`), `field "g": the record T has two fields`},
+		{"an order that is none", withFields(`{"name":"f","type":"int","order":"bogus"}`), `order "bogus" is invalid`}, // the second reader's
+		{"a long value", withFields(`{"name":"f","type":"int","aliases":["` + strings.Repeat("-", 65) + `"]}`), `the alias "` + strings.Repeat("-", 64) + `…" is not`},
+		{"a default of code points", withFields(`{"name":"f","type":"bytes","default":"\u0100"}`), `field "f": the default does not fit the type: want bytes`},
+		{"a default of a time as text", withFields(`{"name":"f","type":{"type":"long","logicalType":"timestamp-millis"},"default":"2026-01-01T00:00:00Z"}`), `the default does not fit the type: want long`},
 	} {
 		_, err := Parse([]byte(c.avsc))
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v; want an error with %q", c.name, err, c.want)
+		}
+	}
+}
+
+// TestSchemasAtTheirLimits has what just fits, and refuses one more of it.
+func TestSchemasAtTheirLimits(t *testing.T) {
+	times := func(n int, each string) string { return strings.Repeat(each, n) }
+	list := func(n int, each string) string {
+		all := make([]string, n)
+		for i := range all {
+			all[i] = strings.ReplaceAll(each, "#", fmt.Sprint(i))
+		}
+		return strings.Join(all, ",")
+	}
+	of := func(typ string) string { return withFields(`{"name":"f","type":` + typ + `}`) }
+	record := func(n int) string {
+		return `{"type":"record","name":"R","fields":[` + list(n, `{"name":"f#","type":"int"}`) + `]}`
+	}
+	for _, c := range []struct {
+		name   string
+		avsc   func(n int) string
+		n      int // fits
+		beyond string
+	}{
+		{"bytes of the text", func(n int) string { return withFields(`{"name":"f","type":"int"}`) + times(n, " ") }, maxSchemaBytes - len(of(`"int"`)), "more than 65536 bytes"},
+		{"levels", func(n int) string { return of(times(n, `{"type":"array","items":`) + `"int"` + times(n, "}")) }, maxDepth - 2, "deeper than 32 levels"},
+		{"levels of unions", func(n int) string { return of(times(n, `[{"type":"map","values":`) + `"int"` + times(n, "}]")) }, (maxDepth - 2) / 2, "deeper than 32 levels"},
+		{"fields", func(n int) string { return withFields(list(n, `{"name":"f#","type":"int"}`)) }, maxFields - 4, "1025 fields; at most 1024"},
+		{"fields written out", func(n int) string {
+			return withFields(`{"name":"f","type":`+record(100)+`}`, list(9, `{"name":"g#","type":"R"}`), list(n, `{"name":"h#","type":"int"}`))
+		}, maxFields - 4 - 1010, "has 1025 fields; at most 1024"},
+		{"types written out", func(n int) string {
+			return withFields(`{"name":"f","type":[`+list(100, `{"type":"fixed","size":1,"name":"F#"}`)+`]}`, list(80, `{"name":"g#","type":{"type":"array","items":[`+list(99, `"F#"`)+`]}}`), list(n, `{"name":"h#","type":"int"}`))
+		}, maxNodes - 5 - 101 - 80*101, "has 8193 types within; at most 8192"},
+		{"bytes of a name", func(n int) string { return withFields(`{"name":"` + times(n, "n") + `","type":"int"}`) }, maxNameBytes, "names are letters"},
+		{"bytes of a full name", func(n int) string {
+			return of(`{"type":"fixed","size":1,"namespace":"a","name":"` + times(n, "n") + `"}`)
+		}, maxNameBytes - 2, "names are letters"},
+		{"aliases", func(n int) string { return withFields(`{"name":"f","type":"int","aliases":[` + list(n, `"a#"`) + `]}`) }, maxAliases, "65 aliases; at most 64"},
+		{"aliases of a type", func(n int) string {
+			return of(`{"type":"fixed","size":1,"name":"F","aliases":[` + list(n, `"a#"`) + `]}`)
+		}, maxAliases, "65 aliases; at most 64"},
+		{"bytes of a fixed", func(n int) string { return of(fmt.Sprintf(`{"type":"fixed","size":%d,"name":"F"}`, n)) }, millrace.MaxBodyBytes, "from 0 to 1048576"},
+		{"bytes of defaults", func(n int) string {
+			def := `{"name":"g","type":{"type":"array","items":{"type":"fixed","size":1,"name":"F"}},"default":[`
+			return withFields(`{"name":"f","type":{"type":"record","name":"R","fields":[{"name":"x","type":"string","default":"`+times(30_000, "x")+`"}]},"default":{}}`, // twice, 3 bytes and 30,000
+				def+list(n, `"x"`)+`]}`)
+		}, maxDefaultBytes - 2*30_003 - 3, "bytes encoded"},
+	} {
+		if _, err := Parse([]byte(c.avsc(c.n))); err != nil {
+			t.Errorf("%s: %d do not fit: %v", c.name, c.n, err)
+		}
+		if _, err := Parse([]byte(c.avsc(c.n + 1))); err == nil || !strings.Contains(err.Error(), c.beyond) {
+			t.Errorf("%s: %d: %.300v; want an error with %q", c.name, c.n+1, err, c.beyond)
 		}
 	}
 }
@@ -171,11 +276,41 @@ func TestManyReferences(t *testing.T) {
 func TestEveryFaultAtOnce(t *testing.T) {
 	_, err := Parse([]byte(withFields(
 		`{"name":"a","type":"strin"}`, `{"name":"b","type":"int","default":"x"}`, `{"name":"c","type":{"type":"fixed","name":"E","size":-1}}`,
-		`{"name":"d","type":"string","millrace":"id"}`)))
-	for _, want := range []string{`field "a": unknown type "strin"`, `field "b": the default`, `field "c": the fixed E`, `field "d": field "id" has the role`} {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("the error does not have %q:\n%v", want, err)
-		}
+		`{"name":"d","type":"string","millrace":"id"}`, `{"name":"e","type":{"type":"enum","name":7,"symbols":["A"]}}`, `{"name":"f","type":{"type":"enum","symbols":["A"]}}`,
+		`{"name":"g","type":{"type":"enum","name":"A-B","symbols":["A","A","B-C"]}}`, `{"name":"h","type":{"type":"enum","name":"A-C","symbols":["A"]}}`, `{"name":"i","type":{"type":"enum","name":"int","symbols":["A"]}}`,
+		`{"name":"j","type":{"type":"enum","name":"J","namespace":"-","symbols":["A"]}}`, `{"name":"k","type":{"type":"enum","name":"K","namespace":"-","symbols":["A"]}}`, `{"name":"l","type":{"type":"enum","name":"long","symbols":["A"]}}`,
+		`{"name":"m","type":["null","strin",["int"],"null","int",["long"]]}`, `{"name":"n","type":"string","millrace":"rank"}`)))
+	want := `schemas: field "a": unknown type "strin"; define it before it is used
+schemas: field "b": the default does not fit the type: want int, got "x"
+schemas: field "c": the fixed E has the size -1; it is a whole number from 0 to 1048576
+schemas: field "e": the enum has no name
+schemas: field "f": the enum has no name
+schemas: field "g": the enum has the name "A-B"; names are letters, digits and _, not starting with a digit
+schemas: field "h": the enum has the name "A-C"; names are letters, digits and _, not starting with a digit
+schemas: field "i": the enum has the name of a primitive type, "int"
+schemas: field "j": the namespace "-" of "J" is not names joined by dots
+schemas: field "k": the namespace "-" of "K" is not names joined by dots
+schemas: field "l": the enum has the name of a primitive type, "long"
+schemas: field "m": unknown type "strin"; define it before it is used
+schemas: field "m": a union stands directly in a union
+schemas: field "m": the union has null twice
+schemas: field "m": a union stands directly in a union
+schemas: field "d": field "id" has the role "id" already
+schemas: field "n": record schemas have no role "rank"; they have id, entity, about, type, time, version, object and deleted`
+	if err == nil || err.Error() != want {
+		t.Errorf("got\n%v\nwant\n%s", err, want)
+	}
+	// A name may be its own alias, and an alias may be said twice.
+	mustSchema(t, withFields(`{"name":"f","type":"int","aliases":["f","g","g"]}`))
+}
+
+// A fault ends a body at once, however many items are left by what it says.
+func TestFaultEndsTheBody(t *testing.T) {
+	s := mustSchema(t, withFields(`{"name":"f","type":{"type":"array","items":{"type":"record","name":"R","fields":[{"name":"x","type":{"type":"fixed","name":"F","size":1000000}}]}}}`))
+	body := bodyOf(bytes.Repeat(long(300_000), 300_000)...) // blocks of so many items, none of which it has
+	for _, names := range [][]string{nil, {"id"}, {"f"}} {
+		_, err := s.AppendStruct(nil, body, s.Select(names))
+		checkReason(t, fmt.Sprint(names), err, Truncated)
 	}
 }
 
@@ -226,6 +361,8 @@ func TestHostileBodies(t *testing.T) {
 		{"negative count, wrong size", ints, cat(long(-2), long(1), long(5), long(6), long(0)), BadCount},
 		{"negative count, size -1", ints, cat(long(-2), long(-1), long(5), long(6), long(0)), BadCount},
 		{"bytes of 2^61", `"bytes"`, long(1 << 61), BadCount},
+		{"bytes of 2^20", `"bytes"`, long(1 << 20), Truncated},
+		{"bytes of 2^20+1", `"bytes"`, long(1<<20 + 1), BadCount},
 		{"string of -1", `"string"`, long(-1), BadCount},
 		{"string not UTF-8", `"string"`, cat(long(1), []byte{0xff}), InvalidUTF8},
 		{"map key not UTF-8", mapping, cat(long(1), long(1), []byte{0xff}, long(1), long(0)), InvalidUTF8},
@@ -256,7 +393,29 @@ func TestHostileBodies(t *testing.T) {
 		}
 		_, err = s.JSONValue(body)
 		checkReason(t, c.name+" (JSON)", err, c.want)
+		checkReason(t, c.name+" (checked)", s.Check(body), c.want)
 		checkStruct(t, s, body)
+	}
+}
+
+// TestLargestBody: a body may have so many bytes, and not one more.
+func TestLargestBody(t *testing.T) {
+	s := mustSchema(t, withFields(`{"name":"f","type":"null"}`, `{"name":"g","type":{"type":"array","items":"string"}}`))
+	for more, want := range map[int]Reason{0: "", 1: OverLimit} {
+		text := bytes.Repeat([]byte("x"), millrace.MaxBodyBytes-len(bodyOf())-5+more)
+		body := bodyOf(cat(long(1), long(int64(len(text))), text, long(0))...)
+		_, err := s.Envelope(body)
+		checkReason(t, "largest", err, want)
+		checkReason(t, "largest (checked)", s.Check(body), want)
+		_, err = s.JSONValue(body)
+		checkReason(t, "largest (JSON)", err, want)
+	}
+	for e, want := range map[*Error]string{
+		{Reason: BadCount, Detail: "why"}: "schemas: bad-count: why", {Reason: BadCount, Field: "f", Detail: "why"}: `schemas: field "f": bad-count: why`,
+	} {
+		if e.Error() != want {
+			t.Errorf("%q, want %q", e, want)
+		}
 	}
 }
 

@@ -24,10 +24,10 @@ func (f *Family) Read(writer *Schema, given map[string]any) (*column.Slab, error
 }
 
 // Row returns a record in the schema's own columns, a slab of one row. given has its
-// values by dotted path, which must be fields of the schema. Each value is written as Avro
-// as [Schema.EncodeJSON] does and read as bodies are: a float has 32 bits, and a value that
-// its type cannot hold is an [*Error]. A field without a value has its default, or else is
-// 0, false or empty.
+// values by dotted path: of fields of the schema that are no records. Each value is
+// written as Avro as [Schema.EncodeJSON] does and read as bodies are: a float has 32 bits,
+// and a value that its type cannot hold is an [*Error]. A field without a value has its
+// default, or else is 0, false or empty.
 func (s *Schema) Row(given map[string]any) (*column.Slab, error) {
 	a := column.New(s.layout, 1, 0).Append()
 	m := machine{row: a.Begin()}

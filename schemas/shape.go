@@ -137,7 +137,7 @@ func within(at *place, path string) *place {
 func (sh *shaper) leaf(p plan, w *node, at *place, path string) plan {
 	s := step{op: primitiveOps[w.kind], n: w.size, path: path}
 	kind := columnKind(w)
-	held := at != nil && at.column >= 0 && kind != 0 && takes(at.kind, kind)
+	held := at != nil && at.column >= 0 && takes(at.kind, kind)
 	if held {
 		s.put, s.at = columnPuts[at.kind], at.column
 	}

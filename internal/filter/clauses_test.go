@@ -159,3 +159,27 @@ func TestOperands(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
+
+// An operand has the value that the row has, of every kind.
+func TestOperandsOfEveryKind(t *testing.T) {
+	w := newWorld(t, rand.New(rand.NewPCG(3, 3)), 20)
+	entity, entities := randomSlab(t, rand.New(rand.NewPCG(4, 4)), w.layout, 2)
+	for _, field := range fieldsOf() {
+		f, err := Compile("has(record."+field.Name+") || has(entity."+field.Name+")", w.env)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, row := range w.rows {
+			want := []Operand{{"record." + field.Name, row[field.Name]}, {"entity." + field.Name, entities[0][field.Name]}}
+			if got := f.Operands(0, w.slab, i, entity, nil, asOf); fmt.Sprintf("%#v", got) != fmt.Sprintf("%#v", want) {
+				t.Fatalf("%#v, want %#v", got, want)
+			}
+			want[1].Value = nil
+			for _, entity := range []*column.Slab{nil, column.New(w.layout, 1, 0).Append().Slab()} {
+				if got := f.Operands(0, w.slab, i, entity, nil, asOf); fmt.Sprintf("%#v", got) != fmt.Sprintf("%#v", want) {
+					t.Fatalf("without an entity: %#v, want %#v", got, want)
+				}
+			}
+		}
+	}
+}

@@ -278,7 +278,7 @@ const fewWords = 4
 
 func fastIn(k *inConstants) tester {
 	f, ok := k.x.(*field)
-	if !ok || k.hasNull || k.anything != present || len(k.doubles)+len(k.ints) > 0 || f.typ == expr.Double {
+	if !ok || k.hasNull || len(k.doubles)+len(k.ints) > 0 || f.typ == expr.Double {
 		return nil
 	}
 	return wordsIn(f, k.same, k.texts, false)

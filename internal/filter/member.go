@@ -14,14 +14,14 @@ type inConstants struct {
 	out
 	x kernel
 	// The elements that x may be equal to, by their type:
-	same     []uint64         // those of x's type, unless that is double or string
-	ints     []int64          // if x is a double
-	doubles  []float64        // if x is an int or a double
-	texts    []string         // if x is a string
-	hasNull  bool             // an element is null
-	anything state            // the first error of an element, which makes every row an error; else present
-	seen     int              // rows so far
-	hashed   *hashedConstants // nil: the elements are compared one after the other
+	same    []uint64         // those of x's type, unless that is double or string
+	ints    []int64          // if x is a double
+	doubles []float64        // if x is an int or a double
+	texts   []string         // if x is a string
+	hasNull bool             // an element is null
+	hasList bool             // x is a list of the viewer, and an element is equal to it
+	seen    int              // rows so far
+	hashed  *hashedConstants // nil: the elements are compared one after the other
 }
 
 // hashedConstants is the elements of a long list, in maps. A caller may send a list of
@@ -67,16 +67,13 @@ func isIn[T comparable](set map[T]struct{}, x T) bool {
 	return ok
 }
 
-// newInConstants returns the kernel of "x in elements". It leaves out elements of types
-// that no x can be equal to.
+// newInConstants returns the kernel of "x in elements". The elements are literals and values
+// of the viewer, none of which is an error. It leaves out those of types that no x can be
+// equal to.
 func newInConstants(x kernel, elements []*constant) *inConstants {
 	k := &inConstants{out: out{typ: expr.Bool}, x: x}
 	for _, e := range elements {
 		switch {
-		case e.state.isError():
-			if k.anything == present {
-				k.anything = e.state
-			}
 		case e.state == null:
 			k.hasNull = true
 		case e.typ == expr.String && x.kind() == expr.String:
@@ -85,7 +82,9 @@ func newInConstants(x kernel, elements []*constant) *inConstants {
 			k.doubles = append(k.doubles, math.Float64frombits(e.word))
 		case e.typ == expr.Int && x.kind() == expr.Double:
 			k.ints = append(k.ints, int64(e.word))
-		case e.typ == x.kind() && !isList(e.typ):
+		case isList(e.typ) && isList(x.kind()):
+			k.hasList = k.hasList || equalLists(x.(*constant), e)
+		case e.typ == x.kind():
 			k.same = append(k.same, e.word)
 		}
 	}
@@ -102,12 +101,10 @@ func (k *inConstants) eval(b *batch) *vector {
 		switch s := v.states[i]; {
 		case s.isError():
 			k.states[i] = s
-		case k.anything != present:
-			k.states[i] = k.anything
 		case s == null:
 			k.words[i] = compute.Bit(k.hasNull)
 		default:
-			k.words[i] = compute.Bit(k.contains(v, i))
+			k.words[i] = compute.Bit(k.hasList || k.contains(v, i))
 		}
 	}
 	return &k.vector

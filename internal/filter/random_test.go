@@ -278,7 +278,7 @@ func (g source) double(d int) string {
 
 func (g source) string(d int) string {
 	if d > 0 && g.IntN(4) == 0 {
-		return "(" + g.bool(d-1) + " ? " + g.string(d-1) + " : " + g.string(d-1) + ")"
+		return "(" + g.bool(d-1) + " ? " + g.string(d-1) + " : " + pick(g.Rand, g.string(d-1), "null") + ")"
 	}
 	return pick(g.Rand, g.field("s"), g.field("s"), g.field("r"), g.stringLiteral())
 }

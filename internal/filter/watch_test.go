@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/internal/expr"
 )
 
 // A bound filter names the columns that it reads, each once, and whether it reads the
@@ -78,5 +79,38 @@ func TestTextEndsWithItsQuestion(t *testing.T) {
 				t.Errorf("%s, ended %v: keeps %d of 64: %v", src, ended, len(kept), b.Over())
 			}
 		}
+	}
+}
+
+// A question's context is looked at every so many bytes of text. Nothing is searched once it has
+// ended.
+func TestWatch(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	w := &watch{ctx: ctx}
+	cancel()
+	if w.over(watchBytes-1) || !w.over(1) || !w.over(0) || !errors.Is(w.err, context.Canceled) {
+		t.Errorf("over is said at another time: %+v", w)
+	}
+	if (&watch{}).over(2*watchBytes) || (*watch)(nil).over(2*watchBytes) {
+		t.Error("what nobody waits for is over")
+	}
+	searches := 0
+	long := &constant{out: out{typ: expr.String}, text: strings.Repeat("x", 4*watchBytes*searched)}
+	k := &text{out{typ: expr.Bool}, long, long, func(string, string) bool { searches++; return true }, w}
+	for i, s := range k.eval(&batch{sel: make([]int32, 5)}).states {
+		if s != failed || searches > 0 {
+			t.Errorf("row %d is %v after %d searches", i, s, searches)
+		}
+	}
+	for _, s := range (&matches{out{typ: expr.Bool}, long, nil, w}).eval(&batch{sel: make([]int32, 5)}).states { // without a pattern to search
+		if s != failed {
+			t.Errorf("a row that was not searched is %v", s)
+		}
+	}
+	// A filter that is watched again looks again.
+	b := bindFor(t, mustLayout(t, []column.Field{{Name: "s", Kind: column.String}}), `record.s == "x"`)
+	b.watch = *w
+	if b.Watch(t.Context()); b.Over() != nil {
+		t.Error(b.Over())
 	}
 }

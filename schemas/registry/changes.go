@@ -30,9 +30,6 @@ func (s *Snapshot) Changes(add *schemas.Schema) ([]schemas.Change, error) {
 // features if features is true, else those of content.
 func elsewhere(s *Snapshot, name string, features bool, layout *column.Layout) (changes []schemas.Change) {
 	for _, f := range layout.Fields() {
-		if f.Name == schemas.BodyColumn || f.Name == schemas.SchemaColumn {
-			continue
-		}
 		for _, family := range s.Families() {
 			at := family.Layout().Index(f.Name)
 			if family.Name() == name || family.Features() != features || at < 0 {

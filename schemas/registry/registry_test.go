@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,7 +15,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// memory is a store that forgets the order of what it was given.
+// memory is a store that returns last what it was given first.
 type memory struct {
 	rows map[millrace.Fingerprint]StoredSchema
 	err  error
@@ -31,6 +32,7 @@ func (m *memory) Schemas() (rows []StoredSchema, err error) {
 	for _, s := range m.rows {
 		rows = append(rows, s)
 	}
+	slices.SortFunc(rows, func(a, b StoredSchema) int { return cmp.Compare(b.Order, a.Order) })
 	return rows, m.err
 }
 
@@ -101,7 +103,9 @@ func TestRegistry(t *testing.T) {
 	v2 := mustSchema(t, withFields(`{"name":"f","type":"int"}`, `{"name":"g","type":"int","default":1}`))
 	v3 := mustSchema(t, withFields(`{"name":"f","type":"long"}`))
 	before := r.Snapshot()
+	early := before
 	for _, s := range []*schemas.Schema{v1, schemas.Note(), v2, v3} {
+		early = r.Snapshot()
 		admit(t, r, s)
 	}
 	if len(before.All()) != 0 {
@@ -114,6 +118,12 @@ func TestRegistry(t *testing.T) {
 		t.Errorf("the layout is %v, want that of the schema with every field", l.Fields())
 	}
 
+	if _, err := early.Changes(schemas.Features()); err != nil { // shares nothing that it changes with what came later
+		t.Fatal(err)
+	}
+	if all := r.Snapshot().All(); len(all) != 4 || all[3] != v3 || fmt.Sprint(r.Snapshot().names) != "[T millrace.Note]" {
+		t.Errorf("an earlier snapshot changed a later one: %v", r.Snapshot().names)
+	}
 	again := newRegistry(t, store, nil).Snapshot()
 	fps := func(all []*schemas.Schema) (out []millrace.Fingerprint) {
 		for _, s := range all {
@@ -132,16 +142,21 @@ func TestRegistry(t *testing.T) {
 func TestRegistryRefuses(t *testing.T) {
 	v1 := mustSchema(t, withFields(`{"name":"f","type":"long"}`))
 	for name, c := range map[string]struct{ avsc, want string }{
-		"another shape":         {withFields(`{"name":"f","type":"string"}`), `field "f": long cannot be read as string`},
-		"another role":          {strings.Replace(v1.JSON(), `"type":"long"}]`, `"type":"long","millrace":"version"}]`, 1), "another role"},
-		"another logical type":  {withFields(`{"name":"f","type":{"type":"long","logicalType":"timestamp-micros"}}`), "logical type"},
-		"features of that name": {`{"type":"record","name":"T","millrace":"features","fields":[{"name":"who","type":"string","millrace":"entity"},{"name":"v","type":"long","default":0,"millrace":"version"}]}`, "name of its own"},
+		"another shape":            {withFields(`{"name":"f","type":"string"}`), `field "f": long cannot be read as string`},
+		"another role":             {strings.Replace(v1.JSON(), `"type":"long"}]`, `"type":"long","millrace":"version"}]`, 1), "another role"},
+		"another logical type":     {withFields(`{"name":"f","type":{"type":"long","logicalType":"timestamp-micros"}}`), "logical type"},
+		"features of these fields": {strings.NewReplacer(`"name":"T"`, `"name":"T","millrace":"features"`, `,"millrace":"id"`, "", `,"millrace":"type"`, "").Replace(v1.JSON()), "T is known with another property millrace"},
+		"features of that name":    {`{"type":"record","name":"T","millrace":"features","fields":[{"name":"who","type":"string","millrace":"entity"},{"name":"v","type":"long","default":0,"millrace":"version"}]}`, "name of its own"},
 	} {
 		r := newRegistry(t, nil, nil)
 		admit(t, r, v1)
-		added, err := r.Admit(mustSchema(t, c.avsc))
-		if added || err == nil || !strings.Contains(err.Error(), c.want) {
+		add, refused := mustSchema(t, c.avsc), (*RefusedError)(nil)
+		added, err := r.Admit(add)
+		if added || !errors.As(err, &refused) || !strings.Contains(refused.Unwrap().Error(), c.want) || !strings.HasPrefix(err.Error(), "schemas: T "+add.Fingerprint().String()+": ") {
 			t.Errorf("%s: %v, %v; want %q", name, added, err, c.want)
+		}
+		if check := r.Check(add); check == nil || check.Error() != err.Error() {
+			t.Errorf("%s: a check says %v, Admit %v", name, check, err)
 		}
 		if r.Snapshot().Family("T").Layout() != v1.Layout() || len(r.Snapshot().All()) != 1 {
 			t.Errorf("%s: the registry changed", name)
@@ -247,7 +262,8 @@ func TestRegistryStoreFails(t *testing.T) {
 	store := &memory{rows: map[millrace.Fingerprint]StoredSchema{}}
 	r := newRegistry(t, store, nil)
 	store.err = errors.New("disk full")
-	if added, err := r.Admit(schemas.Note()); added || !errors.Is(err, store.err) {
+	want := "schemas: keep millrace.Note " + schemas.Note().Fingerprint().String() + ": disk full"
+	if added, err := r.Admit(schemas.Note()); added || !errors.Is(err, store.err) || err.Error() != want {
 		t.Errorf("%v, %v", added, err)
 	}
 	if r.Snapshot().Family("millrace.Note") != nil {
@@ -258,8 +274,43 @@ func TestRegistryStoreFails(t *testing.T) {
 	}
 	store.err = nil
 	store.rows[1] = StoredSchema{Fingerprint: 1, Order: 1, JSON: schemas.Note().JSON()}
-	if _, err := New(store, nil); err == nil {
-		t.Error("loaded a schema under another fingerprint")
+	if _, err := New(store, nil); err == nil || !strings.Contains(err.Error(), "load 0000000000000001: the text kept there has the fingerprint "+schemas.Note().Fingerprint().String()) {
+		t.Errorf("a schema under another fingerprint: %v", err)
+	}
+	store.rows[1] = StoredSchema{Fingerprint: 1, Order: 1, JSON: "{"}
+	if _, err := New(store, nil); err == nil || !strings.Contains(err.Error(), "load 0000000000000001: schemas: the schema is not JSON") {
+		t.Errorf("half a schema: %v", err)
+	}
+	fp := schemas.Note().Fingerprint()
+	store.rows = map[millrace.Fingerprint]StoredSchema{fp: {Fingerprint: fp, Order: 1, Retired: true, JSON: schemas.Note().JSON()}}
+	if _, err := New(store, nil); err == nil || !strings.Contains(err.Error(), "load the schemas of millrace.Note: schemas: no other schema of millrace.Note would be left") {
+		t.Errorf("the last of a name is retired: %v", err)
+	}
+}
+
+// TestFields: the names of the fields of all content have a checksum.
+func TestFields(t *testing.T) {
+	r := newRegistry(t, nil, nil)
+	met := map[uint64]bool{}
+	for _, c := range []struct {
+		add  *schemas.Schema
+		want string
+		same bool // as before
+	}{
+		{schemas.Features(), "[]", false},
+		{mustSchema(t, withFields(`{"name":"zoo","type":"int"}`)), "[at id kind who zoo]", false},
+		{mustSchema(t, strings.Replace(withFields(`{"name":"zoo","type":"int"}`), `"T"`, `"U"`, 1)), "[at id kind who zoo]", true},
+		{mustSchema(t, strings.Replace(withFields(`{"name":"ant","type":{"type":"record","name":"R","fields":[{"name":"x","type":"int"}]}}`), `"T"`, `"V"`, 1)), "[ant at id kind who zoo]", false},
+	} {
+		admit(t, r, c.add)
+		for range 2 {
+			names, sum := r.Snapshot().Fields()
+			if got := fmt.Sprint(names); got != c.want || sum == 0 || met[sum] != c.same {
+				t.Errorf("%s, %x; want %s", got, sum, c.want)
+			}
+			c.same = true
+			met[sum] = true
+		}
 	}
 }
 
@@ -298,6 +349,32 @@ func TestWriter(t *testing.T) {
 	admit(t, r, schemas.Note())
 	if s, err := r.Writer(ctx, schemas.Framed{Fingerprint: schemas.Note().Fingerprint()}); s != schemas.Note() || err != nil {
 		t.Error(s, err)
+	}
+}
+
+// What a Confluent registry told is forgotten once it takes too much, and asked for again.
+func TestWriterForgets(t *testing.T) {
+	asked := 0
+	r := newRegistry(t, nil, func(context.Context, uint32) (*schemas.Schema, error) {
+		asked++
+		return schemas.Note(), nil
+	})
+	ask := func(id uint32, want int) {
+		t.Helper()
+		if s, err := r.Writer(t.Context(), schemas.Framed{Confluent: true, ID: id}); s != schemas.Note() || err != nil || asked != want {
+			t.Fatalf("asked %d times, want %d: %v, %v", asked, want, s, err)
+		}
+	}
+	ask(1, 1)
+	r.mu.confluentBytes += MaxBytes - 2*schemas.Note().Bytes() // as if there were more
+	ask(2, 2)                                                  // just fits
+	ask(1, 2)
+	ask(3, 3) // does not
+	ask(3, 3)
+	ask(1, 4)
+	ask(3, 4)
+	if want := 2 * schemas.Note().Bytes(); r.mu.confluentBytes != want {
+		t.Errorf("%d bytes are counted, want %d", r.mu.confluentBytes, want)
 	}
 }
 
@@ -341,6 +418,13 @@ func TestRetire(t *testing.T) {
 	for range 2 { // the second time nothing happens
 		if err := r.Retire(wrong.Fingerprint()); err != nil {
 			t.Fatal(err)
+		}
+	}
+	for fp, want := range map[millrace.Fingerprint]StoredSchema{
+		first.Fingerprint(): {first.Fingerprint(), 1, false, first.JSON()}, wrong.Fingerprint(): {wrong.Fingerprint(), 2, true, wrong.JSON()},
+	} {
+		if got := store.rows[fp]; got != want {
+			t.Errorf("kept %+v, want %+v", got, want)
 		}
 	}
 	for name, known := range map[string]*Snapshot{"at once": r.Snapshot(), "after a restart": newRegistry(t, store, nil).Snapshot()} {

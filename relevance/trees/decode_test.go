@@ -215,7 +215,7 @@ func TestDocumentsAreRefused(t *testing.T) {
 			t.Errorf("%s: %v, want %q", src, err, want)
 		}
 	}
-	for src, want := range map[string]any{deep(65): nil, "Infinity": math.Inf(1), "-Infinity": math.Inf(-1), "1e999": math.Inf(1), "-0": math.Copysign(0, -1), "NaN": nil, "-NaN": nil, `"\u00fc"`: "ü"} {
+	for src, want := range map[string]any{deep(65): nil, "Infinity": math.Inf(1), "-Infinity": math.Inf(-1), "1e999": math.Inf(1), "-0": math.Copysign(0, -1), "NaN": nil, "-NaN": nil, `"\u00fc"`: "ü", "\"\xff\"": "\ufffd"} {
 		if got, err := decodeJSON([]byte(src)); err != nil || want != nil && !sameValue(got, want) {
 			t.Errorf("%s is %v, want %v: %v", src, got, want, err)
 		}

@@ -252,7 +252,10 @@ func TestLightGBMRefuses(t *testing.T) {
 	for _, c := range []struct{ src, old, new, want string }{
 		{good, "tree\n", "forest\n", `begins with "forest", not with "tree"`},
 		{good, "tree\n", strings.Repeat("t", 41) + "\n", `"` + strings.Repeat("t", 40) + `..."`},
+		{good, "tree\n", strings.Repeat("t", 40) + "\n", `"` + strings.Repeat("t", 40) + `",`},
 		{good, "version=v3", "version=v9", "v9"},
+		{good, "split_feature=0\n", "", "split_feature has 0 values, not 1"},
+		{good, "threshold=0.5\n", "", "threshold has 0 values, not 1"},
 		{good, "version=v3", "version=v3\nversion=v3", "line 3: version stands twice"},
 		{good, "max_feature_idx=1", "max_feature_idx=-1", `max_feature_idx is "-1"`},
 		{good, "max_feature_idx=1", "max_feature_idx=x", `max_feature_idx is "x"`},

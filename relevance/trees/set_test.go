@@ -79,6 +79,24 @@ func TestSetsTogether(t *testing.T) {
 			t.Errorf("set %d: %v", i, err)
 		}
 	}
+	for what, add := range map[string]func(*Model) error{
+		"a dump": func(m *Model) error { return (&lightgbm{m: m}).dumpSet(&node{}, "1") },
+		"a text": func(m *Model) error {
+			return (&lightgbm{m: m}).categories(&lgbTree{leaves: 2, fields: map[string]string{"num_cat": "1", "cat_boundaries": "0 1", "cat_threshold": "6"}})
+		},
+		"XGBoost": func(m *Model) error {
+			x := xgb{m: m}
+			x.categories(map[string]any{"categories_nodes": []int64{0}, "categories_segments": []int64{0}, "categories_sizes": []int64{1}, "categories": []int64{1}}, 1)
+			return x.err
+		},
+	} {
+		if err := add(&Model{}); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if err := add(&Model{setBytes: maxSetBytes}); err == nil || !strings.Contains(err.Error(), "the categories of all splits up to here take more than 128 MiB") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
 }
 
 // A node of a tree names a feature and a set that are there, whoever made it.

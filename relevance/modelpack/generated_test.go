@@ -15,21 +15,22 @@ import (
 // Generated code that somebody has edited is found. Code that scores as the spec says, and no code, are not at fault.
 func TestEditedGeneratedCodeIsFound(t *testing.T) {
 	known := relevance.ShippedSchemas()
-	const golden = `{"record":{"id":"p","actor":"a","verb":"post","created_at":1000,"likes":7},"as_of":2000,"features":{"a":%},"score":%}` + "\n"
+	const golden = `{"record":{"id":"p","actor":"a","verb":"post","created_at":1000,"likes":1000},"as_of":2000,"features":{"a":%},"score":%}` + "\n"
 	shape := regexp.MustCompile(`Shape: "([0-9a-f]+)"`)
 	for name, c := range map[string]struct {
 		code  func(weight float64) compute.ModelFunc
 		fault string
 	}{
 		"right": {func(float64) compute.ModelFunc { return likesTimes(1) }, ""},
-		"wrong": {func(float64) compute.ModelFunc { return likesTimes(-1) }, "where the spec gives"},
+		"wrong": {func(float64) compute.ModelFunc { return likesTimes(-1) }, "it gives -1000 where the spec gives 1001"},
+		"once":  {func(float64) compute.ModelFunc { return thousandTimes(-1) }, "it gives -1000 where the spec gives 1000"}, // for the record of the rows alone
 		"panic": {func(float64) compute.ModelFunc { return func(*compute.ModelArgs) { panic("edited") } }, "edited"},
 		"none":  {nil, ""},
 	} {
 		// Each has a shape of its own, so that the others' code is not found for it.
-		feature := map[string]string{"right": "record.likes + 0.0", "wrong": "record.likes * 1.0 + 1.0", "panic": "record.likes * 1.0 + 2.0", "none": "record.likes * 1.0 + 3.0"}[name]
+		feature := map[string]string{"right": "record.likes + 0.0", "wrong": "record.likes * 1.0 + 1.0", "panic": "record.likes * 1.0 + 2.0", "none": "record.likes * 1.0 + 3.0", "once": "record.likes * 1.0"}[name]
 		spec := "name: " + name + "\nversion: \"1\"\nschemas: [millrace.Activity]\nfeatures: {a: \"" + feature + "\"}\nscorer: linear\nparameters: {weights: {a: 1}}\n"
-		score := map[string]string{"right": "7", "wrong": "8", "panic": "9", "none": "10"}[name]
+		score := map[string]string{"right": "1000", "wrong": "1001", "panic": "1002", "none": "1003", "once": "1000"}[name]
 		p, err := sealed(map[string]string{SpecFile: spec, GoldenFile: strings.ReplaceAll(golden, "%", score), "card.md": "a card"})
 		if err != nil {
 			t.Fatal(name, err)
@@ -54,6 +55,33 @@ func TestEditedGeneratedCodeIsFound(t *testing.T) {
 		why := p.CheckGenerated(m, known)
 		if (why == nil) != (c.fault == "") || why != nil && !strings.Contains(why.Error(), c.fault) {
 			t.Errorf("%s: %v", name, why)
+		}
+		// Without a record in any row, records are made up.
+		p.files[GoldenFile] = []byte(`{"features":{"a":1},"score":1}` + "\n")
+		why = p.CheckGenerated(m, known)
+		if fails := c.fault != "" && name != "once"; (why != nil) != fails {
+			t.Errorf("%s, of made-up records: %v", name, why)
+		}
+		p.files[GoldenFile] = []byte("{")
+		if why := p.CheckGenerated(m, known); why == nil || !strings.Contains(why.Error(), "golden.ndjson:1: ") {
+			t.Errorf("%s, of rows that cannot be read: %v", name, why)
+		}
+		p.files[GoldenFile] = []byte(`{"record":{"lieks":1}}`)
+		if why := p.CheckGenerated(m, known); why != nil {
+			t.Errorf("%s, of rows that are at fault: %v", name, why)
+		}
+	}
+}
+
+// thousandTimes is the code of a model whose score is the likes, and wrong where there are a
+// thousand, unless the sign is 1.
+func thousandTimes(sign float64) compute.ModelFunc {
+	return func(k *compute.ModelArgs) {
+		likesTimes(1)(k)
+		for i, x := range k.Out[:len(k.Sel)] {
+			if x == 1000 {
+				k.Out[i] = sign * x
+			}
 		}
 	}
 }

@@ -662,7 +662,7 @@ func TestDiffTellsEverything(t *testing.T) {
 		}
 		return m
 	}
-	rows := []Golden{{Features: map[string]any{"a": 1.0}}, {Features: map[string]any{"a": 3.0}}, {Features: map[string]any{"a": 0.0}}, {Features: map[string]any{"other": 1.0}}, {}}
+	rows := []Golden{{Features: map[string]any{"a": 1.0}}, {Features: map[string]any{"a": 3.0}}, {Features: map[string]any{"a": 0.0}}, {Features: map[string]any{"other": 1.0}}, {Features: map[string]any{"a": 9.0, "b": 9.0}}, {}}
 	for what, c := range map[string]struct {
 		a, b *relevance.Model
 		want string

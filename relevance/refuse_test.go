@@ -111,6 +111,7 @@ func TestSpecsAreRefused(t *testing.T) {
 		{forest, "scorer: trees", "scorer: trees\nparameters: {weights: {a: 1}}", "a weight for a, and trees have none"},
 		{strings.Replace(forest, ", b: record.shares", "", 1), "{model: one}", "{model: labels, class: 0, output: raw}", ""},
 		{strings.Replace(forest, ", b: record.shares", "", 1), "{model: one}", "{model: labels, class: 0}", "6:1: multi:softmax gives the number of a class, which is not a score"},
+		{strings.TrimSuffix(plain, "\n"), "tables: {t: {1: 2}}", "tables: {t: {}}", "11:15: table t is empty\n   11 |   tables: {t: {}}\n"},
 		{another, "", "", ""},
 		{another, "other.yaml", "none.yaml", "6:13: no such file"},
 		{another, "other.yaml", "bad.yaml", "bad.yaml:1:1: parameters have no wights"},

@@ -31,3 +31,12 @@ func TestProduct(t *testing.T) {
 		}
 	}
 }
+
+// Kinds have the names that messages use, and what is none has a number.
+func TestNamesOfKinds(t *testing.T) {
+	for k, want := range map[Kind]string{0: "kind(0)", Number: "number", Strings: "list(string)", Strings + 1: "kind(6)", 200: "kind(200)"} {
+		if got := k.String(); got != want {
+			t.Errorf("kind %d is %s", uint8(k), got)
+		}
+	}
+}

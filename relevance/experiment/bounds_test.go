@@ -151,6 +151,7 @@ experiments:
   - {name: heavy, layer: b, feeds: [recent], state: paused, slots: [0-99], share: 10000, variants: [{name: own, weight: 5000}, {name: w, weight: 5000, set: {weights: {likes: 2}}}]}
   - {name: swaps, layer: b, feeds: [other], state: draft, slots: [100-199], share: 10000, variants: [{name: m, weight: 5000, set: {model: m3}}, {name: n, weight: 5000, set: {model: m3, weights: {likes: 3}}}]}
   - {name: past, layer: b, feeds: [home], state: stopped, slots: [100-199], share: 10000, variants: [{name: m, weight: 10000, set: {interleave: [m1, m2]}}]}
+  - {name: several, layer: a, feeds: [fourth], state: draft, slots: [100-199], share: 10000, variants: [{name: a, weight: 5000, set: {types: [post], limit: 3}}, {name: b, weight: 3000, set: {window: 1h}}, {name: c, weight: 2000, set: {types: [like]}}]}
   - {name: plain, layer: c, feeds: [third], state: running, slots: [0-99], share: 10000, features: 7, variants: [{name: own, weight: 5000}, {name: t, weight: 5000, set: {types: [post]}}]}
 `)
 	for what, c := range map[string][2]any{
@@ -177,6 +178,7 @@ experiments:
 		"features of division":  {s.Division("third").Features(), []int{7}},
 		"features of no such":   {s.Division("home").Features(), []int(nil)},
 		"the error of a model":  {OwnModelGone("home", "m").Error() != "", true},
+		"parameters of several": {s.experiment("several").parameters(), []Parameter{OfLimit, OfTypes, OfWindow}},
 		"parameters of a draft": {s.experiment("drafts").parameters(), []Parameter{OfModel}},
 	} {
 		if fmt.Sprint(c[0]) != fmt.Sprint(c[1]) {

@@ -83,6 +83,13 @@ func TestContradictions(t *testing.T) {
 		}
 	}
 	compile(t, shown, second, third)
+	// Whom two force on several feeds is told once.
+	const twice = "share: 10000\n    forced: {alice: only, bob: only}"
+	on := func(src string) string { return replace(src, "[home]", "[home, recent]") }
+	_, err := admitAll([]Document{parse(t, on(shown)), parse(t, on(replace(third, "share: 10000", twice)))}, nil)
+	if err == nil || strings.Count(err.Error(), `forces "alice" too`) != 1 || strings.Contains(err.Error(), "bob") {
+		t.Errorf("forced on two feeds: %v", err)
+	}
 	// Of one that sets weights alone, they are named.
 	a, b := parse(t, replace(shown, "model: home2", "weights: {likes: 2}")), parse(t, replace(second, "cap_per_entity: 1", "model: home3"))
 	a.Name, b.Name = "a", "b"

@@ -74,6 +74,7 @@ func TestFaultsOfADocument(t *testing.T) {
 		{"in [", "in [as_of, ", `line 14, column 16: experiments[0].targeting: 1:20`},
 		{`viewer.country in ["de", "fr"]`, `as_of > timestamp("2026-01-01T00:00:00Z")`, "experiments[0].targeting: 1:1: as_of would make viewers come and go with the hour; speak of viewer.NAME alone"},
 		{`viewer.country in ["de", "fr"]`, "record.likes > 5", "experiments[0].targeting: 1:8: no field likes in record; speak of viewer.NAME alone"},
+		{`viewer.country in ["de", "fr"]`, "entity.likes > 5", "experiments[0].targeting: 1:8: no field likes in entity; speak of viewer.NAME alone"},
 		{`viewer.country in ["de", "fr"]`, "viewer.a > 1.0 &&", "experiments[0].targeting: 1:18: the expression ends too early"},
 		{`viewer.country in ["de", "fr"]`, "viewer.a == '" + strings.Repeat("x", MaxTargetingBytes) + "'", "experiments[0].targeting: 4014 bytes, more than 4000"},
 		{"control, weight: 5000", "control, weight: 4999", "line 16, column 7: experiments[0].variants: the weights come to 9999; make them come to 10000"},

@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace/codegen"
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/plan"
 )
 
 // Generated code that somebody has edited is found. Code that scores as the spec says, and no code, are not at fault.
@@ -93,5 +94,43 @@ func likesTimes(sign float64) compute.ModelFunc {
 		for i, r := range k.Sel {
 			k.Out[i] = sign * float64(int64(likes[r]))
 		}
+	}
+}
+
+// Code of the folded part of a score is compared as well, of models that read the entity too.
+func TestEditedFoldsAreFound(t *testing.T) {
+	known := relevance.ShippedSchemas()
+	rows, entity := known["millrace.Activity"].Layout, known["millrace.Features"].Layout
+	spec := "name: folds\nversion: \"1\"\nschemas: [millrace.Activity]\nentity: millrace.Features\nfeatures: {own: record.likes * 3.0 + 4.0, rest: \"record.shares * entity.embedding[0]\"}\nscorer: linear\nparameters: {weights: {own: 1, rest: 1}}\n"
+	p, err := sealed(map[string]string{SpecFile: spec, GoldenFile: `{"record":{"likes":2,"shares":5},"entity":{"embedding":[7]},"features":{"own":10,"rest":35},"score":45}`, "card.md": "a card"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func() error {
+		m, err := Validate(p, known)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p.CheckGenerated(m, known)
+	}
+	if err := check(); err != nil {
+		t.Errorf("without code: %v", err)
+	}
+	m, err := Validate(p, known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole, err := plan.Build(m.Spec().Source(), rows, entity)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fold, _ := whole.Split()
+	compute.RegisterModel(compute.Model{Name: "folds", Shape: fold.Shape(), Score: func(k *compute.ModelArgs) {
+		for i := range k.Sel {
+			k.Out[i] = -5
+		}
+	}})
+	if err := check(); err == nil || err.Error() != "it gives 30 where the spec gives 45" {
+		t.Errorf("a fold that was edited: %v", err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/schemas"
 )
 
 // lone is records with a field of every kind, of which only the layout is known.
@@ -404,5 +405,65 @@ func TestMadeUpRowsHaveEverything(t *testing.T) {
 		if len(distinct) < madeUpRows/2 {
 			t.Errorf("%s: the rows make %d vectors", name, len(distinct))
 		}
+	}
+}
+
+// Of a family of two schemas a row is read by the newest that has its fields, in either way,
+// and those that were not there when a pack was sealed do not count.
+func TestRowsOfFamilies(t *testing.T) {
+	avsc := func(more string) *schemas.Schema {
+		s, err := schemas.Parse([]byte(`{"type":"record","name":"Item","namespace":"shop","fields":[
+	 {"name":"id","type":"string","millrace":"id"},{"name":"who","type":"string","millrace":"entity"},{"name":"kind","type":"string","millrace":"type"},
+	 {"name":"at","type":{"type":"long","logicalType":"timestamp-millis"},"millrace":"time"}` + more + `]}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	old, now := avsc(`,{"name":"a","type":"double","default":1}`), avsc(`,{"name":"b","type":"double","default":2}`)
+	f, err := schemas.FamilyOf(old, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := relevance.ShippedSchemas()
+	known["shop.Item"] = relevance.Records{Layout: f.Layout(), Family: f}
+	m, err := relevance.Parse(SpecFile, []byte("name: item\nversion: \"1\"\nschemas: [shop.Item]\nfeatures: {a: record.a, b: record.b}\nscorer: linear\nparameters: {weights: {a: 1, b: 10}}\n"), known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	prints := (records{known["shop.Item"]}).prints()
+	if prints != old.Fingerprint().String()+" "+now.Fingerprint().String() {
+		t.Errorf("the fingerprints are %q", prints)
+	}
+	for _, c := range []struct {
+		record Values
+		schema string
+		want   string
+	}{
+		{Values{"a": 5.0}, "", "5 2"}, {Values{"b": 5.0}, "", "1 5"}, {Values{}, "", "1 2"},
+		{Values{"a": 5.0}, "shop.Item@" + old.Fingerprint().String(), "5 2"},
+		{Values{"a": 5.0}, "shop.Item@" + now.Fingerprint().String(), "no field a in record"},
+		{Values{"c": 5.0}, "", "no field c in record"},
+	} {
+		for _, as := range []reading{typed, asWritten} {
+			row := Golden{Record: c.record, Schema: c.schema}
+			e, err := newExplainer(m).explain(&row, known, as)
+			got := fmt.Sprint(err)
+			if err == nil {
+				got = fmt.Sprint(e.Features[0].Value, " ", e.Features[1].Value)
+			}
+			if !strings.HasPrefix(got, c.want) {
+				t.Errorf("%v of %q, as written %v: %s, want %s", c.record, c.schema, as, got, c.want)
+			}
+		}
+	}
+	for sealed, want := range map[string]int{old.Fingerprint().String(): 1, prints: 2, "0011223344556677": 2, "0011223344556677 " + now.Fingerprint().String(): 1} {
+		then, err := atSeal(known, map[string]string{"shop.Item": sealed, "nobody.Knows": "00"})
+		if err != nil || len(then["shop.Item"].Family.Schemas()) != want || len(known["shop.Item"].Family.Schemas()) != 2 || len(then) != len(known) {
+			t.Errorf("sealed with %s there are %d schemas: %v", sealed, len(then["shop.Item"].Family.Schemas()), err)
+		}
+	}
+	if (records{relevance.Records{Layout: f.Layout()}}).prints() != "" {
+		t.Error("of a layout alone there are fingerprints")
 	}
 }

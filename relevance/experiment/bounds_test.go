@@ -386,3 +386,67 @@ func TestRewriteOfUnusualYAML(t *testing.T) {
 		}
 	}
 }
+
+// Whom experiments name and the hash deals another variant is told by variant, and not again
+// while it stays so.
+func TestNamedByVariant(t *testing.T) {
+	const many = 40
+	var ids []string
+	for i := range many {
+		ids = append(ids, fmt.Sprintf("\"n:%02d\": x", i))
+	}
+	whole := replace(everybody, "[0-9999]", "[0-9998]")
+	naming := whole + "  - {name: f, layer: l, feeds: [home], state: running, slots: [9999], share: 10000, variants: [{name: x, weight: 10000}], forced: {" + strings.Join(ids, ", ") + "}}\n"
+	alone, both := compile(t, whole), compile(t, naming)
+	want := map[string][]string{}
+	for i := range many {
+		id := fmt.Sprintf("n:%02d", i)
+		if variant := in(alone.Assign("home", &millrace.Viewer{ID: id})); variant != "" {
+			want[variant] = append(want[variant], id)
+		}
+	}
+	got := map[string][]string{}
+	for _, d := range both.Experiments() {
+		for _, n := range d.Named {
+			if n.By != "f" || d.Experiment.Name != "e" || got[n.Variant] != nil {
+				t.Errorf("%s: %+v", d.Experiment.Name, n)
+			}
+			got[n.Variant] = n.Units
+		}
+	}
+	if len(want) != 2 || fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("named are %v, want %v", got, want)
+	}
+	told := 0
+	for _, text := range alone.Diff(both) {
+		if strings.Contains(text, "experiment e: experiment f names ") {
+			told++
+		}
+	}
+	if told != 2 {
+		t.Errorf("%d variants lose somebody: %q", told, alone.Diff(both))
+	}
+	if again := both.Diff(compile(t, replace(naming, "limit: 5", "limit: 6"))); slices.ContainsFunc(again, func(text string) bool { return strings.Contains(text, "names") }) {
+		t.Errorf("told again: %q", again)
+	}
+	if other := compile(t, replace(naming, "feeds: [home], state: running, slots: [9999]", "feeds: [recent], state: running, slots: [9999]")); len(other.Experiments()[0].Named) != 0 {
+		t.Errorf("on another feed: %+v", other.Experiments()[0].Named)
+	}
+	if draft := compile(t, replace(naming, "feeds: [home], state: running, slots: [9999]", "feeds: [home], state: draft, slots: [9999]")); len(draft.Experiments()[0].Named) != 0 {
+		t.Errorf("by a draft: %+v", draft.Experiments()[0].Named)
+	}
+}
+
+// Documents without names are told apart by nothing, and the way out names none.
+func TestDocumentsWithoutNames(t *testing.T) {
+	a, b := parse(t, shown), parse(t, shown)
+	a.Name, b.Name = "", ""
+	_, err := admitAll([]Document{a, b}, nil)
+	if err == nil || err.Error() != "line 3, column 11: layers[0].name: there is a layer ranking already; leave it out here: experiments may be of a layer of another document; or name it otherwise, with a salt of its own, for one that is independent\nline 8, column 11: experiments[0].name: there is an experiment fresher already; name it otherwise" {
+		t.Errorf("%v", err)
+	}
+	_, err = Admit([]Document{parse(t, replace(replace(shown, "running", "draft"), `viewer.country in ["de", "fr"]`, "false"))}, nil)
+	if err == nil || !strings.Contains(err.Error(), "it is true of nobody; leave it out: a draft gives a variant to forced viewers alone") {
+		t.Errorf("%v", err)
+	}
+}

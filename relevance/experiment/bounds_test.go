@@ -127,6 +127,20 @@ func TestBoundsOfDocuments(t *testing.T) {
 			t.Errorf("%+v: %v", c.set, f.orNil())
 		}
 	}
+	layers := func(n int) string {
+		var b strings.Builder
+		b.WriteString("layers:\n")
+		for i := range n {
+			fmt.Fprintf(&b, "  - {name: l%d, salt: s%d, unit: viewer}\n", i, i)
+		}
+		return b.String()
+	}
+	if _, err := Parse("", []byte(layers(MaxLayers))); err != nil {
+		t.Errorf("as many layers as may be: %v", err)
+	}
+	if _, err := Parse("", []byte(layers(MaxLayers+1))); err == nil || !strings.Contains(err.Error(), "layers: 101 of them, more than 100") {
+		t.Errorf("a layer more: %v", err)
+	}
 	// A full document of the largest size is read, and one of a byte more is not.
 	if _, err := Parse("", []byte(shown+strings.Repeat("#", MaxDocumentBytes-len(shown)))); err != nil {
 		t.Error(err)

@@ -497,6 +497,7 @@ func TestAdmission(t *testing.T) {
 		{"a row of an unknown feature", GoldenFile, `{"features":{`, `{"features":{"lieks":1,`, "no feature lieks"},
 		{"a row of another type", GoldenFile, "", `{"features":{"hour":"x"},"score":0}`, "feature hour"},
 		{"no rows", GoldenFile, "", "", "0 rows"},
+		{"no JSON", GoldenFile, "", "{", "golden.ndjson:1: unexpected EOF"},
 	} {
 		dir := writePack(t, teamFiles(), 30)
 		p := seal(t, dir)

@@ -135,6 +135,16 @@ func TestFeaturesAreBounded(t *testing.T) {
 	}
 }
 
+// Of a side of which no item was looked at nothing is known.
+func TestFeaturesOfNoItem(t *testing.T) {
+	of := tally{lacking: [2]map[string]int64{{}, {}}}
+	of.lack(0, 0, []exposure.Lacked{{Feature: "age"}})
+	of.lack(1, 4, []exposure.Lacked{{Feature: "age", Items: 1}})
+	if f := of.features()[0]; f.Served != nil || f.Shadow == nil || *f.Shadow != 0.25 {
+		t.Errorf("%+v", f)
+	}
+}
+
 // The author who is shown least makes room, of equals the last by name; those whose shares
 // differ most are told, of equals the first by name.
 func TestAuthorsMakeRoomInOrder(t *testing.T) {

@@ -116,6 +116,16 @@ func TestNodesAreChecked(t *testing.T) {
 	}
 }
 
+// All trees of a model together have so many nodes and no more.
+func TestNodesTogether(t *testing.T) {
+	m := &Model{Inputs: 1, nodes: make([]node, maxNodes-1, maxNodes)} // memory that nothing touches
+	for i := range 2 {
+		if err := m.add([]node{{kind: leafNode}}, 0); (err != nil) != (i == 1) {
+			t.Errorf("node %d: %v", maxNodes+i, err)
+		}
+	}
+}
+
 // amplified is a model of one tree of n categorical splits, which all name all
 // categories there are.
 func amplified(t testing.TB, n int, categories string) string {

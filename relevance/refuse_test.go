@@ -79,6 +79,7 @@ func TestSpecsAreRefused(t *testing.T) {
 		{plain, "tables: {t: {1: 2}}", "tables: {t: 7}", "11:15: table t is a mapping of names to values, and this is an integer"},
 		{plain, "tables: {t: {1: 2}}", "tables: {t: {1: x}}", `11:19: table t is a number, and this is the text "x"`},
 		{plain, "a: 1,", "a: 1e999,", "10:16: the weight of a is "},
+		{plain, "a: 1,", `a: "1e999",`, `10:16: the weight of a is a number, and this is the text "1e999"`},
 		{plain, "a: 1,", "a: true,", "10:16: the weight of a is a finite number, and this is a boolean"},
 		{plain, "a: 1,", "a: {x: 1},", "10:13: a is a number, and its weights are by string"},
 		{plain, "a: 1,", "a: [1, 2],", ""},

@@ -235,6 +235,11 @@ experiments:
 	if text := got.String(); text != `{"model":"m","weights":{"a":1},"filter":"","types":["a"],"cap_per_entity":5,"spacing":{"entity":2},"limit":7,"window":"1h0m0s"}` {
 		t.Errorf("together they set %s", text)
 	}
+	for _, set := range []Sets{{Weights: map[string]float64{"a": 1}}, {Interleave: []string{"m", "n"}}, {Model: "m"}} {
+		if alone := (&Assignment{Experiments: []Assigned{{Sets: &Sets{Limit: 1}}, {Sets: &set}}}).Sets(); alone.Model != set.Model || len(alone.Weights) != len(set.Weights) || len(alone.Interleave) != len(set.Interleave) || alone.Limit != 1 {
+			t.Errorf("%+v alone comes as %+v", set, alone)
+		}
+	}
 	if nothing := (&Assignment{}).Sets(); !nothing.Nothing() {
 		t.Errorf("nothing sets %+v", nothing)
 	}

@@ -24,6 +24,13 @@ func TestBuiltinModelsAreGenerated(t *testing.T) {
 		if got := s.Execution(); got != "generated" {
 			t.Errorf("%s is %s", name, got)
 		}
+		fold, err := m.BindFold(ShippedSchemas()[layout].Layout, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fold.Execution() + ", " + s.rest().Execution(); got != "generated, generated" {
+			t.Errorf("the parts of %s are %s", name, got)
+		}
 	}
 }
 
@@ -168,6 +175,38 @@ func TestViewerOfAnotherTypeIsRefused(t *testing.T) {
 	var e *millrace.Error
 	if !errors.As(err, &e) || e.Field != "viewer.languages" {
 		t.Errorf("got %v", err)
+	}
+}
+
+// After a viewer that is refused a scorer is as it was.
+func TestAScorerSurvivesARefusedViewer(t *testing.T) {
+	rows := activities(t, ShippedSchemas()["millrace.Activity"].Layout, map[string]any{"likes": 3})
+	m := parseSpec(t, "name: m\nversion: \"1\"\nabout: what likes say\nschemas: [millrace.Activity]\nviewer: {a: double, w: list(double), s: string}\nfeatures: {a: viewer.a * record.likes, s: \"viewer.s == record.verb\", w: \"viewer.w[0] * record.likes\"}\nscorer: linear\nparameters: {weights: {a: 1, s: 0, w: 0}}\n")
+	if m.Spec().About != "what likes say" {
+		t.Errorf("it is about %q", m.Spec().About)
+	}
+	s, err := m.Bind(rows.Layout(), nil, &millrace.Viewer{Attributes: map[string]any{"a": 2.0, "w": []float64{1}}}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	score := func() float64 {
+		var out [1]float64
+		s.Score(rows, []int32{0}, nil, out[:])
+		return out[0]
+	}
+	if got := score(); got != 6 {
+		t.Errorf("it scores %v", got)
+	}
+	for _, bad := range []map[string]any{{"a": "x"}, {"a": []string{}}, {"a": []float64{}}, {"s": []string{}}, {"w": []string{"x"}}, {"w": true}, {"s": 1.0}, {"a": 5.0, "s": true}, {"a": 7}} {
+		if err := s.Rebind(&millrace.Viewer{Attributes: bad}, 0); err == nil {
+			t.Errorf("%v is taken", bad)
+		}
+		if got := score(); got != 6 {
+			t.Errorf("after %v it scores %v", bad, got)
+		}
+	}
+	if err := s.Rebind(&millrace.Viewer{Attributes: map[string]any{"a": 3.0, "w": []float64{1}, "s": nil}}, 0); err != nil || score() != 9 {
+		t.Errorf("then it scores %v: %v", score(), err)
 	}
 }
 

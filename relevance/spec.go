@@ -346,7 +346,7 @@ func (r *specReader) expression(n *document.Node, src string, env expr.Env) *exp
 	if r.unknown { // then the fields are not known either
 		return nil
 	}
-	if src == "" {
+	if src == "" && n.Kind != document.String { // it is no text, which is a fault that is noted already
 		return nil
 	}
 	tree, err := expr.Parse(src, env)

@@ -62,6 +62,19 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
+// A feature without an expression is refused, however it is written.
+func TestAFeatureNeedsAnExpression(t *testing.T) {
+	const spec = "name: a\nversion: 1\nfeatures: {t: %}\nscorer: linear\nparameters: {weights: {t: 1}}\n"
+	for text, want := range map[string]string{
+		"''": "a.yaml:3:16: the expression ends too early", `""`: "a.yaml:3:16: the expression ends too early", `" "`: "the expression ends too early",
+		"~": "a.yaml:3:15: a feature is a text, and this is nothing", "[]": "a.yaml:3:15: a feature is a text, and this is a list",
+	} {
+		if _, err := Parse("a.yaml", []byte(strings.Replace(spec, "%", text, 1)), nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
 // A version is what is written, with quotes and without: 1.10 is not 1.1.
 func TestVersionsAreAsTheyAreWritten(t *testing.T) {
 	for _, version := range []string{"1", "1.0", "1.10", "010", "1e3", "0x10", "2026-01-02", "1.2.3", "1.10-rc1"} {

@@ -124,6 +124,17 @@ func TestWeightsOfWrongNames(t *testing.T) {
 			t.Errorf("%q: %v (%+v), want %q", name, err, e, wayOut)
 		}
 	}
+	text := SpecText{Name: "spec.yaml", Text: []byte(strings.Replace(weightedSpec, "millrace.Activity", "nobody.Knows", 1))}
+	for _, name := range []string{"likes", "bias", "verb.post", "level.2.5", "tables.codes.post", "verb", "nosuch", "level.3"} {
+		_, want := m.Weighted(map[string]float64{name: 2})
+		if got := text.CheckWeights(ID{Name: "weighted", Version: "7"}, map[string]float64{name: 2}); fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("%s: %v by the text, %v by the model", name, got, want)
+		}
+	}
+	text.Text = []byte("scorer: liner\n")
+	if err := text.CheckWeights(ID{}, nil); err == nil || !strings.Contains(err.Error(), `no scorer "liner"`) {
+		t.Errorf("a text with a fault: %v", err)
+	}
 	models, err := trained.Models()
 	if err != nil {
 		t.Fatal(err)
@@ -178,6 +189,10 @@ func TestRegistryKeepsWeighted(t *testing.T) {
 		if _, err := r.Weighted(home, bad[0], bad[1]); err == nil {
 			t.Errorf("%s is taken", what)
 		}
+	}
+	wrong := weights.Form(map[string]float64{"nosuch": 0.5})
+	if _, err := r.Weighted(home, wrong, weights.Sum(wrong)); err == nil || !strings.Contains(err.Error(), `no parameter "nosuch"`) {
+		t.Errorf("weights of another model: %v", err)
 	}
 	if _, err := r.Weighted(ID{"likes", "1", "x"}, form, weights.Sum(form)); err == nil || !strings.Contains(err.Error(), "no model likes 1") {
 		t.Errorf("a model that is not here: %v", err)

@@ -139,6 +139,9 @@ experiments:
 				}
 			}
 		}
+		if why := s.Explain("home", v)[0]; why.Experiment != "e" || why.Variant != hash || (why.Cause == CauseDealt) != (hash != "") {
+			t.Errorf("%s, in e: %+v, want %q", id, why, hash)
+		}
 		if why := s.Explain("home", v)[1]; (why.Cause == CauseTaken) != (hash != "") || hash != "" && !strings.Contains(why.Why, "in use by experiment e") {
 			t.Errorf("%s: %+v", id, why)
 		}

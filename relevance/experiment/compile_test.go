@@ -83,6 +83,28 @@ func TestContradictions(t *testing.T) {
 		}
 	}
 	compile(t, shown, second, third)
+	// Whom two force on several feeds is told once.
+	const twice = "share: 10000\n    forced: {alice: only, bob: only}"
+	on := func(src string) string { return replace(src, "[home]", "[home, recent]") }
+	_, err := admitAll([]Document{parse(t, on(shown)), parse(t, on(replace(third, "share: 10000", twice)))}, nil)
+	if err == nil || strings.Count(err.Error(), `forces "alice" too`) != 1 || strings.Contains(err.Error(), "bob") {
+		t.Errorf("forced on two feeds: %v", err)
+	}
+	// A parameter that several variants set, on several feeds, is told once.
+	_, err = admitAll([]Document{parse(t, on(shown)), parse(t, on(replace(replace(second, "weight: 2000", "weight: 2000, set: {limit: 2}"), "cap_per_entity: 1", "limit: 1")))}, nil)
+	if err == nil || strings.Count(err.Error(), "limit of feed home is set by") != 1 || strings.Contains(err.Error(), "limit of feed recent") {
+		t.Errorf("set by several variants: %v", err)
+	}
+	// Two models draft a page, or its entities are divided, whichever comes first.
+	drafts := replace(shown, "model: home2, limit: 30", "interleave: [a, b]")
+	divides := replace(replace(second, "attribute country", "entity"), "cap_per_entity: 1, filter: record.likes > 1", "types: [a]")
+	const does = "of feed home, two models draft the page or its entities are divided, and experiment "
+	for _, c := range []struct{ first, then, want string }{{drafts, divides, does + "fresher"}, {divides, drafts, does + "tighter"}, {drafts, replace(third, "limit: 50, model: home3", "cap_per_entity: 50"), ""}, {divides, shown, ""}, {drafts, replace(divides, "[home]", "[recent]"), ""}} {
+		_, err := admitAll([]Document{parse(t, c.first), parse(t, c.then)}, nil)
+		if (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v, want %q", err, c.want)
+		}
+	}
 	// Of one that sets weights alone, they are named.
 	a, b := parse(t, replace(shown, "model: home2", "weights: {likes: 2}")), parse(t, replace(second, "cap_per_entity: 1", "model: home3"))
 	a.Name, b.Name = "a", "b"

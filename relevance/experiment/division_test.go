@@ -119,6 +119,13 @@ func TestRedivide(t *testing.T) {
 	if _, gone := again.Redivide(first.Dealt(), 8); gone != "" {
 		t.Errorf("after it was dropped: %q", gone)
 	}
+	unfit, err := Serve([]Document{parse(t, authors)}, names{"feed recent"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d, gone := unfit.Redivide(first.Dealt(), 1); d != nil || gone != "looser" {
+		t.Errorf("what does not fit any more: %q", gone)
+	}
 	if d, gone := compile(t, authors).Redivide(nil, 1); d != nil || gone != "" {
 		t.Error("what was not divided is divided")
 	}

@@ -73,7 +73,9 @@ func TestFaultsOfADocument(t *testing.T) {
 		{"share: 500", "share: 5%", `line 13, column 12: experiments[0].share: this is a text, "5%", and not an integer`},
 		{"in [", "in [as_of, ", `line 14, column 16: experiments[0].targeting: 1:20`},
 		{`viewer.country in ["de", "fr"]`, `as_of > timestamp("2026-01-01T00:00:00Z")`, "experiments[0].targeting: 1:1: as_of would make viewers come and go with the hour; speak of viewer.NAME alone"},
+		{`viewer.country in ["de", "fr"]`, `viewer.a && as_of > timestamp("2026-01-01T00:00:00Z")`, "experiments[0].targeting: 1:13: as_of would make"},
 		{`viewer.country in ["de", "fr"]`, "record.likes > 5", "experiments[0].targeting: 1:8: no field likes in record; speak of viewer.NAME alone"},
+		{`viewer.country in ["de", "fr"]`, "entity.likes > 5", "experiments[0].targeting: 1:8: no field likes in entity; speak of viewer.NAME alone"},
 		{`viewer.country in ["de", "fr"]`, "viewer.a > 1.0 &&", "experiments[0].targeting: 1:18: the expression ends too early"},
 		{`viewer.country in ["de", "fr"]`, "viewer.a == '" + strings.Repeat("x", MaxTargetingBytes) + "'", "experiments[0].targeting: 4014 bytes, more than 4000"},
 		{"control, weight: 5000", "control, weight: 4999", "line 16, column 7: experiments[0].variants: the weights come to 9999; make them come to 10000"},
@@ -122,6 +124,9 @@ func TestFaultsOfADocument(t *testing.T) {
 		_, err := Parse("test.yaml", []byte(replace(shown, c.old, c.with)))
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s → %s: want %q in\n%v", c.old, c.with, c.want, err)
+		}
+		if err != nil && strings.HasPrefix(c.want, "line ") && !strings.Contains("\n"+err.Error(), "\ntest.yaml: "+c.want) {
+			t.Errorf("%s → %s: %q is not where a fault begins in\n%v", c.old, c.with, c.want, err)
 		}
 		if err != nil && !strings.HasPrefix(err.Error(), "test.yaml: line ") {
 			t.Errorf("%v does not name its document", err)

@@ -61,6 +61,16 @@ func TestKeepsWeights(t *testing.T) {
 		t.Errorf("many: %+v", e)
 	}
 	away := errors.New("etcd is away")
+	unasked := weighing(func(string, string, map[string]float64) error { return away })
+	if err := s.Keeps(lack("home", "news", "jobs"), unasked); !errors.Is(err, away) {
+		t.Errorf("of what did not fit it is not known whether it does: %v", err)
+	}
+	if err := s.Keeps(unasked, unasked); err != nil {
+		t.Errorf("it was not known before: %v", err)
+	}
+	if err := s.Keeps(unasked, lack("home")); !errors.As(err, &e) {
+		t.Errorf("what was not known does not fit: %v", err)
+	}
 	if err := s.Keeps(lack(), weighing(func(string, string, map[string]float64) error { return away })); !errors.Is(err, away) {
 		t.Errorf("%v", err)
 	}

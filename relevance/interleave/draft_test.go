@@ -58,6 +58,8 @@ func TestDraftsAreThese(t *testing.T) {
 		{"two with nothing in common", [][]int{{1, 2}, {3, 4}}, 2, []string{" 1a 3b", " 3b 1a"}},
 		{"the last round is short", [][]int{{1, 2}, {3, 4}}, 3, []string{" 1a 3b 2-", " 1a 3b 4-", " 3b 1a 2-", " 3b 1a 4-"}},
 		{"three", [][]int{{1, 2, 9}, {3, 4, 9}, {5, 6, 9}}, 2, []string{" 1a 3b", " 1a 5c", " 3b 1a", " 3b 5c", " 5c 1a", " 5c 3b"}},
+		{"twice in one", [][]int{{1, 1}, {3, 4, 5}}, 3, []string{" 1- 3- 4-", " 3- 4- 5-"}},
+		{"twice in one, and more", [][]int{{1, 1, 2}, {3, 4, 5}}, 2, []string{" 1a 3b", " 3b 1a"}},
 		{"alike in all", [][]int{{1, 2, 3}, {1, 2, 3}}, 3, []string{" 1- 2- 3-"}},
 		{"alike at first", [][]int{{1, 2, 3, 4}, {1, 3, 2, 4}}, 4, []string{" 1- 2a 3b 4-", " 1- 3b 2a 4-"}},
 		{"alike later", [][]int{{1, 2, 3, 4, 5}, {2, 1, 3, 5, 4}}, 5, []string{" 1a 2b 3- 4a 5b", " 1a 2b 3- 5b 4a", " 2b 1a 3- 4a 5b", " 2b 1a 3- 5b 4a"}},
@@ -91,6 +93,9 @@ func TestDraftsAreThese(t *testing.T) {
 
 func TestDraftRefuses(t *testing.T) {
 	one := []int{1}
+	if picks, _, err := Draft(Cursor{}, 0, one, one, one, one, one, one, one, one); err != nil || len(picks) != 0 {
+		t.Errorf("no item of the most rankings: %v, %v", picks, err)
+	}
 	for _, c := range []struct {
 		field    string
 		limit    int

@@ -107,9 +107,15 @@ func diffParameters(a, b *relevance.Parameters) []Change {
 		}
 	}
 	for _, name := range union(a.Tables, b.Tables) {
-		x, y := a.Tables[name], b.Tables[name]
-		if x.String() != y.String() {
-			out = append(out, Change{What: "table", Name: name, Was: x.String(), Is: y.String()})
+		c := Change{What: "table", Name: name}
+		if t, ok := a.Tables[name]; ok {
+			c.Was = t.String()
+		}
+		if t, ok := b.Tables[name]; ok {
+			c.Is = t.String()
+		}
+		if c.Was != c.Is {
+			out = append(out, c)
 		}
 	}
 	if a.Forest != nil && b.Forest != nil && a.Forest.Trees() != b.Forest.Trees() {

@@ -1,6 +1,7 @@
 package modelpack
 
 import (
+	"archive/tar"
 	"bytes"
 	_ "embed"
 	"encoding/json"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/internal/document"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/plan"
 	"github.com/millrace/millrace/schemas"
@@ -248,6 +250,233 @@ func mustRefuse(t *testing.T, dir, path string, data []byte, want string) {
 	}
 }
 
+// A pack has so many files, of such names and sizes.
+func TestFilesOfAPackHaveBounds(t *testing.T) {
+	with := func(n int, bytes int64) *packFiles {
+		f := &packFiles{files: map[string][]byte{}, bytes: bytes}
+		for i := range n {
+			f.files[fmt.Sprint("f", i)] = nil
+		}
+		return f
+	}
+	for _, c := range []struct {
+		to   *packFiles
+		name string
+		size int64
+		want string
+	}{
+		{with(0, 0), "a", 3, ""},
+		{with(0, 0), "a", 4, "a: unexpected EOF"},
+		{with(0, 0), "", 0, `"" is not the name`},
+		{with(0, 0), ".", 0, `"." is not the name`},
+		{with(0, 0), "..", 0, `".." is not the name`},
+		{with(0, 0), "a/b", 0, `"a/b" is not the name`},
+		{with(0, 0), `a\b`, 0, `"a\\b" is not the name`},
+		{with(1, 0), "f0", 0, "f0 stands twice"},
+		{with(maxPackFiles-1, 0), "a", 0, ""},
+		{with(maxPackFiles, 0), "a", 0, "more than 64 files"},
+		{with(0, 0), "a", -1, "a has -1 bytes, more than"},
+		{with(0, 0), "a", maxPackBytes + 1, "a has 50331649 bytes, more than 50331648"},
+		{with(0, maxPackBytes-3), "a", 3, ""},
+		{with(0, maxPackBytes-2), "a", 3, "more than 50331648 bytes"},
+		{with(0, 0), ManifestFile, maxManifestBytes, "manifest.json: unexpected EOF"},
+		{with(0, 0), ManifestFile, maxManifestBytes + 1, "manifest.json has 1048577 bytes, more than 1048576"},
+		{with(0, 0), SpecFile, document.MaxBytes + 1, "spec.yaml has"},
+		{with(0, 0), CardFile, maxCardBytes + 1, "card.md has 1048577 bytes, more than 1048576"},
+		{with(0, 0), GoldenFile, maxGoldenBytes + 1, "keep fewer rows, of all kinds of records: 10000 at most"},
+	} {
+		before := c.to.bytes
+		err := c.to.add(c.name, c.size, strings.NewReader("abc"))
+		if (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q of %d bytes: %v", c.name, c.size, err)
+		}
+		if err == nil && (len(c.to.files[c.name]) != int(c.size) || c.to.bytes != before+c.size) {
+			t.Errorf("%q is %q, and all are %d bytes", c.name, c.to.files[c.name], c.to.bytes)
+		}
+	}
+}
+
+// A manifest is refused with all that is wrong with it.
+func TestManifestsAreRefused(t *testing.T) {
+	manifest := func(text string) map[string][]byte {
+		return map[string][]byte{ManifestFile: []byte(text), "a": []byte("x")}
+	}
+	for _, c := range []struct {
+		files map[string][]byte
+		want  string
+	}{
+		{map[string][]byte{}, "it has no manifest.json"},
+		{manifest("{"), "manifest.json: unexpected EOF"},
+		{manifest(`{"format":2,"colour":1}`), `manifest.json: json: unknown field "colour"`},
+		{manifest(`{"format":3}`), "manifest.json: format 3; this binary reads 2"},
+		{manifest(`{"format":2,"files":{"a":"00","b":"11"}}`), "a has the checksum 2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881, and the manifest says 00\nb is listed and not there\nit has no spec.yaml\nit has no golden.ndjson\nit has no card.md"},
+		{manifest(`{"format":2}`), "a is there and not listed\nit has no"},
+	} {
+		if _, err := newPack(c.files); err == nil || !strings.HasPrefix(err.Error(), c.want) {
+			t.Errorf("%s: %v", c.files[ManifestFile], err)
+		}
+	}
+}
+
+// failing fails after so many bytes.
+type failing struct{ room int }
+
+func (f *failing) Write(b []byte) (int, error) {
+	if f.room -= len(b); f.room < 0 {
+		return 0, errors.New("the disk is full")
+	}
+	return len(b), nil
+}
+
+// A pack is the same bytes each time, which have its sum; and whoever cannot write them is told.
+func TestPacksAsBytes(t *testing.T) {
+	files := teamFiles()
+	noise := make([]byte, 1<<20) // more than the compression keeps to itself
+	for i, r := 0, rand.New(rand.NewPCG(4, 4)); i < len(noise); i++ {
+		noise[i] = byte(r.Uint32())
+	}
+	files["zz"] = string(noise)
+	p := seal(t, writePack(t, files, 20))
+	first, err := p.Tar()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var again bytes.Buffer
+	if err := p.WriteTar(&again); err != nil || !bytes.Equal(first, again.Bytes()) {
+		t.Errorf("%d bytes and then %d: %v", len(first), again.Len(), err)
+	}
+	if sum, err := p.Sum(); err != nil || sum != checksum(first) {
+		t.Errorf("the sum is %s: %v", sum, err)
+	}
+	for _, room := range []int{0, 100, len(first) / 2, len(first) - 1} {
+		if err := p.WriteTar(&failing{room}); err == nil || !strings.Contains(err.Error(), "the disk is full") {
+			t.Errorf("room for %d bytes of %d: %v", room, len(first), err)
+		}
+	}
+	if got, err := Read(bytes.NewReader(first)); err != nil || got.Checksum != p.Checksum || !bytes.Equal(got.files["zz"], noise) {
+		t.Errorf("read again: %v", err)
+	}
+	for _, n := range []int{0, 3, len(first) / 2} {
+		if _, err := Read(bytes.NewReader(first[:n])); err == nil || !strings.HasPrefix(err.Error(), "relevance: read pack: ") {
+			t.Errorf("the first %d bytes are read: %v", n, err)
+		}
+	}
+}
+
+// Archives of others may have ./ before names, and nothing but plain files.
+func TestArchivesOfOthers(t *testing.T) {
+	for what, c := range map[string]struct {
+		header tar.Header
+		want   string
+	}{
+		"with ./":     {tar.Header{Name: "./a", Typeflag: tar.TypeReg, Size: 1}, "it has no manifest.json"},
+		"a directory": {tar.Header{Name: "a/", Typeflag: tar.TypeDir}, `"a/" is not a plain file`},
+		"a link":      {tar.Header{Name: "a", Typeflag: tar.TypeSymlink, Linkname: "/etc/passwd"}, `"a" is not a plain file`},
+		"another":     {tar.Header{Name: "/a", Typeflag: tar.TypeReg}, `"/a" is not the name of a file of a pack`},
+	} {
+		var b bytes.Buffer
+		z, err := zstd.NewWriter(&b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := tar.NewWriter(z)
+		if err := w.WriteHeader(&c.header); err != nil {
+			t.Fatal(err)
+		}
+		if c.header.Size > 0 {
+			if _, err := w.Write([]byte("x")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := errors.Join(w.Close(), z.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Read(bytes.NewReader(b.Bytes())); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", what, err)
+		}
+		if files, err := untar(bytes.NewReader(b.Bytes())); (err == nil) != (what == "with ./") || err == nil && string(files["a"]) != "x" {
+			t.Errorf("%s: %q, %v", what, files, err)
+		}
+	}
+}
+
+// A pack is known where all its schemas are.
+func TestPacksOfUnknownSchemas(t *testing.T) {
+	p := &Pack{}
+	p.Manifest.Schemas = map[string]string{"millrace.Activity": schemas.Activity().Fingerprint().String(), "millrace.Features": schemas.Features().Fingerprint().String()}
+	all := relevance.ShippedSchemas()
+	if !p.KnownTo(all) || !(&Pack{}).KnownTo(nil) {
+		t.Error("what ships is not known")
+	}
+	delete(all, "millrace.Features")
+	if p.KnownTo(all) {
+		t.Error("of two schemas one is known, and so is the pack")
+	}
+	all["millrace.Features"] = relevance.Records{Layout: schemas.Features().Layout()}
+	if p.KnownTo(all) {
+		t.Error("of a schema only the layout is known, and so is the pack")
+	}
+	p.Manifest.Schemas["millrace.Features"] += " 0011223344556677"
+	if p.KnownTo(relevance.ShippedSchemas()) {
+		t.Error("of a family one schema is not known, and the pack is")
+	}
+}
+
+// What cannot be sealed is refused, and no manifest is written.
+func TestSealRefuses(t *testing.T) {
+	if _, err := Seal(filepath.Join(t.TempDir(), "none"), relevance.ShippedSchemas()); err == nil || !strings.HasPrefix(err.Error(), "relevance: seal: ") {
+		t.Errorf("no directory: %v", err)
+	}
+	if _, err := Open(filepath.Join(t.TempDir(), "none")); err == nil || !strings.HasPrefix(err.Error(), "relevance: open pack: ") {
+		t.Errorf("no directory is opened: %v", err)
+	}
+	for what, c := range map[string]struct{ file, text, want string }{
+		"a spec with a fault":  {SpecFile, "name: team", "the spec has no version"},
+		"a row with a fault":   {GoldenFile, `{"score":1,"score":2}`, `relevance: seal: golden.ndjson:1: "score" stands twice`},
+		"no card":              {CardFile, "", "relevance: seal: it has no card.md"},
+		"no rows":              {GoldenFile, "", "relevance: seal: it has no golden.ndjson"},
+		"rows of other scores": {GoldenFile, `{"features":{"likes":1,"hour":0,"language":0},"score":1}`, "golden rows are off"},
+		"a directory":          {"dir", "", "relevance: seal: dir is not a plain file"},
+		"no parameters":        {"parameters.yaml", "", "parameters.yaml"},
+	} {
+		dir := writePack(t, teamFiles(), 20)
+		path := filepath.Join(dir, c.file)
+		err := os.WriteFile(path, []byte(c.text), 0o644)
+		if c.text == "" {
+			err = os.Remove(path)
+		}
+		if c.file == "dir" {
+			err = os.Mkdir(path, 0o755)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Seal(dir, relevance.ShippedSchemas()); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", what, err)
+		}
+		if _, err := os.Stat(filepath.Join(dir, ManifestFile)); err == nil {
+			t.Errorf("%s: a manifest is written", what)
+		}
+	}
+	// Sealed again, a pack has another manifest, and the one before does not count as a file.
+	dir := writePack(t, teamFiles(), 20)
+	first := seal(t, dir)
+	if second := seal(t, dir); second.Checksum != first.Checksum || second.Manifest.Files[ManifestFile] != "" {
+		t.Errorf("sealed twice it is another: %+v", second.Manifest)
+	}
+	for version, ok := range map[string]bool{"1.9+a_b-C": true, strings.Repeat("9", 100): true, "_1": false, "1/2": false} {
+		files := teamFiles()
+		files[SpecFile] = strings.Replace(packSpec, "1.9", version, 1)
+		if _, err := Seal(writePack(t, files, 20), relevance.ShippedSchemas()); (err == nil) != ok {
+			t.Errorf("version %s: %v", version, err)
+		}
+	}
+	values, err := first.ViewerValues()
+	if err != nil || len(values) != 1 || values["languages"] != "list(string)" {
+		t.Errorf("the viewer's values are %v: %v", values, err)
+	}
+}
+
 func TestTarRefuses(t *testing.T) {
 	for _, src := range []string{"", "not zstd", strings.Repeat("\x28\xb5\x2f\xfd", 3)} {
 		if files, err := untar(strings.NewReader(src)); err == nil && len(files) > 0 {
@@ -268,6 +497,7 @@ func TestAdmission(t *testing.T) {
 		{"a row of an unknown feature", GoldenFile, `{"features":{`, `{"features":{"lieks":1,`, "no feature lieks"},
 		{"a row of another type", GoldenFile, "", `{"features":{"hour":"x"},"score":0}`, "feature hour"},
 		{"no rows", GoldenFile, "", "", "0 rows"},
+		{"no JSON", GoldenFile, "", "{", "golden.ndjson:1: unexpected EOF"},
 	} {
 		dir := writePack(t, teamFiles(), 30)
 		p := seal(t, dir)
@@ -409,6 +639,53 @@ func TestDiff(t *testing.T) {
 	}
 	if d := Diff(x, x, golden); len(d) > 0 {
 		t.Errorf("a model differs from itself: %v", d)
+	}
+}
+
+// Every difference of two models is told in a line, and how far scores move.
+func TestDiffTellsEverything(t *testing.T) {
+	model := func(scorer, features, parameters string) *relevance.Model {
+		t.Helper()
+		m, err := relevance.Parse(SpecFile, []byte("name: m\nversion: \"1\"\nschemas: [millrace.Activity]\nfeatures: {"+features+"}\nscorer: "+scorer+"\nparameters: {"+parameters+"}\n"), relevance.ShippedSchemas())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	const one = "a: record.likes"
+	plain := model("linear", one, "weights: {a: 1}")
+	tables := model("linear", one+`, b: "lookup(codes, record.verb, 0)"`, "weights: {a: 1, b: 1}, tables: {codes: {x: 1}}")
+	grow := func(trees int) *relevance.Model {
+		file := "tree\nversion=v4\nnum_class=1\nnum_tree_per_iteration=1\nmax_feature_idx=0\nobjective=regression\nfeature_names=a\n\n" + strings.Repeat("Tree=0\nnum_leaves=1\nleaf_value=1\n\n", trees) + "end of trees\n"
+		m, err := relevance.SpecText{Name: SpecFile, Text: []byte("name: m\nversion: \"1\"\nschemas: [millrace.Activity]\nfeatures: {" + one + "}\nscorer: trees\ntrees: {model: model}\n"), Open: func(string) ([]byte, error) { return []byte(file), nil }}.Parse(relevance.ShippedSchemas())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	rows := []Golden{{Features: map[string]any{"a": 1.0}}, {Features: map[string]any{"a": 3.0}}, {Features: map[string]any{"a": 0.0}}, {Features: map[string]any{"other": 1.0}}, {Features: map[string]any{"a": 9.0, "b": 9.0}}, {}}
+	for what, c := range map[string]struct {
+		a, b *relevance.Model
+		want string
+	}{
+		"nothing":        {plain, plain, ""},
+		"weights":        {plain, model("linear", one, "weights: {a: 2}"), "weight a: 2, was 1\nscores: 2 of 4 golden rows move, by 1 on average and 3 at most"},
+		"the bias":       {plain, model("linear", one, "weights: {a: 1}, bias: 0.5"), "bias: 0.5, was 0\nscores: 3 of 4 golden rows move, by 0.375 on average and 0.5 at most"},
+		"the scorer":     {plain, model("logistic", one, "weights: {a: 1}"), "scorer: logistic, was linear\nscores: 3 of 4 golden rows move, by 0.704 on average and 2.05 at most"},
+		"a feature":      {tables, plain, "feature b: gone\ntable codes: gone\nscores: 0 of 4 golden rows move, by 0 on average and 0 at most; 3 more have a score in one model only"},
+		"the other way":  {plain, tables, "feature b: new: lookup(codes, record.verb, 0)\ntable codes: new: {x: 1}\nscores: "},
+		"an expression":  {plain, model("linear", "a: record.likes  +   1.0", "weights: {a: 1}"), "feature a: record.likes + 1.0, was record.likes"},
+		"a table":        {tables, model("linear", one+`, b: "lookup(codes, record.verb, 0)"`, "weights: {a: 1, b: 1}, tables: {codes: {x: 2}}"), "table codes: {x: 2}, was {x: 1}"},
+		"trees":          {grow(1), grow(3), "trees: 3, were 1\nscores: 4 of 4 golden rows move, by 2 on average and 2 at most"},
+		"missing scores": {plain, grow(1), "scorer: trees, was linear\nscores: 2 of 4 golden rows move, by 0.75 on average and 2 at most; 1 more have a score in one model only"},
+	} {
+		var lines []string
+		for _, d := range Diff(c.a, c.b, rows) {
+			lines = append(lines, d.String())
+		}
+		if got := strings.Join(lines, "\n"); !strings.HasPrefix(got, c.want) || c.want == "" && got != "" {
+			t.Errorf("%s:\n%s\nwant\n%s", what, got, c.want)
+		}
 	}
 }
 

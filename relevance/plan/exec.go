@@ -46,10 +46,6 @@ func (m *Machine) exec(i, n int) {
 			m.bool(i, v, m.bools[i][:n])
 		case String:
 			m.string(v, m.strs[i][:n])
-		case Numbers:
-			pick(m.lists[i][:n], m.bools[v.Args[0]], m.lists[v.Args[1]], m.lists[v.Args[2]])
-		case Strings:
-			pick(m.strss[i][:n], m.bools[v.Args[0]], m.strss[v.Args[1]], m.strss[v.Args[2]])
 		}
 	}
 }

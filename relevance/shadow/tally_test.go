@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/millrace/millrace"
@@ -70,6 +71,9 @@ func TestReport(t *testing.T) {
 		}
 	}
 	want := []string{"taste - 1", "text 0.5 -", "age 0 0"}
+	if len(r.Lacking) != len(want) {
+		t.Fatalf("%d features are lacking", len(r.Lacking))
+	}
 	for i, f := range r.Lacking {
 		text := func(x *float64) string {
 			if x == nil {
@@ -83,6 +87,96 @@ func TestReport(t *testing.T) {
 	}
 	if _, err := json.Marshal(all); err != nil {
 		t.Error(err)
+	}
+}
+
+// What is not known is told as nothing, and pairs stand in their order.
+func TestReportsOfLittle(t *testing.T) {
+	var tally Tally
+	model := func(name, version string) exposure.Model { return exposure.Model{Name: name, Version: version} }
+	add := func(feed, by string, shadow exposure.Model, ranked bool) {
+		r := &exposure.Record{Feed: feed, Models: []exposure.Model{model(by, "1")}, Shadows: []exposure.Model{shadow}}
+		if ranked {
+			r.ShadowRankings = []exposure.ShadowRanking{{Tau: math.NaN(), Items: []exposure.ShadowItem{{Entity: "a", Score: 1}}}}
+		}
+		tally.Add(r)
+	}
+	for _, c := range [][3]string{{"b", "m", "1"}, {"a", "n", "1"}, {"a", "m", "2"}, {"a", "m", "1"}} {
+		add(c[0], c[1], model("s", c[2]), true)
+		add(c[0], c[1], model("s", c[2]), false)
+		add(c[0], c[1], model("s", c[2]), false)
+	}
+	add("a", "m", model("r", "1"), false)
+	tally.Add(&exposure.Record{Feed: "a", Shadows: []exposure.Model{model("s", "1")}, ShadowRankings: make([]exposure.ShadowRanking, 1)}) // of no model
+	var order []string
+	for _, r := range tally.Reports() {
+		order = append(order, fmt.Sprintln(r.Feed, r.Model, r.Shadow, r.Version, r.Answers, r.Failed))
+		if r.Tau != nil || r.ServedCost != (Cost{}) || r.Scores[2].Served != nil || r.Scores[2].Shift != nil || (r.Scores[2].Shadow != nil) != (r.Answers > 0) || r.AuthorShift != 0 || len(r.Lacking) != 0 {
+			t.Errorf("%+v", r)
+		}
+	}
+	if got := strings.Join(order, ""); got != "a m r 1 0 1\na m s 1 1 2\na m s 2 1 2\na n s 1 1 2\nb m s 1 1 2\n" {
+		t.Errorf("%s", got)
+	}
+}
+
+// Features are counted up to a number of them, those that are known further too.
+func TestFeaturesAreBounded(t *testing.T) {
+	of := tally{lacking: [2]map[string]int64{{}, {}}}
+	for i := range maxFeatures + 3 {
+		of.lack(0, 2, []exposure.Lacked{{Feature: fmt.Sprint(i), Items: 1}})
+	}
+	of.lack(0, 2, []exposure.Lacked{{Feature: "0", Items: 2}, {Feature: fmt.Sprint(maxFeatures - 1), Items: 3}, {Feature: "another", Items: 1}})
+	if n := of.lacking[0]; len(n) != maxFeatures || n["0"] != 3 || n[fmt.Sprint(maxFeatures-1)] != 4 || of.looked[0] != 2*(maxFeatures+4) {
+		t.Errorf("%d features, %d and %d items, of %d looked at", len(n), n["0"], n[fmt.Sprint(maxFeatures-1)], of.looked[0])
+	}
+	if all := of.features(); all[0].Feature != fmt.Sprint(maxFeatures-1) || all[1].Feature != "0" || all[0].Shadow != nil {
+		t.Errorf("%+v lack most", all[:2])
+	}
+}
+
+// Of a side of which no item was looked at nothing is known.
+func TestFeaturesOfNoItem(t *testing.T) {
+	of := tally{lacking: [2]map[string]int64{{}, {}}}
+	of.lack(0, 0, []exposure.Lacked{{Feature: "age"}})
+	of.lack(1, 4, []exposure.Lacked{{Feature: "age", Items: 1}})
+	if f := of.features()[0]; f.Served != nil || f.Shadow == nil || *f.Shadow != 0.25 {
+		t.Errorf("%+v", f)
+	}
+}
+
+// The author who is shown least makes room, of equals the last by name; those whose shares
+// differ most are told, of equals the first by name.
+func TestAuthorsMakeRoomInOrder(t *testing.T) {
+	var s authors
+	for i := range maxAuthors {
+		s.add(fmt.Sprintf("a%04d", i), 0)
+		s.add(fmt.Sprintf("a%04d", i), i%2)
+	}
+	s.add("a0000", 1)
+	if got := s.least().name; got != fmt.Sprintf("a%04d", maxAuthors-1) {
+		t.Errorf("%s is least", got)
+	}
+	s.add("new", 1)
+	if a := s.of["new"]; a == nil || a.missed != 2 || a.items != [2]int64{0, 1} || s.of[fmt.Sprintf("a%04d", maxAuthors-1)] != nil || len(s.of) != maxAuthors {
+		t.Errorf("the new one is %+v of %d", a, len(s.of))
+	}
+	if got := s.least().name; got != fmt.Sprintf("a%04d", maxAuthors-2) {
+		t.Errorf("%s is least then", got)
+	}
+	s = authors{}
+	for i := range 30 {
+		for range 1 + i {
+			s.add(fmt.Sprintf("b%02d", i), 0)
+		}
+		s.add(fmt.Sprintf("b%02d", i), 1)
+	}
+	all := s.shift(topAuthors)
+	if len(all) != topAuthors || all[0].Entity != "b00" || all[1].Entity != "b29" || !near(all[1].Served, 30./465) || !near(all[0].Shadow, 1./30) {
+		t.Errorf("%d authors, the first %+v", len(all), all[:2])
+	}
+	if few := s.shift(100); len(few) != 30 {
+		t.Errorf("%d authors", len(few))
 	}
 }
 

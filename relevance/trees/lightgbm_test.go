@@ -132,6 +132,10 @@ func stump(decision int, threshold string) string {
 		"\nleft_child=-1\nright_child=-2\nleaf_value=1 2\ncat_boundaries=0 1\ncat_threshold=6\nshrinkage=1\n\nend of trees\n"
 }
 
+// tiny64 is the largest number that LightGBM takes for zero, and tiny its text.
+func tiny64(sign float64) float64 { return sign * zeroThreshold }
+func tiny(sign float64) string    { return strconv.FormatFloat(tiny64(sign), 'g', -1, 64) }
+
 // TestLightGBMMissing holds every missing type to LightGBM's definition.
 func TestLightGBMMissing(t *testing.T) {
 	nan := math.NaN()
@@ -157,7 +161,22 @@ func TestLightGBMMissing(t *testing.T) {
 		{nanType | right, "1", 0, 1},
 		{none | right, "1", math.Inf(1), 2},
 		{none | right, "1", math.Inf(-1), 1},
-		{categorical, "0", 1, 1}, // the set is 1 and 2
+		{none | right, "0", 1e-36, 1}, // as good as zero, as is a threshold
+		{none | right, "-1e-36", -1e-36, 2},
+		{none | right, tiny(-1), tiny64(-1), 2},
+		{none | right, tiny(-1), 0, 2},
+		{none | right, tiny(-1), -1e-34, 1},
+		{none | right, tiny(1), tiny64(1), 1},
+		{none | right, tiny(1), 1e-34, 2},
+		{zero | right, "1", tiny64(1), 2},
+		{zero | right, "1", tiny64(-1), 2},
+		{zero | left, "-1", math.Nextafter(tiny64(1), 1), 2},
+		{none | right, "inf", math.Inf(1), 1}, // which keys do not have
+		{none | right, "-inf", math.Inf(-1), 1},
+		{zero | right, "inf", tiny64(1), 2},
+		{nanType | right, "inf", nan, 2},
+		{nanType | left | categorical, "0", 1, 1}, // the set is 1 and 2
+		{categorical, "0", 1, 1},
 		{categorical, "0", 2.9, 1},
 		{categorical, "0", 0, 2},
 		{categorical, "0", -0.5, 2},
@@ -184,11 +203,20 @@ func TestLightGBMLinks(t *testing.T) {
 		"cross_entropy":        1 / (1 + math.Exp(-2)),
 		"cross_entropy_lambda": math.Log1p(math.Exp(2)),
 		"lambdarank":           2,
+		"gamma":                math.Exp(2),
+		"tweedie":              math.Exp(2),
+		"multiclassova":        1 / (1 + math.Exp(-2)),
+		"xentropy sigmoid:3":   1 / (1 + math.Exp(-2)),
+		"xentlambda":           math.Log1p(math.Exp(2)),
+		"multiclass":           1, // of one class
+		"":                     2,
 	} {
 		f := lgb(t, []byte(strings.Replace(strings.Replace(src, "num_cat=1", "num_cat=0", 1), "objective=regression", "objective="+objective, 1)))
 		near(t, objective, f.Score1([]float64{1, 0}), want, 1e-12)
 	}
 }
+
+const linearLeaves = "is_linear=1\nleaf_const=10 20\nnum_features=0 2\nleaf_features= 0 1 \nleaf_coeff= 2 3 \n"
 
 func TestLightGBMForestAndLinear(t *testing.T) {
 	src := strings.Replace(stump(0, "0.5"), "num_cat=1", "num_cat=0", 1)
@@ -200,8 +228,13 @@ func TestLightGBMForestAndLinear(t *testing.T) {
 	if got := lgb(t, []byte(average)).Score1([]float64{1, 0}); got != 2 {
 		t.Errorf("two averaged trees score %v", got)
 	}
-	linear := strings.Replace(src, "shrinkage", "is_linear=1\nleaf_const=10 20\nnum_features=0 2\nleaf_features= 0 1 \nleaf_coeff= 2 3 \nshrinkage", 1)
-	f := lgb(t, []byte(linear))
+	f := lgb(t, []byte(strings.Replace(src, "shrinkage", linearLeaves+"shrinkage", 1)))
+	if got := f.Steps(); got != 1+2 {
+		t.Errorf("a split and two coefficients are %d steps", got)
+	}
+	if got := lgb(t, []byte(two)).Steps(); got != 2 {
+		t.Errorf("two splits are %d steps", got)
+	}
 	for _, c := range []struct{ a, b, want float64 }{{0, 7, 10}, {1, 7, 43}, {1, math.NaN(), 2}} {
 		if got := f.Score1([]float64{c.a, c.b}); got != c.want {
 			t.Errorf("%v %v scores %v, want %v", c.a, c.b, got, c.want)
@@ -211,27 +244,104 @@ func TestLightGBMForestAndLinear(t *testing.T) {
 
 func TestLightGBMRefuses(t *testing.T) {
 	good := strings.Replace(stump(0, "0.5"), "num_cat=1", "num_cat=0", 1)
-	for _, c := range []struct{ old, new, want string }{
-		{"version=v3", "version=v9", "v9"},
-		{"objective=regression", "objective=mystery", "mystery"},
-		{"feature_names=a b", "feature_names=a", "feature_names"},
-		{"split_feature=0", "split_feature=2", "feature 2 of 2"},
-		{"left_child=-1", "left_child=0", "twice"},
-		{"left_child=-1", "left_child=-2147483648", "a child is leaf 2147483647 of "},
-		{"left_child=-1", "left_child=7", "node 7"},
-		{"leaf_value=1 2", "leaf_value=1", "leaf_value"},
-		{"leaf_value=1 2", "leaf_value=1 nan", "nan"},
-		{"leaf_value=1 2", "leaf_value=1 inf", "inf"},
-		{"decision_type=0", "decision_type=12", "decision_type"},
-		{"end of trees", "", "ends before"},
+	sets := stump(categorical, "0")
+	linear := strings.Replace(good, "shrinkage", linearLeaves+"shrinkage", 1)
+	names := func(n int) string {
+		return fmt.Sprintf("max_feature_idx=%d\nobjective=regression\nfeature_names=%s", n-1, strings.TrimSpace(strings.Repeat("x ", n)))
+	}
+	for _, c := range []struct{ src, old, new, want string }{
+		{good, "tree\n", "forest\n", `begins with "forest", not with "tree"`},
+		{good, "tree\n", strings.Repeat("t", 41) + "\n", `"` + strings.Repeat("t", 40) + `..."`},
+		{good, "tree\n", strings.Repeat("t", 40) + "\n", `"` + strings.Repeat("t", 40) + `",`},
+		{good, "version=v3", "version=v9", "v9"},
+		{good, "split_feature=0\n", "", "split_feature has 0 values, not 1"},
+		{good, "threshold=0.5\n", "", "threshold has 0 values, not 1"},
+		{good, "version=v3", "version=v3\nversion=v3", "line 3: version stands twice"},
+		{good, "max_feature_idx=1", "max_feature_idx=-1", `max_feature_idx is "-1"`},
+		{good, "max_feature_idx=1", "max_feature_idx=x", `max_feature_idx is "x"`},
+		{good, "max_feature_idx=1", "max_feature_idx=65535", "feature_names has 2 names, and max_feature_idx says 65536"},
+		{good, "max_feature_idx=1", "max_feature_idx=65536", `max_feature_idx is "65536"`},
+		{good, "tree_per_iteration=1", "tree_per_iteration=0", `num_tree_per_iteration is "0"`},
+		{good, "tree_per_iteration=1", "tree_per_iteration=x", `num_tree_per_iteration is "x"`},
+		{good, "tree_per_iteration=1", "tree_per_iteration=1024", "1 trees for 1024 classes"},
+		{good, "tree_per_iteration=1", "tree_per_iteration=1025", `num_tree_per_iteration is "1025"`},
+		{good, "objective=regression", "objective=mystery", "mystery"},
+		{good, "objective=regression", "objective=binary sigmoid:0", `sigmoid is "0"`},
+		{good, "objective=regression", "objective=binary sigmoid:x", `sigmoid is "x"`},
+		{good, "objective=regression", "objective=binary sigmoid:inf", `sigmoid is "inf"`},
+		{good, "feature_names=a b", "feature_names=a", "feature_names has 1 names"},
+		{good, "num_leaves=2", "num_leaves=0", `num_leaves is "0"`},
+		{good, "num_leaves=2", "num_leaves=2097152", "leaf_value has 2 values, not 2097152"},
+		{good, "num_leaves=2", "num_leaves=2097153", `num_leaves is "2097153"`},
+		{good, "split_feature=0", "split_feature=2", "tree 0, which ends before this line: split 0: feature 2 of 2"},
+		{good, "split_feature=0", "split_feature=-1", "feature -1 of 2"},
+		{good, "split_feature=0", "split_feature=0 0", "split_feature has 2 values, not 1"},
+		{good, "split_feature=0", "split_feature=4294967296", "split_feature has 4294967296"},
+		{good, "split_feature=0", "split_feature=x", `split_feature has "x"`},
+		{good, "left_child=-1", "left_child=0", "twice"},
+		{good, "left_child=-1", "left_child=-2147483648", "a child is leaf 2147483647 of "},
+		{good, "left_child=-1", "left_child=-3", "a child is leaf 2 of 2"},
+		{good, "left_child=-1", "left_child=3", "a child is node 3 of 3"},
+		{good, "left_child=-1", "left_child=7", "node 7"},
+		{good, "leaf_value=1 2", "leaf_value=1", "leaf_value"},
+		{good, "leaf_value=1 2", "leaf_value=1 2 3", "leaf_value has 3 values, not 2"},
+		{good, "leaf_value=1 2", "leaf_value=1 nan", "nan"},
+		{good, "leaf_value=1 2", "leaf_value=1 inf", "inf"},
+		{good, "leaf_value=1 2", "leaf_value=1 x", `leaf_value has "x"`},
+		{good, "threshold=0.5", "threshold=nan", `threshold has "nan"`},
+		{good, "decision_type=0", "decision_type=12", "decision_type"},
+		{good, "decision_type=0", "decision_type=-1", "decision_type"},
+		{good, "end of trees", "", "ends before"},
+		{good, "Tree=0", "end of trees\nTree=0", "no trees"},
+		{good, "max_feature_idx", "Tree=0\nmax_feature_idx", "max_feature_idx is"},
+		{sets, "threshold=0\n", "threshold=-1\n", "set -1 of 1"},
+		{sets, "threshold=0\n", "threshold=1\n", "set 1 of 1"},
+		{sets, "num_cat=1", "num_cat=x", `num_cat is "x"`},
+		{sets, "num_cat=1", "num_cat=-1", `num_cat is "-1"`},
+		{sets, "num_cat=1", "num_cat=2", `num_cat is "2"`},
+		{sets, "num_cat=1", "num_cat=0", "set 0 of 0"},
+		{sets, "cat_boundaries=0 1", "cat_boundaries=0 1 1", "cat_boundaries has 3 values, not 2"},
+		{sets, "cat_boundaries=0 1", "cat_boundaries=-1 1", "cat_boundaries -1 to 1 of 1"},
+		{sets, "cat_boundaries=0 1", "cat_boundaries=1 0", "cat_boundaries 1 to 0 of 1"},
+		{sets, "cat_boundaries=0 1", "cat_boundaries=0 2", "cat_boundaries 0 to 2 of 1"},
+		{sets, "cat_threshold=6", "cat_threshold=-1", "cat_threshold -1"},
+		{sets, "cat_threshold=6", "cat_threshold=4294967296", "cat_threshold 4294967296"},
+		{sets, "cat_threshold=6", "cat_threshold=x", `cat_threshold has "x"`},
+		{linear, "leaf_const=10 20", "leaf_const=10", "leaf_const has 1 values, not 2"},
+		{linear, "num_features=0 2", "num_features=0", "num_features has 1 values, not 2"},
+		{linear, "num_features=0 2", "num_features=0 3", "leaf 1 has 3 features, and 2 are left"},
+		{linear, "num_features=0 2", "num_features=0 -1", "leaf 1 has -1 features"},
+		{linear, "leaf_features= 0 1", "leaf_features= 0", "leaf 1 has 2 features, and 1 are left"},
+		{linear, "leaf_features= 0 1", "leaf_features= 0 2", "leaf 1: feature 2 of 2"},
+		{linear, "leaf_features= 0 1", "leaf_features= 0 -1", "leaf 1: feature -1 of 2"},
+		{linear, "leaf_coeff= 2 3", "leaf_coeff= 2", "leaf 1 has 2 features"},
 	} {
-		_, err := LightGBM([]byte(strings.Replace(good, c.old, c.new, 1)))
-		if err == nil || !strings.Contains(err.Error(), c.want) {
+		if !strings.Contains(c.src, c.old) {
+			t.Fatalf("no %s", c.old)
+		}
+		_, err := LightGBM([]byte(strings.Replace(c.src, c.old, c.new, 1)))
+		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "trees: LightGBM model: line ") {
 			t.Errorf("%s: %v", c.new, err)
 		}
 	}
-	if _, err := LightGBM(nil); err == nil {
-		t.Error("nothing is accepted")
+	if _, err := LightGBM(nil); err == nil || !strings.Contains(err.Error(), "the file is empty") {
+		t.Errorf("nothing is accepted: %v", err)
+	}
+	// What stands at a limit is accepted, and so is a list that is empty.
+	for what, src := range map[string]string{
+		"most features":      strings.Replace(good, "max_feature_idx=1\nobjective=regression\nfeature_names=a b", names(maxFeatures), 1),
+		"most classes":       strings.Replace(strings.Replace(good, "tree_per_iteration=1", "tree_per_iteration=1024", 1), "end of trees", strings.Repeat("Tree=1\nnum_leaves=1\nleaf_value=1\n", 1023)+"end of trees", 1),
+		"no sets":            strings.Replace(good, "num_cat=0", "", 1),
+		"an empty set":       strings.Replace(sets, "cat_boundaries=0 1", "cat_boundaries=1 1", 1),
+		"the largest word":   strings.Replace(sets, "cat_threshold=6", "cat_threshold=4294967295", 1),
+		"lines of Windows":   strings.ReplaceAll(good, "\n", "\r\n"),
+		"a file of v2":       strings.Replace(strings.Replace(good, "end of trees", "feature importances:", 1), "v3", "v2", 1),
+		"a file of v4":       strings.Replace(good, "v3", "v4", 1),
+		"no internal values": strings.Replace(good, "decision_type=0\n", "", 1),
+	} {
+		if _, err := Import([]byte(src)); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
 }
 
@@ -287,6 +397,14 @@ func TestLightGBMDumpRefuses(t *testing.T) {
 		{`{"leaf_value": 1}`, `{"leaf_value": 1, "leaf_const": 1}`, "leaf_const"},
 		{`"tree_structure"`, `"tree_structures"`, "tree_structure"},
 		{`[{"tree_structure"`, `[], "x": [{"tree_structure"`, "no trees"},
+		{`"threshold": 1, "decision_type": "<="`, `"threshold": "1||16777216", "decision_type": "=="`, `the category "16777216"`},
+		{`"threshold": 1, "decision_type": "<="`, `"threshold": "1||-1", "decision_type": "=="`, `the category "-1"`},
+		{`{"leaf_value": 1}`, `{"leaf_value": 1, "leaf_const": 1, "leaf_features": [0, 1], "leaf_coeff": [1]}`, "2 leaf_features and 1 leaf_coeff"},
+		{`{"leaf_value": 1}`, `{"leaf_value": 1, "leaf_const": 1, "leaf_features": [2], "leaf_coeff": [1]}`, "tree 0: node 1: feature 2 of 2"},
+		{`{"leaf_value": 1}`, `{"leaf_value": 1, "leaf_const": 1, "leaf_features": [-1], "leaf_coeff": [1]}`, "feature -1 of 2"},
+		{`"right_child": {"leaf_value": 2, "leaf_index": 1}`, `"right_child": {"leaf_value": 2, "leaf_index": 1, "leaf_const": 1}`, "some leaves have leaf_const"},
+		{`"leaf_index": 1}}}]}`, `"leaf_index": 1}}}]} {}`, "text behind the document"},
+		{`"version"`, `version`, "trees: LightGBM dump: "},
 	} {
 		if !strings.Contains(good, c.old) {
 			t.Fatalf("no %s", c.old)

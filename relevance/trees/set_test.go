@@ -2,6 +2,7 @@ package trees
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -42,8 +43,11 @@ func TestSets(t *testing.T) {
 	if s := newSet(nil); s.end != 0 {
 		t.Errorf("an empty set ends at %v", s.end)
 	}
-	if ordinary := newSet([]uint32{4095}); ordinary.bits == nil {
+	if newSet([]uint32{4095}).bits == nil {
 		t.Error("a category below 4096 is no bit")
+	}
+	if near, far := newSet([]uint32{4351}), newSet([]uint32{4352}); near.bits == nil || far.bits != nil {
+		t.Errorf("one category of 4351 is of %d words, one of 4352 of %d", len(near.bits), len(far.bits))
 	}
 }
 
@@ -69,10 +73,55 @@ func TestOverlappingCategories(t *testing.T) {
 
 // All sets of a model together have a bound, and who breaks it is named.
 func TestSetsTogether(t *testing.T) {
-	m := &Model{setBytes: maxSetBytes - 600}
+	m := &Model{setBytes: maxSetBytes - 512}
 	for i := range 2 {
 		if _, err := m.addSet(newSet([]uint32{4095})); (err != nil) != (i == 1) {
 			t.Errorf("set %d: %v", i, err)
+		}
+	}
+	for what, add := range map[string]func(*Model) error{
+		"a dump": func(m *Model) error { return (&lightgbm{m: m}).dumpSet(&node{}, "1") },
+		"a text": func(m *Model) error {
+			return (&lightgbm{m: m}).categories(&lgbTree{leaves: 2, fields: map[string]string{"num_cat": "1", "cat_boundaries": "0 1", "cat_threshold": "6"}})
+		},
+		"XGBoost": func(m *Model) error {
+			x := xgb{m: m}
+			x.categories(map[string]any{"categories_nodes": []int64{0}, "categories_segments": []int64{0}, "categories_sizes": []int64{1}, "categories": []int64{1}}, 1)
+			return x.err
+		},
+	} {
+		if err := add(&Model{}); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if err := add(&Model{setBytes: maxSetBytes}); err == nil || !strings.Contains(err.Error(), "the categories of all splits up to here take more than 128 MiB") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// A node of a tree names a feature and a set that are there, whoever made it.
+func TestNodesAreChecked(t *testing.T) {
+	m := &Model{Inputs: 2, sets: make([]set, 1)}
+	for _, c := range []struct {
+		node node
+		ok   bool
+	}{
+		{node{feature: 1}, true}, {node{feature: 2}, false}, {node{feature: -1}, false},
+		{node{threshold: math.Inf(1)}, true}, {node{threshold: math.NaN()}, false}, {node{kind: leafNode, threshold: math.Inf(-1)}, false},
+		{node{kind: inSet}, true}, {node{kind: inSet, threshold: 1}, false}, {node{kind: notInSet, threshold: 1}, false}, {node{kind: notInSet, threshold: -1}, false},
+	} {
+		if err := m.check(&c.node); (err == nil) != c.ok {
+			t.Errorf("%+v: %v", c.node, err)
+		}
+	}
+}
+
+// All trees of a model together have so many nodes and no more.
+func TestNodesTogether(t *testing.T) {
+	m := &Model{Inputs: 1, nodes: make([]node, maxNodes-1, maxNodes)} // memory that nothing touches
+	for i := range 2 {
+		if err := m.add([]node{{kind: leafNode}}, 0); (err != nil) != (i == 1) {
+			t.Errorf("node %d: %v", maxNodes+i, err)
 		}
 	}
 }

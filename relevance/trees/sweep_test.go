@@ -38,7 +38,7 @@ func nasty(r *rand.Rand, row []float64, data [][]float64) []float64 {
 	for c := range row {
 		switch r.IntN(8) {
 		case 0:
-			row[c] = []float64{math.NaN(), 0, math.Copysign(0, -1), 1e-36, -1e-36, math.Inf(1), math.Inf(-1), math.MaxFloat64}[r.IntN(8)]
+			row[c] = []float64{math.NaN(), 0, math.Copysign(0, -1), 1e-36, -1e-36, zeroThreshold, -zeroThreshold, math.Inf(1), math.Inf(-1), math.MaxFloat64}[r.IntN(10)]
 		case 1, 2:
 			row[c] = data[r.IntN(len(data))][c]
 		case 3:

@@ -53,6 +53,8 @@ func TestTrained(t *testing.T) {
 			}
 			f := imported.Forest()
 			checkLeaves(t, m, f)
+			checkMoved(t, imported, m.Rows)
+			checkExplained(t, f, m.Rows)
 			for class := range f.Classes {
 				g, err := f.Class(class)
 				if err != nil {
@@ -88,6 +90,60 @@ func checkLeaves(t *testing.T, m *trained.Model, f *Forest) {
 			if float64(leaf) != m.Leaves[i][k] {
 				t.Fatalf("row %d %v: tree %d: leaf %d, want %v", i, row, k, leaf, m.Leaves[i][k])
 			}
+		}
+	}
+}
+
+// checkMoved scores by the columns that a model uses, behind one that it does not have.
+func checkMoved(t *testing.T, m *Model, rows [][]float64) {
+	t.Helper()
+	used, to, n := m.Used(), make([]int, m.Inputs), 1
+	for c := range m.Inputs { // in their order, as the sum of a linear booster depends on it
+		if to[c] = -1; used[c] {
+			to[c] = n
+			n++
+		}
+	}
+	moved := make([][]float64, len(rows))
+	for i, row := range rows {
+		moved[i] = make([]float64, n)
+		for c, x := range row {
+			if used[c] {
+				moved[i][to[c]] = x
+			}
+		}
+	}
+	got, want := scoreAll(m.Renumbered(to, n), moved), scoreAll(m.Forest(), rows)
+	for i := range rows {
+		if got[i] != want[i] && !(math.IsNaN(got[i]) && math.IsNaN(want[i])) {
+			t.Fatalf("row %d %v, moved to %v, scores %v, want %v", i, rows[i], to, got[i], want[i])
+		}
+	}
+}
+
+// checkExplained adds up what is explained to the score before its link.
+func checkExplained(t *testing.T, f *Forest, rows [][]float64) {
+	t.Helper()
+	plain := *f
+	if plain.link = identity; f.baseLast {
+		plain.average = 1
+	}
+	want := scoreAll(&plain, rows)
+	for i, row := range rows {
+		base, columns := f.Explain(row)
+		sum, size := base, math.Abs(base)
+		for _, x := range columns {
+			sum, size = sum+x, size+math.Abs(x)
+		}
+		if math.IsNaN(want[i]) || math.IsInf(want[i], 0) {
+			continue
+		}
+		tolerance := 1e-12 * size
+		if f.single {
+			tolerance = 1e-5 * size
+		}
+		if !(math.Abs(sum-want[i]) <= tolerance) {
+			t.Fatalf("row %d %v: %v and %v add up to %v, want %v", i, row, base, columns, sum, want[i])
 		}
 	}
 }

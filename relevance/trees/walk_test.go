@@ -20,7 +20,7 @@ func TestWalkEqualsPlain(t *testing.T) {
 		for c := range x {
 			switch r.IntN(8) {
 			case 0:
-				x[c] = []float64{math.NaN(), 0, math.Copysign(0, -1), 1e-36, -1e-36, math.Inf(1), math.Inf(-1), 1e-34}[r.IntN(8)]
+				x[c] = []float64{math.NaN(), 0, math.Copysign(0, -1), 1e-36, -1e-36, zeroThreshold, -zeroThreshold, math.Inf(1), math.Inf(-1), 1e-34}[r.IntN(10)]
 			default:
 				x[c] = r.NormFloat64()
 			}

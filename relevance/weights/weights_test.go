@@ -66,3 +66,13 @@ func TestReadRefuses(t *testing.T) {
 		}
 	}
 }
+
+// Weights that are not finite have no form: who writes them has checked nothing.
+func TestFormOfNoNumber(t *testing.T) {
+	defer func() {
+		if recover() == nil {
+			t.Error("NaN has a form")
+		}
+	}()
+	Form(map[string]float64{"a": math.NaN()})
+}

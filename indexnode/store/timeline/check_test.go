@@ -134,6 +134,7 @@ func TestACheckFindsWhatIsWrong(t *testing.T) {
 		"id row missing":           {without(idOf("b")), ErrState, "3 records outside the head, 2 of"},
 		"id row of another time":   {with(idOf("b"), IDRow{At: 4}.encode()), blob.ErrRow, "says 4, it is at 5"},
 		"id row cut short":         {with(idOf("b"), nil), blob.ErrRow, ""},
+		"stale id row":             {with(idOf("x"), nil), blob.ErrRow, ""},
 		"id row too long":          {with(idOf("b"), []byte{2, 2}), blob.ErrRow, ""},
 		"no filter":                {without(key(filterKey)), blob.ErrFilter, "is not in it"},
 		"an id is not in it":       {with(key(filterKey), few.Encode()), blob.ErrFilter, `"c" is not in it`},
@@ -159,8 +160,12 @@ func TestACheckFindsWhatIsWrong(t *testing.T) {
 	} {
 		all := stored()
 		c.change(all)
-		if err := check(all, &tally{}); !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {
+		var n tally
+		if err := check(all, &n); !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v; want %v: %s", what, err, c.want, c.says)
+		}
+		if slices.Contains(n.names, millrace.Timeline{}) {
+			t.Errorf("%s: it meets %v", what, n.names)
 		}
 	}
 	for what, c := range map[string]struct {
@@ -199,41 +204,76 @@ func TestACheckFindsWhatIsWrong(t *testing.T) {
 // needs it.
 func TestATimelineWithoutItsRows(t *testing.T) {
 	a, z := rec("a", 1), rec("z", 2)
+	bad := func(recs ...millrace.Record) []byte { // whose first record has no body
+		b := encode(chained, recs...)
+		b.Buf[16+8+1] |= 0x10
+		b.SetHasChain(recs[0].ID == "d")
+		return b.Buf
+	}
+	at := func(t *Timeline, id millrace.RecordID, do func(Place) error) error {
+		p, ok, err := t.Find(id)
+		if err != nil || !ok {
+			return fmt.Errorf("%s is not there: %w", id, err)
+		}
+		return do(p)
+	}
+	insert := func(t *Timeline, id string, when millrace.Time) error {
+		r := rec(id, when)
+		_, err := t.Insert(&r)
+		return err
+	}
+	calls := []struct {
+		name string
+		do   func(t *Timeline) error
+	}{
+		{"find", func(t *Timeline) error {
+			_, _, a := t.Find("a")
+			_, _, c := t.Find("c")
+			_, _, d := t.Find("d")
+			return cmp.Or(a, c, d)
+		}},
+		{"insert", func(t *Timeline) error { return insert(t, "new", 1) }},
+		{"append", func(t *Timeline) error { t.max = 1; return insert(t, "new", 9) }},
+		{"into the head", func(t *Timeline) error { return insert(t, "new", 7) }},
+		{"replace", func(t *Timeline) error {
+			return at(t, "e", func(p Place) error { r := rec("e", 7); return t.Replace(p, &r) })
+		}},
+		{"remove", func(t *Timeline) error { return at(t, "e", t.Remove) }},
+		{"remove older", func(t *Timeline) error { return at(t, "b", t.Remove) }},
+		{"promote", func(t *Timeline) error {
+			return errors.Join(at(t, "e", t.Remove), at(t, "f", t.Remove), at(t, "d", t.Remove))
+		}},
+		{"dropped", func(t *Timeline) error {
+			return at(t, "f", func(p Place) error { _, err := Keeper{Count: 1}.Dropped(t, p); return err })
+		}},
+		{"excludes", func(t *Timeline) error { r := rec("new", 5); _, err := Keeper{Count: 4}.Excludes(t, &r); return err }},
+		{"floor", func(t *Timeline) error { return Keeper{Count: 6}.SetFloor(t) }},
+		{"sweep", func(t *Timeline) error { _, err := Keeper{Horizon: 3}.Sweep(t, decoding{}); return err }},
+		{"erase", func(t *Timeline) error {
+			_, err := Keeper{Horizon: 99}.Sweep(t, decoding{})
+			return err
+		}},
+	}
 	for what, c := range map[string]struct {
 		k    string
 		v    []byte // instead; nil: nothing
 		want error
 		says string // the calls that say so
 	}{
-		"no chain":           {key(ChainKey), nil, ErrState, "find insert dropped excludes floor sweep "},
-		"a bad chain":        {key(ChainKey), []byte{0}, blob.ErrChain, "find insert dropped excludes floor sweep "},
-		"no older blob":      {older(2), nil, ErrState, "find insert floor sweep "},
-		"a bad older blob":   {older(2), []byte{0}, blob.Err, "find insert floor sweep "},
-		"of another count":   {older(2), encode(chained, a, z).Buf, ErrState, "find insert floor sweep "},
-		"of another time":    {older(4), encode(chained, rec("c", 4), rec("b", 5)).Buf, ErrState, "find "},
-		"a bad filter":       {key(filterKey), []byte{0}, blob.ErrFilter, "find insert "},
-		"a bad id row":       {idOf("a"), nil, blob.ErrRow, "find sweep "},
-		"a record that ends": {older(2), func() []byte { b := encode(chained, a).Buf; b[16+8+1] = 0x10; return b }(), blob.Err, "find insert floor sweep "},
+		"no chain":              {key(ChainKey), nil, ErrState, "find, insert, append, remove, remove older, promote, dropped, excludes, floor, sweep, erase"},
+		"a bad chain":           {key(ChainKey), []byte{0}, blob.ErrChain, "find, insert, append, remove, remove older, promote, dropped, excludes, floor, sweep, erase"},
+		"no older blob":         {older(2), nil, ErrState, "find, insert, floor, sweep, erase"},
+		"a bad older blob":      {older(2), []byte{0}, blob.Err, "find, insert, floor, sweep, erase"},
+		"of another count":      {older(2), encode(chained, a, z).Buf, ErrState, "find, insert, floor, sweep, erase"},
+		"of another time":       {older(4), encode(chained, rec("c", 4), rec("b", 5)).Buf, ErrState, "find"},
+		"a bad filter":          {key(filterKey), []byte{0}, blob.ErrFilter, "find, insert, append, remove older"},
+		"a bad id row":          {idOf("a"), nil, blob.ErrRow, "find, sweep, erase"},
+		"a bad record":          {older(2), bad(a), blob.Err, "find, insert, floor, sweep, erase"},
+		"a bad record at once":  {older(4), bad(rec("c", 5), rec("b", 5)), blob.Err, "find, remove older, promote, excludes, erase"},
+		"a bad record in front": {key(HeadKey), bad(rec("d", 6), rec("e", 7), rec("f", 8)), blob.Err, "find, append, into the head, replace, remove, promote, erase"},
 	} {
-		said := ""
-		for _, call := range []struct {
-			name string
-			do   func(t *Timeline) error
-		}{
-			{"find", func(t *Timeline) error { _, _, a := t.Find("a"); _, _, c := t.Find("c"); return cmp.Or(a, c) }},
-			{"insert", func(t *Timeline) error { r := rec("new", 1); _, err := t.Insert(&r); return err }},
-			{"dropped", func(t *Timeline) error {
-				at, ok, err := t.Find("f")
-				if err != nil || !ok {
-					return fmt.Errorf("not in the head: %w", err)
-				}
-				_, err = Keeper{Horizon: 0, Count: 1}.Dropped(t, at)
-				return err
-			}},
-			{"excludes", func(t *Timeline) error { r := rec("new", 9); _, err := Keeper{Count: 9}.Excludes(t, &r); return err }},
-			{"floor", func(t *Timeline) error { return Keeper{Count: 6}.SetFloor(t) }},
-			{"sweep", func(t *Timeline) error { _, err := Keeper{Horizon: 3}.Sweep(t, decoding{}); return err }},
-		} {
+		var said []string
+		for _, call := range calls {
 			src := rows{all: stored()}
 			if src.all[c.k] = c.v; c.v == nil && c.want != blob.ErrRow {
 				delete(src.all, c.k)
@@ -243,13 +283,13 @@ func TestATimelineWithoutItsRows(t *testing.T) {
 				t.Fatal(err)
 			}
 			if err := call.do(tl); errors.Is(err, c.want) {
-				said += call.name + " "
+				said = append(said, call.name)
 			} else if err != nil {
 				t.Errorf("%s: %s: %v", what, call.name, err)
 			}
 		}
-		if said != c.says {
-			t.Errorf("%s is said by %s; want %s", what, said, c.says)
+		if got := strings.Join(said, ", "); got != c.says {
+			t.Errorf("%s is said by %s; want %s", what, got, c.says)
 		}
 	}
 	src := rows{all: stored()}

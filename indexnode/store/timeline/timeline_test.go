@@ -185,8 +185,7 @@ func (w *world) change(r *millrace.Record) (newest bool, dropped uint64, err err
 		if err != nil || out {
 			return false, dropped, err
 		}
-		newest, err = w.t.Insert(r)
-		if err != nil {
+		if newest, err = w.t.Insert(r); err != nil {
 			return false, dropped, err
 		}
 	case at.Rec.Time == r.Time:
@@ -314,6 +313,20 @@ func (w *world) compare() {
 	if older != w.t.olderBytes {
 		w.Fatalf("%d bytes of older blobs are in memory, it counts %d", older, w.t.olderBytes)
 	}
+	least := 300 + older + 100*len(w.t.ids) + blob.LinkBytes*len(w.t.Links())
+	most := least + len(w.name.Entity) + cap(w.t.Prefix)
+	if w.t.Head != nil {
+		least, most = least+len(w.t.Head.Buf), most+cap(w.t.Head.Buf)
+	}
+	if w.t.Chain != nil {
+		most += blob.LinkBytes * (cap(w.t.Links()) - len(w.t.Links()))
+	}
+	if w.t.Seen != nil {
+		least, most = least+len(w.t.Seen.Bits), most+cap(w.t.Seen.Bits)
+	}
+	if got := w.t.Memory(); got < least || got > most {
+		w.Fatalf("it takes %d bytes of memory, and tells %d", least, got)
+	}
 	w.there = len(recs)
 }
 
@@ -326,6 +339,9 @@ func blobHas(at Place, r *millrace.Record) bool {
 func (w *world) flush(again bool) {
 	w.Helper()
 	gone := w.t.gone
+	if w.t.Little() != (gone || w.there == 0) {
+		w.Fatalf("it is little: %t, and has %d records", w.t.Little(), w.there)
+	}
 	if err := w.rows.write(w.t); err != nil {
 		w.Fatal(err)
 	}
@@ -335,6 +351,9 @@ func (w *world) flush(again bool) {
 	}
 	if found.records != w.there || found.sum+w.dropped != w.sum || len(found.names) > 1 || found.ended != len(found.names) || (found.with > 0) != (w.there > 0) {
 		w.Fatalf("a check finds %+v; %d records of %x are there, and %x was dropped", found, w.there, w.sum, w.dropped)
+	}
+	if w.keep == (Keeper{Horizon: math.MinInt64}) && found.stale > 0 {
+		w.Fatalf("nothing was dropped, and %d id rows are stale", found.stale)
 	}
 	if !gone && !w.t.Clean() {
 		w.Fatal("what was written is not clean")
@@ -403,7 +422,10 @@ func (w *world) live(seed uint64) {
 	if err := w.open(); err != nil {
 		w.Fatal(err)
 	}
-	for now := range 120 {
+	for now := 0; now < 200; now++ {
+		if r.IntN(20) == 0 {
+			now += r.IntN(60)
+		}
 		if aged {
 			w.keep.Horizon = millrace.Time(now - 40)
 			for len(w.kept) > 0 && w.kept[len(w.kept)-1].Time < w.keep.Horizon {
@@ -413,7 +435,7 @@ func (w *world) live(seed uint64) {
 		rec := millrace.Record{ID: millrace.RecordID(fmt.Sprint("r", r.IntN(ids))), Time: millrace.Time(now), Version: int64(now), Deleted: r.IntN(5) == 0, Schema: millrace.Fingerprint(r.IntN(2)), Body: make([]byte, r.IntN(50))}
 		switch r.IntN(4) {
 		case 0:
-			rec.Time -= millrace.Time(r.IntN(30))
+			rec.Time -= millrace.Time(r.IntN(60))
 		case 1:
 			rec.Time -= rec.Time % 8
 		case 2:
@@ -447,6 +469,9 @@ func (w *world) live(seed uint64) {
 			}
 			w.dropped += dropped
 			w.compare()
+			if w.t.Chain != nil && w.t.Chain.Stale != 0 {
+				w.Fatalf("%d id rows are stale after a sweep", w.t.Chain.Stale)
+			}
 			w.swept(stale || len(w.t.Links()) < links)
 		}
 		if r.IntN(5) == 0 || w.t.gone {
@@ -454,8 +479,17 @@ func (w *world) live(seed uint64) {
 			w.compare()
 		}
 	}
-	w.flush(true)
+	dropped, err := w.keep.Sweep(w.t, &w.n)
+	w.dropped += dropped
 	w.compare()
+	w.flush(true)
+	if dropped, err := w.keep.Sweep(w.t, &w.n); err != nil || dropped != 0 || !w.t.Clean() {
+		w.Fatalf("a second sweep drops %x, and changes something, %t: %v", dropped, !w.t.Clean(), err)
+	}
+	w.compare()
+	if err != nil {
+		w.Fatal(err)
+	}
 }
 
 // swept verifies that nothing is left that a sweep has to drop; stale says that there were id

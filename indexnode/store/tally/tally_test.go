@@ -167,6 +167,11 @@ func TestATallyIsWhatIsThere(t *testing.T) {
 	if got := flows.Now(); !maps.Equal(got, total) {
 		t.Errorf("flows %+v, want %+v", got, total)
 	}
+	before := flows.Now()[""].Taken
+	flows.Begin(true).Of("e").Take(&millrace.Record{ID: "x"}) // the first type of its partition, and not of the node
+	if got := flows.Now(); len(got) != 3 || got[""].Taken != before+1 {
+		t.Errorf("flows %+v", got)
+	}
 	bad := blob.Encode([]millrace.Record{{ID: "a"}}, 0)
 	bad.Buf[16+8+1] = 0x10 // its flags
 	if err := flows.Begin(true).Of("a").ExpireBlob(bad); !errors.Is(err, blob.Err) {

@@ -103,9 +103,15 @@ func TestTheFlusherSleeps(t *testing.T) {
 
 // What goes wrong in the background, or is mended without a word to who calls, is logged.
 func TestWhatIsLogged(t *testing.T) {
-	var broken atomic.Bool
+	var broken, unremoved atomic.Bool
 	var log logged
-	s := openMem(t, Options{FS: mendStore(t), MaxBlobBytes: 500, Log: slog.New(slog.NewTextHandler(&log, nil)), unwritable: func(p millrace.Partition) error {
+	fs := errorfs.Wrap(mendStore(t), errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if unremoved.Load() && op.Kind == errorfs.OpRemove && strings.HasPrefix(op.Path, "db/restore/") {
+			return syscall.EIO
+		}
+		return nil
+	}))
+	s := openMem(t, Options{FS: fs, MaxBlobBytes: 500, Log: slog.New(slog.NewTextHandler(&log, nil)), unwritable: func(p millrace.Partition) error {
 		if broken.Load() {
 			return syscall.EIO
 		}
@@ -144,6 +150,16 @@ func TestWhatIsLogged(t *testing.T) {
 				if err := s.putType(typed(i).Type); err != nil {
 					return err
 				}
+			}
+			return nil
+		}},
+		{"store: files of a restore are left\" dir=db/restore err=", func() error {
+			c := checkpoint(t, s, 0, "checkpoint")
+			c.Digest.Content++ // so that it is refused when its files are there
+			unremoved.Store(true)
+			defer unremoved.Store(false)
+			if err := s.Restore(ctx, "checkpoint", c); !errors.Is(err, ErrRefused) {
+				return fmt.Errorf("it is restored: %v", err)
 			}
 			return nil
 		}},

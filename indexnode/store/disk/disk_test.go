@@ -78,6 +78,9 @@ func TestRoom(t *testing.T) {
 	if d, _ := fs.of(Config{MinFree: -1}); d.Room(1) != nil {
 		t.Error("there is a limit where there is none")
 	}
+	if d, _ := fs.of(Config{}); !errors.Is(d.Room(1), errFull) {
+		t.Error("there is none where there is one")
+	}
 	fs.usage = vfs.ErrUnsupported
 	if err := d.Room(1); err != nil {
 		t.Errorf("where nobody can tell: %v", err)
@@ -169,9 +172,20 @@ func TestBallast(t *testing.T) {
 			t.Errorf("%v is told as %v", other, err)
 		}
 	}
-	fs.fails = func(op errorfs.Op) error { return syscall.EIO }
-	if err := fs.FS.Remove("db/BALLAST"); err == nil {
-		t.Fatal("it is removed")
+	if strings.Trim(contentOf(t, vfs.Root(fs), "db/BALLAST")[1<<10:2<<10], "\x00") == "" {
+		t.Error("the ballast is zeros, which a file system may leave out")
+	}
+	fs.fails = func(op errorfs.Op) error {
+		switch op.Kind {
+		case errorfs.OpCreate:
+			return syscall.ENOSPC
+		case errorfs.OpRemove:
+			return syscall.EIO
+		}
+		return nil
+	}
+	if _, err := d.FS().Create("db/OPTIONS-2", vfs.WriteCategoryUnspecified); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("a ballast that cannot be removed: %v", err)
 	}
 	fs.fails = func(op errorfs.Op) error {
 		if op.Kind == errorfs.OpOpen || op.Kind == errorfs.OpFileWriteAt {
@@ -315,6 +329,68 @@ func TestPatience(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A manifest is in its directory as soon as it is there, and again when it was written anew. What
+// does not fail is written once; another error than the disk's is returned, of markers too.
+func TestManifests(t *testing.T) {
+	fs := newSmall()
+	d, _ := fs.of(Config{})
+	var left error // fails the next write
+	dirs, creates := 0, 0
+	fs.fails = func(op errorfs.Op) (err error) {
+		switch {
+		case op.Kind == errorfs.OpFileSync && op.Path == "db":
+			dirs++
+		case op.Kind == errorfs.OpCreate:
+			creates++
+		case op.Kind == errorfs.OpFileWrite:
+			err, left = left, nil
+		}
+		return err
+	}
+	for name, synced := range map[string]int{"db/MANIFEST-1": 1, "db/marker.x": 0} {
+		dirs, creates = 0, 0
+		f, err := d.FS().Create(name, vfs.WriteCategoryUnspecified)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.Write([]byte("one ")); err != nil || f.Sync() != nil || dirs != synced || creates != 1 {
+			t.Errorf("%s: %d syncs of the directory, %d files made: %v", name, dirs, creates, err)
+		}
+		left = errFull
+		if _, err := f.Write(nil); !errors.Is(err, errFull) {
+			t.Errorf("%s: another error: %v", name, err)
+		}
+		left = syscall.EIO
+		if _, err := f.Write([]byte("two")); err != nil || dirs != synced+1 || creates != 2 {
+			t.Errorf("%s: %d syncs of the directory, %d files made: %v", name, dirs, creates, err)
+		}
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+		if got := contentOf(t, fs, name); got != "one two" {
+			t.Errorf("%s has %q", name, got)
+		}
+	}
+	fs.fails = func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpFileSync && op.Path == "db" {
+			return errFull
+		}
+		return nil
+	}
+	if _, err := d.FS().Create("db/MANIFEST-2", vfs.WriteCategoryUnspecified); !errors.Is(err, errFull) {
+		t.Errorf("a directory that is not synced: %v", err)
+	}
+	if err := SyncDir(fs, "db"); !errors.Is(err, errFull) {
+		t.Errorf("a directory that is not synced: %v", err)
+	}
+	if err := SyncDir(fs, "none"); err == nil {
+		t.Error("a directory that is not there is synced")
+	}
+	if err := d.OrEnd(func() error { return errFull }); err != errFull {
+		t.Errorf("a call that fails: %v", err)
 	}
 }
 

@@ -142,7 +142,7 @@ func TestWhatIsLogged(t *testing.T) {
 		{"err=\"store: failed: disk full", func() error { s.backgroundError(syscall.ENOSPC); return nil }},
 		{"store: a word of Pebble's 7", func() error {
 			s.dbo.Logger.Infof("nothing")
-			s.dbo.Logger.(pebble.Logger).Errorf("a word of Pebble's %d", 7)
+			s.dbo.Logger.Errorf("a word of Pebble's %d", 7)
 			return nil
 		}},
 		{"too many content types: requests for all types are refused from now on\" known=256 further=", func() error {

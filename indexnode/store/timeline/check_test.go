@@ -138,6 +138,7 @@ func TestACheckFindsWhatIsWrong(t *testing.T) {
 		"id row too long":          {with(idOf("b"), []byte{2, 2}), blob.ErrRow, ""},
 		"no filter":                {without(key(filterKey)), blob.ErrFilter, "is not in it"},
 		"an id is not in it":       {with(key(filterKey), few.Encode()), blob.ErrFilter, `"c" is not in it`},
+		"no filter of nothing":     {func(all map[string][]byte) { empty(all); all[key(filterKey)] = []byte{9} }, blob.ErrFilter, ""},
 		"no filter is it":          {edit(key(filterKey), 0, 1), blob.ErrFilter, ""},
 		"twice, in older ones":     {put(1, rec("c", 5), rec("a", 5)), ErrState, `"a" twice`},
 		"twice, also in the head":  {head(true, d, e, rec("a", 8)), ErrState, `"a" twice`},
@@ -262,6 +263,7 @@ func TestATimelineWithoutItsRows(t *testing.T) {
 	}{
 		"no chain":              {key(ChainKey), nil, ErrState, "find, insert, append, remove, remove older, promote, dropped, excludes, floor, sweep, erase"},
 		"a bad chain":           {key(ChainKey), []byte{0}, blob.ErrChain, "find, insert, append, remove, remove older, promote, dropped, excludes, floor, sweep, erase"},
+		"no newer one of them":  {older(4), nil, ErrState, "find, remove older, promote, excludes, floor, erase"},
 		"no older blob":         {older(2), nil, ErrState, "find, insert, floor, sweep, erase"},
 		"a bad older blob":      {older(2), []byte{0}, blob.Err, "find, insert, floor, sweep, erase"},
 		"of another count":      {older(2), encode(chained, a, z).Buf, ErrState, "find, insert, floor, sweep, erase"},
@@ -340,4 +342,81 @@ func many(all map[string][]byte, n, bytes int) {
 	all[string(HeadKey(prefix))] = b.Buf
 	all[string(ChainKey(prefix))] = chain.Encode(nil)
 	all[string(filterKey(prefix))] = seen.Encode()
+}
+
+// The horizon itself is kept, and so is a floor at it.
+func TestTheHorizonIsKept(t *testing.T) {
+	for _, horizon := range []millrace.Time{8, 9} {
+		k, kept := Keeper{Horizon: horizon}, horizon == 8
+		open := func() *Timeline {
+			tl, err := Open(&rows{all: stored()}, 7, chained, 200)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return tl
+		}
+		f, tl := rec("new", 8), open()
+		if out, err := k.Excludes(tl, &f); err != nil || out == kept {
+			t.Errorf("from %d on, a record of 8 is out: %t, %v", horizon, out, err)
+		}
+		at, ok, err := tl.Find("f")
+		if gone, e := k.Dropped(tl, at); err != nil || !ok || e != nil || gone == kept {
+			t.Errorf("from %d on, the record of 8 is gone: %t, %v, %v", horizon, gone, err, e)
+		}
+		if _, err := k.Sweep(tl, decoding{}); err != nil || tl.gone == kept {
+			t.Errorf("from %d on, a timeline whose last is of 8 is gone: %t, %v", horizon, tl.gone, err)
+		}
+		k.Count, tl = 1, open()
+		if err := k.SetFloor(tl); err != nil || (tl.Chain.Floor != nil) != kept {
+			t.Errorf("from %d on, the floor is %+v, %v", horizon, tl.Chain.Floor, err)
+		}
+		all := stored()
+		empty(all)
+		c := blob.Chain{Floor: &blob.Floor{Time: 8, ID: "x"}}
+		all[key(ChainKey)] = c.Encode(nil)
+		tl, err = Open(&rows{all: all}, 7, chained, 200)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := k.Sweep(tl, decoding{}); err != nil || tl.gone == kept {
+			t.Errorf("from %d on, a floor of 8 is gone: %t, %v", horizon, tl.gone, err)
+		}
+	}
+}
+
+// A new id costs no read once the filter is there. A timeline that has no records any more has no
+// rows.
+func TestWhatIsNotThereCostsNothing(t *testing.T) {
+	src := &rows{all: stored()}
+	tl, err := Open(src, 7, chained, 200)
+	if err == nil {
+		err = tl.LoadFilter()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	src.reads = 0
+	for i := range 100 {
+		if _, ok, err := tl.Find(millrace.RecordID(fmt.Sprint("new", i))); ok || err != nil {
+			t.Fatal(err)
+		}
+	}
+	if src.reads > 10 {
+		t.Errorf("%d reads for 100 new ids", src.reads)
+	}
+	src = &rows{all: map[string][]byte{}}
+	if tl, err = Open(src, 7, single, 200); err != nil {
+		t.Fatal(err)
+	}
+	r := rec("a", 1)
+	if _, err := tl.Insert(&r); err != nil {
+		t.Fatal(err)
+	}
+	if err := src.write(tl); err != nil || len(src.all) != 1 {
+		t.Errorf("%d rows of one record, %v", len(src.all), err)
+	}
+	at, _, err := tl.Find("a")
+	if err = errors.Join(err, tl.Remove(at), src.write(tl)); err != nil || len(src.all) != 0 {
+		t.Errorf("%d rows of none, %v", len(src.all), err)
+	}
 }

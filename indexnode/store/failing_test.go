@@ -147,7 +147,8 @@ func TestAWriterHearsOfEveryRewind(t *testing.T) {
 	}
 }
 
-// A writer hears nothing of a rewind of what has been replaced since.
+// A writer hears nothing of a rewind of what has been replaced since, nor if it has asked since
+// where to go on.
 func TestARewindIsForgottenWithItsPartition(t *testing.T) {
 	var broken atomic.Bool
 	s := openMem(t, Options{unwritable: func(millrace.Partition) error {
@@ -161,6 +162,7 @@ func TestARewindIsForgottenWithItsPartition(t *testing.T) {
 	for what, replace := range map[string]func() error{
 		"drop":    func() error { return s.DropPartition(3) },
 		"restore": func() error { return s.Restore(t.Context(), "checkpoint", c) },
+		"origin":  func() error { _, err := s.Origin(3); return err },
 	} {
 		apply(t, s, mendBatch(3, 0, 40))
 		broken.Store(true)

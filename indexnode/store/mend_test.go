@@ -319,6 +319,10 @@ func TestOtherFilesCostNothing(t *testing.T) {
 				t.Errorf("%s %s: %v", name, what, err)
 				continue
 			}
+			d := s.Damage()
+			if strings.HasPrefix(name, "marker") && (len(d) != 1 || d[0].File != "db/marker.format-version" || len(d[0].Partitions) > 0 || d[0].Aside != "" || d[0].Cause == nil) {
+				t.Errorf("%s %s is told as %+v", name, what, d)
+			}
 			for _, p := range mendPartitions {
 				if err := mended(s, p); err != nil {
 					t.Errorf("%s %s: %v", name, what, err)

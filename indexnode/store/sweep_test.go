@@ -104,9 +104,10 @@ func TestASweepGoesInSteps(t *testing.T) {
 		t.Errorf("told to end: %v", err)
 	}
 	cause := errors.New("for a test")
-	if err := s.Sweep(ctx, 3, nil); err != nil {
+	if err := errors.Join(s.Sweep(ctx, 3, nil), s.Flush(), s.Sweep(ctx, 3, nil)); err != nil {
 		t.Error(err)
 	}
+	checkHot(t, s)
 	if err := s.Sweep(ctx, 3, func(int) { _ = s.Quarantine(3, cause) }); !errors.Is(err, ErrCorrupt) || !errors.Is(err, cause) {
 		t.Errorf("of a partition that is quarantined meanwhile: %v", err)
 	}

@@ -348,8 +348,10 @@ func many(all map[string][]byte, n, bytes int) {
 func TestTheHorizonIsKept(t *testing.T) {
 	for _, horizon := range []millrace.Time{8, 9} {
 		k, kept := Keeper{Horizon: horizon}, horizon == 8
+		src := &rows{}
 		open := func() *Timeline {
-			tl, err := Open(&rows{all: stored()}, 7, chained, 200)
+			src.all = stored()
+			tl, err := Open(src, 7, chained, 200)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -365,6 +367,9 @@ func TestTheHorizonIsKept(t *testing.T) {
 		}
 		if _, err := k.Sweep(tl, decoding{}); err != nil || tl.gone == kept {
 			t.Errorf("from %d on, a timeline whose last is of 8 is gone: %t, %v", horizon, tl.gone, err)
+		}
+		if err := src.write(tl); err != nil || !kept && len(src.all) != 1 { // of the other timeline
+			t.Errorf("%d rows are left of a timeline that is gone: %v", len(src.all), err)
 		}
 		k.Count, tl = 1, open()
 		if err := k.SetFloor(tl); err != nil || (tl.Chain.Floor != nil) != kept {

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -93,4 +94,37 @@ func sumOf(rows []Row) (d Digest) {
 		}
 	}
 	return d
+}
+
+// A range ends where who ranges wants no more, be it anywhere.
+func TestARangeEndsEarly(t *testing.T) {
+	s := openMem(t, Options{MaxBlobBytes: 500})
+	apply(t, s, mendBatch(3, 0, 40))
+	c, err := s.Contents(3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for end := range 81 {
+		n := 0
+		for _, err := range c.Rows() {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n++; n >= end {
+				break
+			}
+		}
+		if n != max(1, min(80, end)) {
+			t.Errorf("%d rows of %d", n, end)
+		}
+	}
+	for range s.Timelines(3) {
+		break
+	}
+	for range s.Routes(3) {
+		break
+	}
+	if err := errors.Join(c.Close(), s.Close()); err != nil { // which tells of iterators that are left open
+		t.Error(err)
+	}
 }

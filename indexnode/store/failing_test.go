@@ -147,6 +147,41 @@ func TestAWriterHearsOfEveryRewind(t *testing.T) {
 	}
 }
 
+// A writer hears nothing of a rewind of what has been replaced since, nor if it has asked since
+// where to go on.
+func TestARewindIsForgottenWithItsPartition(t *testing.T) {
+	var broken atomic.Bool
+	s := openMem(t, Options{unwritable: func(millrace.Partition) error {
+		if broken.Load() {
+			return syscall.EIO
+		}
+		return nil
+	}})
+	apply(t, s, mendBatch(3, 0, 40))
+	c := checkpoint(t, s, 3, "checkpoint")
+	for what, replace := range map[string]func() error{
+		"drop":    func() error { return s.DropPartition(3) },
+		"restore": func() error { return s.Restore(t.Context(), "checkpoint", c) },
+		"origin":  func() error { _, err := s.Origin(3); return err },
+	} {
+		apply(t, s, mendBatch(3, 0, 40))
+		broken.Store(true)
+		if err := s.Flush(); !errors.Is(err, ErrRewound) {
+			t.Errorf("%s: %v", what, err)
+		}
+		broken.Store(false)
+		if err := replace(); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if _, err := s.Apply(mendBatch(3, 0, 40), nil); err != nil {
+			t.Errorf("after %s: %v", what, err)
+		}
+	}
+	if err := errors.Join(mended(s, 3), s.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
 // A disk that cannot be read now has not corrupted anything: whatever fails says
 // ErrFailed, and the partition goes on from its offsets when the disk does.
 func TestAFailingReadIsNotCorruption(t *testing.T) {

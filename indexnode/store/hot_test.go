@@ -14,15 +14,28 @@ import (
 )
 
 // checkHot wants of what is kept in memory that it is what is on disk, within the
-// bound, and counted.
+// bound, and counted; and that what is not flushed is counted, too.
 func checkHot(t *testing.T, s *Store) {
 	t.Helper()
 	s.flushing.Lock() // the flusher is at work beside the test
 	defer s.flushing.Unlock()
-	all := int64(0)
+	all, dirty := int64(0), int64(0)
 	for i := range s.parts {
-		p, held := &s.parts[i], int64(0)
+		p, held, waits := &s.parts[i], int64(0), int64(0)
 		p.mu.RLock()
+		for _, unflushed := range p.timelines {
+			waits += int64(unflushed.Memory())
+		}
+		for entity, own := range p.features {
+			waits += 300 + int64(len(entity))
+			for subject, f := range own {
+				waits += 120 + int64(len(subject)+len(f.Body))
+			}
+		}
+		if waits != p.bytes || waits > 0 && !p.changed {
+			t.Errorf("partition %d has %d bytes that are not flushed, counts %d, and has changes, %t", i, waits, p.bytes, p.changed)
+		}
+		dirty += waits
 		for name, kept := range p.hot.timelines {
 			held += int64(kept.Memory())
 			if p.timelines[name] != nil || !kept.Clean() {
@@ -37,6 +50,9 @@ func checkHot(t *testing.T, s *Store) {
 		}
 		all += held
 		p.mu.RUnlock()
+	}
+	if got := s.dirty.Load(); got != dirty {
+		t.Errorf("%d bytes are not flushed, %d counted", dirty, got)
 	}
 	if s.hot.Load() != all || all > max(0, s.opts.MaxHotBytes) {
 		t.Errorf("%d bytes are kept, %d counted, at most %d allowed", all, s.hot.Load(), s.opts.MaxHotBytes)

@@ -174,3 +174,50 @@ func TestAWindowEndsBeforeItsEnd(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// What a floor keeps out is in no window, although the head still has it.
+func TestAFloorHoldsInEveryWindow(t *testing.T) {
+	s := openMem(t, Options{Retention: map[millrace.ContentType]Retention{"post": {MaxCount: 3}}})
+	name := millrace.Timeline{Entity: "member:1", Type: "post"}
+	for i, id := range []millrace.RecordID{"a", "b", "c", "d", "e", "d"} {
+		at := millrace.Time(i * 10)
+		if i == 5 {
+			at = 5 // below what is kept: c is the floor
+		}
+		var b Batch
+		b.Put(3, name, millrace.Record{ID: id, Time: at, Version: int64(i)})
+		apply(t, s, &b)
+	}
+	for range 2 {
+		for from := range millrace.Time(60) {
+			for to := from; to < 60; to++ {
+				got, err := s.Read(nil, 3, name, from, to)
+				want := ""
+				for _, r := range []struct {
+					at millrace.Time
+					id string
+				}{{40, "e"}, {20, "c"}} {
+					if from <= r.at && r.at < to {
+						want += r.id
+					}
+				}
+				ids := ""
+				for _, r := range got {
+					ids += string(r.ID)
+				}
+				if err != nil || ids != want {
+					t.Fatalf("from %d to %d: %s, %v; want %s", from, to, ids, err, want)
+				}
+			}
+		}
+		if err := s.Flush(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := readNewest(s, 3, name, 5); err != nil || len(got.Records) != 2 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}

@@ -526,6 +526,30 @@ func TestSharedTablesAreWrittenApart(t *testing.T) {
 	}
 }
 
+// A table of the lowest level whose rows have sequence numbers, as a snapshot leaves them, is
+// merged: no store could take it as it is.
+func TestNumberedTablesAreMerged(t *testing.T) {
+	fs := mendStore(t)
+	s := openMem(t, Options{FS: fs, MaxBlobBytes: 500})
+	pinned := s.db.NewSnapshot()
+	apply(t, s, mendBatch(3, 0, 40))
+	start, end := partitionSpan(3)
+	if err := errors.Join(s.Flush(), s.db.Compact(ctx, start, end, false), pinned.Close()); err != nil {
+		t.Fatal(err)
+	}
+	c := checkpoint(t, s, 3, "checkpoint")
+	if !slices.ContainsFunc(c.Files, func(f File) bool { return !f.Bottom }) {
+		t.Error("all can be taken as they are: the test shows nothing")
+	}
+	other, err := Open("other", Options{FS: fs, FlushEvery: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(other.Restore(ctx, "checkpoint", c), mended(other, 3), other.Close(), s.Close()); err != nil {
+		t.Errorf("%+v: %v", c.Files, err)
+	}
+}
+
 // What is restored is row for row what was there, with whatever Pebble had above
 // the bottom: newer rows, tombstones, and ranges of timelines that are gone.
 func TestARestoreIsRowForRow(t *testing.T) {

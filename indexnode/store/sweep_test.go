@@ -1,7 +1,10 @@
 package store
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -79,4 +82,36 @@ func sweepFailingAt(t *testing.T, at int64) bool {
 		t.Error(err)
 	}
 	return hit
+}
+
+// A sweep goes in steps, tells each, and ends where it is told to, or where the partition
+// cannot be used any more.
+func TestASweepGoesInSteps(t *testing.T) {
+	s := openMem(t, Options{Retention: map[millrace.ContentType]Retention{"post": {MaxCount: 1}}})
+	var b Batch
+	for i := range 130 {
+		for _, typ := range []millrace.ContentType{"post", "kept"} {
+			b.Put(3, millrace.Timeline{Entity: millrace.Entity(fmt.Sprint("e", i)), Type: typ}, millrace.Record{ID: "a", Time: 1})
+		}
+	}
+	apply(t, s, &b)
+	var steps []int
+	if err := s.Sweep(ctx, 3, func(n int) { steps = append(steps, n) }); err != nil || !slices.Equal(steps, []int{64, 128, 130}) {
+		t.Errorf("%v, %v", steps, err)
+	}
+	short, cancel := context.WithCancel(ctx)
+	if err := s.Sweep(short, 3, func(int) { cancel() }); !errors.Is(err, context.Canceled) {
+		t.Errorf("told to end: %v", err)
+	}
+	cause := errors.New("for a test")
+	if err := errors.Join(s.Sweep(ctx, 3, nil), s.Flush(), s.Sweep(ctx, 3, nil)); err != nil {
+		t.Error(err)
+	}
+	checkHot(t, s)
+	if err := s.Sweep(ctx, 3, func(int) { _ = s.Quarantine(3, cause) }); !errors.Is(err, ErrCorrupt) || !errors.Is(err, cause) {
+		t.Errorf("of a partition that is quarantined meanwhile: %v", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
 }

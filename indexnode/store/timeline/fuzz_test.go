@@ -2,9 +2,12 @@ package timeline
 
 import (
 	"bytes"
+	"errors"
+	"slices"
 	"testing"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/blob"
 )
 
 // FuzzKey cuts any bytes as a key: they are refused, or build the same key.
@@ -23,6 +26,21 @@ func FuzzKey(f *testing.F) {
 			t.Fatalf("%x became %x", in, got)
 		}
 	})
+}
+
+// A key that lacks an end, or has more, is refused; but for that of an id row, whose id may be any.
+func TestABadKeyIsRefused(t *testing.T) {
+	prefix := slices.Clip(Prefix(7, millrace.Timeline{Entity: "member:1", Type: "post"}))
+	for _, k := range [][]byte{HeadKey(prefix), ChainKey(prefix), OlderKey(prefix, 9), filterKey(prefix), append(prefix, PartID+1)} {
+		for n := range k {
+			if name, _, _, err := CutKey(k[:n]); !errors.Is(err, blob.ErrKey) {
+				t.Errorf("%x is of %v, %v", k[:n], name, err)
+			}
+		}
+		if name, _, _, err := CutKey(append(k, 0)); !errors.Is(err, blob.ErrKey) {
+			t.Errorf("%x is of %v, %v", append(k, 0), name, err)
+		}
+	}
 }
 
 // FuzzIDRow decodes any bytes: they are refused, or, as numbers may be written

@@ -36,10 +36,16 @@ type drawnWorld struct {
 	objects  map[millrace.Entity]*column.Slab    // features of objects, by the entity that routes them
 	routed   map[millrace.Entity]*cache.Timeline // the same
 	note     *schemas.Schema
+	mark     *schemas.Schema
 }
 
 // noteSchema is a schema of records without objects, and with fields of other names.
 const noteSchema = `{"type":"record","name":"Note","namespace":"test","fields":[
+	{"name":"author","type":"string","millrace":"entity"},{"name":"kind","type":"string","millrace":"type"},{"name":"likes","type":"long","default":0},
+	{"name":"written","type":{"type":"long","logicalType":"timestamp-millis"},"millrace":"time"},{"name":"key","type":"string","millrace":"id"}]}`
+
+// markSchema is a schema of records whose object is their first field.
+const markSchema = `{"type":"record","name":"Mark","namespace":"test","fields":[{"name":"of","type":"string","default":"","millrace":"object"},
 	{"name":"author","type":"string","millrace":"entity"},{"name":"kind","type":"string","millrace":"type"},{"name":"likes","type":"long","default":0},
 	{"name":"written","type":{"type":"long","logicalType":"timestamp-millis"},"millrace":"time"},{"name":"key","type":"string","millrace":"id"}]}`
 
@@ -63,14 +69,18 @@ func slabOf(t testing.TB, s *schemas.Schema, lines []string) *column.Slab {
 	return a.Slab()
 }
 
-// drawWorld draws timelines of two schemas: of one part and of two, in one block and
+// drawWorld draws timelines of three schemas: of one part and of two, in one block and
 // continued, of entities with and without features, that route features of objects or none.
 func drawWorld(t *testing.T, r *rand.Rand) *drawnWorld {
 	note, err := schemas.Parse([]byte(noteSchema))
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &drawnWorld{objects: map[millrace.Entity]*column.Slab{}, routed: map[millrace.Entity]*cache.Timeline{}, note: note}
+	mark, err := schemas.Parse([]byte(markSchema))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &drawnWorld{mark: mark, objects: map[millrace.Entity]*column.Slab{}, routed: map[millrace.Entity]*cache.Timeline{}, note: note}
 	for i := range 40 {
 		entity := millrace.Entity(fmt.Sprint("member:", i/2))
 		key := millrace.Timeline{Entity: entity, Type: []millrace.ContentType{"post", "share"}[i%2]}
@@ -107,12 +117,19 @@ func drawWorld(t *testing.T, r *rand.Rand) *drawnWorld {
 		}
 		var tl *cache.Timeline
 		switch cut := n * 2 / 3; {
-		case i%5 == 1: // notes, too, which are a part of their own
+		case i%5 == 1 || i%5 == 3: // notes or marks, too, which are a part of their own
 			notes := make([]string, 1+r.IntN(20))
 			for j := range notes {
 				notes[j] = fmt.Sprintf(`{"author":%q,"kind":"post","likes":%d,"written":%d,"key":"n%d"}`, entity, r.IntN(5), asOf-100_000+j*7000, j)
 			}
-			a, b := slabOf(t, schemas.Activity(), lines), slabOf(t, note, notes)
+			other := note
+			if i%5 == 3 {
+				other = mark
+				for j := range notes {
+					notes[j] = strings.Replace(notes[j], "{", fmt.Sprintf(`{"of":"%.*s",`, r.IntN(2)*9, fmt.Sprint("o", r.IntN(12))), 1)
+				}
+			}
+			a, b := slabOf(t, schemas.Activity(), lines), slabOf(t, other, notes)
 			w.runs = append(w.runs, drawnRun{key, a, features}, drawnRun{key, b, features})
 			if tl, err = cache.NewTimeline(millrace.MinTime, a, b); err != nil {
 				t.Fatal(err)
@@ -334,6 +351,10 @@ func inFull(items []Item) (lines []string) {
 	return lines
 }
 
+func rankLine(r millrace.Rank) string {
+	return fmt.Sprintf("%v %d %q %s", r.Score, r.Time, r.ID, r.Timeline)
+}
+
 // differ fails a test where two lists of lines differ, and tells where.
 func differ(t *testing.T, what string, got, want []string) {
 	t.Helper()
@@ -354,14 +375,14 @@ func TestAQuestionIsItsDefinition(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	w := drawWorld(t, r)
 	known := relevance.ShippedSchemas()
-	known["test.Note"] = relevance.Records{Layout: w.note.Layout()}
+	known["test.Note"], known["test.Mark"] = relevance.Records{Layout: w.note.Layout()}, relevance.Records{Layout: w.mark.Layout()}
 	parse := func(features string) *relevance.Model {
 		names := ""
 		for _, line := range strings.Split(features, "\n") {
 			name, _, _ := strings.Cut(line, ":")
 			names += name + ": 1, "
 		}
-		m, err := relevance.Parse("m.yaml", []byte("name: m\nversion: \"1\"\nschemas: [millrace.Activity, test.Note]\nentity: millrace.Features\nobject: millrace.Features\nviewer: {taste: double}\nfeatures:\n  "+strings.ReplaceAll(features, "\n", "\n  ")+"\nscorer: linear\nparameters: {weights: {"+names+"}}\n"), known)
+		m, err := relevance.Parse("m.yaml", []byte("name: m\nversion: \"1\"\nschemas: [millrace.Activity, test.Note, test.Mark]\nentity: millrace.Features\nobject: millrace.Features\nviewer: {taste: double}\nfeatures:\n  "+strings.ReplaceAll(features, "\n", "\n  ")+"\nscorer: linear\nparameters: {weights: {"+names+"}}\n"), known)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -376,7 +397,7 @@ func TestAQuestionIsItsDefinition(t *testing.T) {
 	}
 	filters := []*filter.Filter{nil}
 	for _, src := range []string{`record.likes >= 1`, `record.likes > 0 && record.language in ["en", "de"] && 10 / record.comments > 1`, `entity.followers > 1.0`, `record.likes > 9`, `viewer.taste > 0.0 || record.likes != 2`} {
-		f, err := filter.Compile(src, expr.Env{Record: []*column.Layout{schemas.Activity().Layout(), w.note.Layout()}, Entity: []*column.Layout{schemas.Features().Layout()}})
+		f, err := filter.Compile(src, expr.Env{Record: []*column.Layout{schemas.Activity().Layout(), w.note.Layout(), w.mark.Layout()}, Entity: []*column.Layout{schemas.Features().Layout()}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -494,7 +515,11 @@ func (w *drawnWorld) accounts(t *testing.T, what string, q *Query, r *rand.Rand,
 			return cmp.Or(strings.Compare(a.Timeline.String(), b.Timeline.String()), cmp.Compare(a.Time, b.Time))
 		})
 		for _, a := range all {
-			lines = append(lines, fmt.Sprintf("%+v", a))
+			line := fmt.Sprintf("%s %q %+v %+v %v", rankLine(a.Rank), a.Object, a.Dropped, a.Operands, a.Served)
+			for _, r := range a.CappedBy {
+				line += " capped by " + rankLine(r)
+			}
+			lines = append(lines, line)
 		}
 		return lines
 	}

@@ -51,7 +51,7 @@ func TestAnErrorEndsAQuestionAnywhere(t *testing.T) {
 	var slabs []*column.Slab
 	for i := range 8 {
 		n := 40
-		if i == 2 {
+		if i == 2 || i == 3 {
 			n = 2 * batchRows
 		}
 		lines := make([]string, n)
@@ -100,6 +100,10 @@ func TestAnErrorEndsAQuestionAnywhere(t *testing.T) {
 					all = append(all, hold(t, slab))
 					all[i].Owe(1 << 20)
 				}
+				var err error // one is of two parts
+				if all[3], err = cache.NewTimeline(millrace.MinTime, slabs[3].Rows(0, 1500), slabs[3].Rows(1500, slabs[3].Len())); err != nil {
+					t.Fatal(err)
+				}
 				if _, err := ask(t.Context(), s, keys[4:], all[4:]); err != nil || all[7].Folded(cache.IDOf(s.Model)) == nil {
 					t.Fatal("nothing is folded", err)
 				}
@@ -114,7 +118,7 @@ func TestAnErrorEndsAQuestionAnywhere(t *testing.T) {
 				} else {
 					q.Watch(f)
 				}
-				err := begin(f, q)
+				err = begin(f, q)
 				if !f.failed() {
 					if err != nil || n < 3 {
 						t.Fatalf("%s: %d looks, %v", name, n, err)

@@ -52,7 +52,7 @@ func TestAnErrorEndsAQuestionAnywhere(t *testing.T) {
 	for i := range 8 {
 		n := 40
 		if i == 2 || i == 3 {
-			n = 2 * batchRows
+			n = batchRows + 300
 		}
 		lines := make([]string, n)
 		for j := range lines {
@@ -101,7 +101,7 @@ func TestAnErrorEndsAQuestionAnywhere(t *testing.T) {
 					all[i].Owe(1 << 20)
 				}
 				var err error // one is of two parts
-				if all[3], err = cache.NewTimeline(millrace.MinTime, slabs[3].Rows(0, 1500), slabs[3].Rows(1500, slabs[3].Len())); err != nil {
+				if all[3], err = cache.NewTimeline(millrace.MinTime, slabs[3].Rows(0, 700), slabs[3].Rows(700, slabs[3].Len())); err != nil {
 					t.Fatal(err)
 				}
 				if _, err := ask(t.Context(), s, keys[4:], all[4:]); err != nil || all[7].Folded(cache.IDOf(s.Model)) == nil {
@@ -131,7 +131,7 @@ func TestAnErrorEndsAQuestionAnywhere(t *testing.T) {
 				if !errors.Is(err, errEnough) {
 					t.Fatalf("%s, watched %v: what fails at look %d ends with %v", name, watched, n, err)
 				}
-				if name == "Scan" { // the memory of a question that has failed serves the next
+				if name == "Scan" && n%8 == 0 { // the memory of a question that has failed serves the next
 					q.reset()
 					q.begin(s)
 					for i, tl := range all {

@@ -13,6 +13,9 @@ import (
 // hot returns what a cache tells of entities, in order.
 func hot(c *Cache, wanted func(entity []byte) bool) (keys []millrace.Timeline, empty int) {
 	for h := range c.Hot(wanted) {
+		if len(h.Keys) == 0 {
+			panic("what is hot is nothing")
+		}
 		if keys = append(keys, h.Keys...); h.Empty {
 			empty += len(h.Keys)
 		}

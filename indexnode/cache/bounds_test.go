@@ -166,6 +166,17 @@ func TestNoMemoryForATimeline(t *testing.T) {
 		}
 	}
 	large := ofBytes(t, 1, 1_000_000)
+	if c.Warm().Put(key(3), large) || c.Stats().Warmed != 0 || get(t, c, key(3)) != nil {
+		t.Error("it is warmed")
+	}
+	c = New(Config{Memory: LeastMemory})
+	defer c.Close()
+	c.arena.Limit(32 << 20)
+	c.Put(key(1), timeline(t, 1))
+	for size := 8 << 20; size >= 64; size /= 2 {
+		for c.arena.Alloc(size) != nil {
+		}
+	}
 	for i, k := range []millrace.Timeline{key(1), key(2)} {
 		c.Put(k, large)
 		if s := c.Stats(); get(t, c, k) != nil || s.NotAdmitted != uint64(i+1) || s.Timelines != 0 {

@@ -117,6 +117,10 @@ func TestTooManyParts(t *testing.T) {
 	if _, err := NewTimeline(0, parts...); !errors.Is(err, column.ErrFull) {
 		t.Error(err)
 	}
+	none := rows(t, 0, 0) // slabs without rows are no parts
+	if tl, err := NewTimeline(0, none, parts[0], none); err != nil || tl.Parts() != 1 || tl.Len() != 1 {
+		t.Error(tl, err)
+	}
 }
 
 // Two layouts stay apart, and each is continued.
@@ -217,7 +221,21 @@ func TestFold(t *testing.T) {
 	c.Put(key(1), mine)
 	tl := get(t, c, key(1))
 	early, _ := tl.Place(1)
+	var dirty [][]byte // which the numbers get
+	for range 100 {
+		dirty = append(dirty, c.arena.Alloc(foldedBytes+8*2))
+		for i := range dirty[0] {
+			dirty[len(dirty)-1][i] = 0xff
+		}
+	}
+	for _, b := range dirty {
+		c.arena.Free(b)
+	}
+	tl.Owe(7)
 	keepFold(c, key(1), 1, 2)
+	if owed, others := tl.Owe(0), tl.Folded(1).others.Load(); owed != 0 || others != 0 {
+		t.Errorf("%d rows are owed, and %d questions of others have come, at the beginning", owed, others)
+	}
 	f := tl.Folded(1)
 	if f == nil || f.Model != 1 || f.First != 1 || !slices.Equal(f.Own(), []float64{2, 3}) {
 		t.Fatalf("kept %+v", f)

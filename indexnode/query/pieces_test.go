@@ -269,6 +269,19 @@ func TestPiecesDouble(t *testing.T) {
 	}
 }
 
+// The context is looked at once in so many rows.
+func TestTheContextIsLookedAtNowAndThen(t *testing.T) {
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	q := newQuery()
+	q.begin(Spec{})
+	for i, rows := range []int{1, watchRows, 1, watchRows - 1, 1, 1, watchRows + 1} {
+		if err := q.watch(over, rows); (err != nil) != (i%2 == 0 && i != 4 || i == 5) {
+			t.Errorf("look %d: %v", i, err)
+		}
+	}
+}
+
 // The context is looked at between two pieces.
 func TestNoPieceBeginsAfterTheEnd(t *testing.T) {
 	over, cancel := context.WithCancel(t.Context())
@@ -317,11 +330,13 @@ func TestTimeOfTheProcessor(t *testing.T) {
 	if took := q.count(&spent{watcher: new(onProcessor)}, wait); took >= waits {
 		t.Errorf("waiting for %s took the processor %s", waits, took)
 	}
-	if took := q.count(&spent{watcher: new(onProcessor)}, func() {
-		for began := cpuTime(); cpuTime() < began+2*time.Millisecond; {
+	s, rounds := spent{watcher: new(onProcessor), time: 1}, 0
+	if took := q.count(&s, func() {
+		for began := threadTime(); threadTime() < began+2*time.Millisecond; {
+			rounds++
 		}
-	}); took <= 0 {
-		t.Errorf("computing took the processor %s", took)
+	}); took < 2*time.Millisecond || rounds == 0 || s.time != 1+took {
+		t.Errorf("computing took the processor %s in %d rounds, and together %s", took, rounds, s.time)
 	}
 }
 

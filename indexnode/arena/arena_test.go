@@ -399,6 +399,32 @@ func TestEnterIsNeverLate(t *testing.T) {
 	}
 }
 
+// One epoch passes beside a reader, and no second one.
+func TestOneEpochPassesBesideAReader(t *testing.T) {
+	a := New()
+	defer a.Close()
+	advance := func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.advance()
+	}
+	for range 3 {
+		r := a.Enter()
+		if !advance() || advance() {
+			t.Error("no epoch passes beside a reader, or two do")
+		}
+		next := a.Enter()
+		r.Leave()
+		if !advance() || advance() {
+			t.Error("no epoch passes beside a later reader, or two do")
+		}
+		next.Leave()
+		if !advance() {
+			t.Error("no epoch passes without readers")
+		}
+	}
+}
+
 // Who still reads when the arena is closed may read on.
 func TestCloseBesideAReader(t *testing.T) {
 	a := New()

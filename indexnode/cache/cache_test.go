@@ -450,6 +450,15 @@ func TestCacheEqualsAMap(t *testing.T) {
 	}
 }
 
+// mustTimeline returns a timeline without rows.
+func mustTimeline(from millrace.Time) *Timeline {
+	t, err := NewTimeline(from)
+	if err != nil {
+		panic(err)
+	}
+	return t
+}
+
 // found reports whether the timeline was found in the cache, not read for the
 // one who has it.
 func (t *Timeline) found() bool { return t.cached || t == Empty }

@@ -267,6 +267,9 @@ func TestFold(t *testing.T) {
 	if _, ok := tl.Place(1); ok {
 		t.Error("there is a place in a timeline that is on its way out")
 	}
+	if retired.get() != nil || fold(0).get() != nil {
+		t.Error("a place without numbers has some")
+	}
 	if tl.Folded(1<<16) != nil {
 		t.Error("a place that was retired has numbers")
 	}

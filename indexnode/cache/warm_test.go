@@ -57,6 +57,13 @@ func TestHot(t *testing.T) {
 		}
 		told[k] = true
 	}
+	for range c.Hot(everybody) {
+		break // there are no more then
+	}
+	before := c.Stats()
+	if w := c.Warm(); !w.Put(key(2000), Empty) || get(t, c, key(2000)) == Empty || c.Stats().Warmed != before.Warmed {
+		t.Error("what is cached is warmed")
+	}
 	some, _ := hot(c, func(e []byte) bool { return string(e) == string(key(2000).Entity) })
 	if !slices.Equal(some, []millrace.Timeline{key(2000)}) {
 		t.Errorf("of one entity it tells %v", some)

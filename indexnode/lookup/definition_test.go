@@ -250,13 +250,10 @@ func TestAQuestionFindsWhatTheStoreHas(t *testing.T) {
 func TestAQuestionIsAnsweredWholeOrNotAtAll(t *testing.T) {
 	l, h := open(t)
 	l.maxCached, l.maxRun = 5, 150
-	nodetest.Lines(t, h)
+	members := nodetest.Members(t, h, 4, 40)
+	nodetest.Feature(t, h, members[0], 1)
+	nodetest.BringLine(t, h, kafka.Features, `{"entity":"member:1","subject":"o1","updated_at":1}`, 1)
 	var names []string
-	for i, name := range nodetest.Members(t, h, 3, 40) {
-		if names = append(names, name); i != 1 {
-			nodetest.Feature(t, h, name, i)
-		}
-	}
 	run := func(ctx context.Context, of Asked) (found int, err error) {
 		r := l.Resolve()
 		defer r.Release()
@@ -266,19 +263,20 @@ func TestAQuestionIsAnsweredWholeOrNotAtAll(t *testing.T) {
 		for i := range r.views {
 			found += r.records(&r.views[i])
 		}
-		if n := len(r.views); n != 3 {
-			t.Errorf("%d partitions", n)
-		}
 		return found, nil
 	}
 	const newest = millrace.Time(1_700_000_000_000 + 39)
 	questions := map[string]Asked{
-		"newest":  {Types: []millrace.ContentType{"post"}, From: newest, To: millrace.MaxTime},
-		"older":   {Types: []millrace.ContentType{"post"}, From: newest - 30, To: millrace.MaxTime},
-		"objects": {Types: []millrace.ContentType{"post"}, From: newest, To: millrace.MaxTime, Objects: true},
+		"newest":   {Types: []millrace.ContentType{"post"}, From: newest, To: millrace.MaxTime},
+		"older":    {Types: []millrace.ContentType{"post"}, From: newest - 30, To: millrace.MaxTime},
+		"features": {Types: []millrace.ContentType{"post"}, From: newest, To: millrace.MaxTime},
+		"objects":  {Types: []millrace.ContentType{"post"}, From: newest, To: millrace.MaxTime, Objects: true},
 	}
+	of := map[string][]string{"newest": members[2:], "older": members[2:], "features": members[:1], "objects": members[1:2]}
 	shared, known := l.memory, l.schemas
-	for name, of := range questions {
+	for name, asked := range questions {
+		names = of[name]
+		of := asked
 		l.cache.Purge()
 		want, err := run(t.Context(), of)
 		if err != nil || want < 3 {
@@ -342,11 +340,29 @@ func TestAQuestionIsAnsweredWholeOrNotAtAll(t *testing.T) {
 	if err := r.Decode(nodetest.Pack(names...)); err != nil {
 		t.Fatal(err)
 	}
-	if bad := (*millrace.Error)(nil); r.Affordable(7, 21) != nil || !errors.As(r.Affordable(7, 20), &bad) || bad.Field != "entities" {
-		t.Errorf("of 21 timelines: %v, %v", r.Affordable(7, 21), r.Affordable(7, 20))
+	n := len(names)
+	if bad := (*millrace.Error)(nil); r.Affordable(7, 7*n) != nil || !errors.As(r.Affordable(7, 7*n-1), &bad) || bad.Field != "entities" {
+		t.Errorf("of 7 types: %v, %v", r.Affordable(7, 7*n), r.Affordable(7, 7*n-1))
 	}
-	if r.More(256<<20) != nil || r.More(1) == nil {
+	grant := r.grant(millrace.Timeline{Entity: "e", Type: "post"})
+	if err := errors.Join(grant(1), grant(maxReadBytes-1)); err != nil || shared.Held() != 3*maxReadBytes {
+		t.Errorf("%v, and %d bytes are lent", err, shared.Held())
+	}
+	if bad := (*millrace.Error)(nil); !errors.As(grant(1), &bad) || bad.Field != "entities" || bad.Reason != millrace.ReasonTooLarge {
+		t.Error("more is read than may be")
+	}
+	if r.More(64<<20) != nil || r.More(1) == nil {
 		t.Error("there is other memory than there is")
+	}
+	many := l.Resolve()
+	defer many.Release()
+	l.memory = memory.New(256<<20, "questions")
+	if err := many.Decode(nodetest.Pack(slices.Repeat([]string{"member:1"}, maxEntities)...)); err != nil {
+		t.Fatal(err)
+	}
+	bad := (*millrace.Error)(nil)
+	if err := many.look(Asked{Types: slices.Repeat([]millrace.ContentType{"post"}, 25)}); !errors.As(err, &bad) || bad.Field != "entities" { // and features
+		t.Errorf("26 types of %d entities: %v", maxEntities, err)
 	}
 }
 
@@ -409,14 +425,81 @@ func TestWhatIsNotWarmed(t *testing.T) {
 	if err := l.store.Quarantine(p, errors.New("a flipped bit")); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 {
-		if r.Warm(p, k) || h.Of(p).State() != replica.Quarantined {
+	for _, typ := range []millrace.ContentType{cache.Features, cache.Objects, "post", "post"} {
+		if k.Type = typ; r.Warm(p, k) || h.Of(p).State() != replica.Quarantined {
 			t.Errorf("what is damaged is warm, and its replica is %s", h.Of(p).State())
 		}
 	}
 	l.cache.Fill(k, cache.Empty)
 	if r.Warm(p, k) {
 		t.Error("what is not held is warm")
+	}
+}
+
+// A cached timeline stays cached, and has what is written, where that is newer than all it
+// has and may be added; nothing changes where nothing is written. Else it is read again.
+func TestWhatStaysCached(t *testing.T) {
+	const time = 1_700_000_000_000
+	for name, c := range map[string]struct {
+		verb, line string
+		want       int // records that are cached then; -1: it is not cached
+	}{
+		"newer":            {"post", `{"id":"new","actor":"member:1","verb":"post","created_at":%d}`, 4},
+		"ignored":          {"post", `{"id":"r2","actor":"member:1","verb":"post","created_at":%d}`, 3},
+		"a new version":    {"post", `{"id":"r2","actor":"member:1","verb":"post","created_at":%d,"version":7}`, -1},
+		"a tombstone":      {"post", `{"id":"r2","actor":"member:1","verb":"post","created_at":%d,"version":7,"deleted":true}`, -1},
+		"older":            {"post", `{"id":"new","actor":"member:1","verb":"post","created_at":7,"likes":%d}`, -1},
+		"counted":          {"like", `{"id":"new","actor":"member:1","verb":"like","created_at":%d}`, -1},
+		"as many as may":   {"many", `{"id":"new","actor":"member:1","verb":"many","created_at":%d}`, 10},
+		"more than may be": {"more", `{"id":"new","actor":"member:1","verb":"more","created_at":%d}`, -1},
+	} {
+		l, h := open(t)
+		l.maxCached, l.retention = 5, map[millrace.ContentType]store.Retention{"like": {MaxCount: 100}}
+		had := map[string]int{"many": 9, "more": 10}[c.verb]
+		for i := range max(had, 3) {
+			nodetest.BringLine(t, h, kafka.Timeline, fmt.Sprintf(`{"id":"r%d","actor":"member:1","verb":%q,"created_at":%d}`, i, c.verb, time+i), millrace.Offset(i+1))
+			if i == 0 { // from here on it is cached
+				l.cache.Fill(millrace.Timeline{Entity: "member:1", Type: millrace.ContentType(c.verb)}, cache.Empty)
+				r := l.Resolve()
+				l.cache.Purge()
+				if err := errors.Join(r.Decode(nodetest.Pack("member:1")), r.Run(t.Context(), Asked{Types: []millrace.ContentType{millrace.ContentType(c.verb)}, To: millrace.MaxTime})); err != nil {
+					t.Fatal(err)
+				}
+				r.Release()
+			}
+		}
+		if c.verb == "like" {
+			if _, err := find(t.Context(), l, 0, "member:1"); err != nil {
+				t.Fatal(err)
+			}
+			l.cache.Fill(millrace.Timeline{Entity: "member:1", Type: "like"}, cache.Empty)
+		}
+		nodetest.BringLine(t, h, kafka.Timeline, fmt.Sprintf(c.line, time+100), 99)
+		r := l.cache.Reader()
+		got := -1
+		if tl := r.Peek(millrace.Timeline{Entity: "member:1", Type: millrace.ContentType(c.verb)}); tl != nil {
+			got = tl.Len()
+		}
+		if r.Leave(); got != c.want {
+			t.Errorf("%s: %d records are cached, want %d", name, got, c.want)
+		}
+	}
+	l, h := open(t)
+	postOne(t, h, 1)
+	if _, err := find(t.Context(), l, 0, "member:1"); err != nil || l.cache.Stats().Timelines != 1 {
+		t.Fatal(err)
+	}
+	if l.Forget(); l.cache.Stats().Timelines != 0 {
+		t.Error("what is forgotten is cached")
+	}
+	if l.HasFeatures(); !l.features.Load() {
+		t.Error("there are features, and nobody asks for them")
+	}
+	if err := l.store.Quarantine(7, errors.New("a flipped bit")); err != nil {
+		t.Fatal(err)
+	}
+	if l.ForgetPartition(7) == nil {
+		t.Error("what a damaged partition has is forgotten")
 	}
 }
 

@@ -294,6 +294,8 @@ func TestAQuestionIsAnsweredWholeOrNotAtAll(t *testing.T) {
 				l.memory = memory.New(bytes, "questions")
 			}
 			switch found, err := run(t.Context(), of); {
+			case panics.In(err):
+				t.Fatal(err)
 			case err != nil:
 				refused++
 			case found != want:

@@ -131,7 +131,7 @@ func TestAnErrorEndsAQuestionAnywhere(t *testing.T) {
 				if !errors.Is(err, errEnough) {
 					t.Fatalf("%s, watched %v: what fails at look %d ends with %v", name, watched, n, err)
 				}
-				if name == "Scan" && n%8 == 0 { // the memory of a question that has failed serves the next
+				if name == "Scan" && n%3 == 0 { // the memory of a question that has failed serves the next
 					q.reset()
 					q.begin(s)
 					for i, tl := range all {

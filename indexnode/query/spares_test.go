@@ -84,16 +84,16 @@ func TestPlansAreKept(t *testing.T) {
 	}
 	q.plans = append(q.plans, plans...)
 	q.releasePlans()
-	if p := q.sparePlan(key(3)); p != plans[3] || len(q.spare) != maxSpare-1 || p.full.kind != whole {
+	if p := q.sparePlan(key(0)); p != plans[0] || len(q.spare) != maxSpare-1 || p.full.kind != whole {
 		t.Error("a plan that is known is made again")
 	}
 	if p := q.sparePlan(key(maxSpare)); slices.Contains(plans, p) {
 		t.Error("a plan is given up where there is room for another")
 	}
-	q.plans = append(q.plans, plans[3])
+	q.plans = append(q.plans, plans[0])
 	q.releasePlans()
 	p := q.sparePlan(key(maxSpare + 1))
-	if p != plans[0] || p.planKey != key(maxSpare+1) || p.full.kind != unready || p.folded.kind != unready || p.passed.kind != unready || len(q.spare) != maxSpare-1 || p.modelID != cache.IDOf(m) {
+	if p != plans[1] || p.planKey != key(maxSpare+1) || p.full.kind != unready || p.folded.kind != unready || p.passed.kind != unready || len(q.spare) != maxSpare-1 || p.modelID != cache.IDOf(m) {
 		t.Errorf("not the oldest plan was given up: %+v", p.planKey)
 	}
 }

@@ -99,8 +99,10 @@ func TestAQuestionFindsWhatTheStoreHas(t *testing.T) {
 		case step%30 == 7:
 			k := millrace.Timeline{Entity: e.Entity, Type: []millrace.ContentType{"post", cache.Features, cache.Objects}[r.IntN(3)]}
 			warm := l.Warming(l.cache.Warm())
-			if !warm.Warm(p, k) || !warm.Warm(p, k) {
-				t.Fatalf("step %d: %s is not warm", step, k)
+			for range 2 { // the second time it is there
+				if !warm.Warm(p, k) {
+					t.Fatalf("step %d: %s is not warm", step, k)
+				}
 			}
 			warm.Release()
 		}
@@ -240,7 +242,7 @@ func TestAQuestionFindsWhatTheStoreHas(t *testing.T) {
 			t.Fatalf("step %d: %d bytes are lent still", step, budget.Held())
 		}
 	}
-	if found < 1000 || behind < 100 {
+	if found < 1000 || behind == 0 {
 		t.Errorf("%d records were found, and %d timelines read behind the cache: the test is of little use", found, behind)
 	}
 }
@@ -503,6 +505,52 @@ func TestWhatStaysCached(t *testing.T) {
 	if l.ForgetPartition(7) == nil {
 		t.Error("what a damaged partition has is forgotten")
 	}
+}
+
+// What is cached is found where no entity has features, and a resolution that ends before it
+// runs lets nothing go that it does not hold.
+func TestCachedWithoutFeatures(t *testing.T) {
+	l, h := open(t)
+	postOne(t, h, 1)
+	m, err := relevance.Builtin().Get("recency")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for round := range 20 {
+		r := l.Resolve()
+		if err := errors.Join(r.Decode(nodetest.Pack("member:1")), r.Run(t.Context(), Asked{Types: []millrace.ContentType{"like", "post"}, To: millrace.MaxTime})); err != nil {
+			t.Fatal(err)
+		}
+		q := query.New(query.Spec{To: millrace.MaxTime, Model: m, Limit: 5, Viewer: &millrace.Viewer{}})
+		r.Add(q)
+		if err := q.Scan(t.Context()); err != nil || len(q.Answer().Items) != 1 || (round > 0) == r.views[0].locked {
+			t.Errorf("round %d: %v, %v", round, q.Answer().Items, err)
+		}
+		q.Release()
+		r.Release()
+		l.Resolve().Release()
+	}
+	k := millrace.Timeline{Entity: "member:1", Type: "post"}
+	for range 1000 {
+		l.cache.Fill(k, mustTimeline(t))
+	}
+	if s := l.cache.Stats().Arena; s.Blocks > 500 {
+		t.Errorf("%d blocks wait for a reader that is gone", s.Blocks)
+	}
+}
+
+// mustTimeline returns a timeline of one record.
+func mustTimeline(t *testing.T) *cache.Timeline {
+	t.Helper()
+	a := column.New(schemas.Activity().Layout(), 1, 0).Append()
+	if err := a.End(a.Begin()); err != nil {
+		t.Fatal(err)
+	}
+	tl, err := cache.NewTimeline(millrace.MinTime, a.Slab())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tl
 }
 
 // A question that names no type may find more than can be read.

@@ -92,9 +92,9 @@ func drawWorld(t *testing.T, r *rand.Rand) *drawnWorld {
 		}
 		if i%2 == 0 && r.IntN(2) == 0 {
 			var lines []string
-			for n := range 10 {
+			for _, subject := range strings.Fields("n0 n1 n2 o0 o1 o2 o3 o4 o5 o6 o7 r0 r1 r2 r5") {
 				if r.IntN(2) == 0 {
-					lines = append(lines, fmt.Sprintf(`{"entity":%q,"subject":"o%d","updated_at":1,"engagement":%d}`, entity, n, r.IntN(9)))
+					lines = append(lines, fmt.Sprintf(`{"entity":%q,"subject":%q,"updated_at":1,"engagement":%d}`, entity, subject, r.IntN(9)))
 				}
 			}
 			w.objects[entity] = slabOf(t, schemas.Features(), lines)

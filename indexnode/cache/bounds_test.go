@@ -155,6 +155,23 @@ func TestBounds(t *testing.T) {
 	}
 }
 
+// A timeline for which there is no memory takes that of others.
+func TestATimelineTakesTheMemoryOfOthers(t *testing.T) {
+	c := New(Config{Memory: LeastMemory})
+	defer c.Close()
+	c.arena.Limit(32 << 20)
+	large := ofBytes(t, 1, 1_000_000)
+	for i := range 60 {
+		c.Put(key(i), large)
+		if get(t, c, key(i)) == nil {
+			t.Fatalf("timeline %d is not cached: %+v", i, c.Stats())
+		}
+	}
+	if s := c.Stats(); s.NotAdmitted != 0 || s.FatEvictions == 0 || s.Timelines < 20 {
+		t.Errorf("%+v", s)
+	}
+}
+
 // Where there is no memory for a timeline it is not cached, whether its key was there or not.
 func TestNoMemoryForATimeline(t *testing.T) {
 	c := New(Config{Memory: LeastMemory})

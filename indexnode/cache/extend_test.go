@@ -83,6 +83,18 @@ func TestWhatDoesNotContinue(t *testing.T) {
 	if c.Continue(key(1), other, 100, add) {
 		t.Error("a record of another layout continues")
 	}
+	row := column.New(other, 1, 0).Append()
+	if err := row.End(row.Begin()); err != nil {
+		t.Fatal(err)
+	}
+	had, err := NewTimeline(0, row.Slab())
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := &extender{parts: had.Append(nil)} // which has continued one of that layout
+	if next, err := x.extend(timeline(t, 3), other, add); next != nil || err != nil {
+		t.Error("a record of another layout continues where one of it was continued before", err)
+	}
 	if c.Continue(key(1), numbers(t), 3, add) {
 		t.Error("a full timeline continues")
 	}

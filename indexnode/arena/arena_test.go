@@ -1,13 +1,17 @@
 package arena
 
 import (
+	"cmp"
 	"encoding/binary"
+	"flag"
 	"math"
+	"math/bits"
 	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 	"unsafe"
 )
 
@@ -105,6 +109,178 @@ func TestBlocksKeepTheirContent(t *testing.T) {
 	}
 	if h.bytes != free {
 		t.Errorf("%d bytes are free of %d", h.bytes, free)
+	}
+}
+
+// What an arena holds is, after each step, what a list of its blocks says: with blocks of all
+// sizes and apart, given back in each way, with readers that come and go, under limits.
+func TestAnArenaIsAListOfBlocks(t *testing.T) {
+	seed := cmp.Or(*seeded, uint64(time.Now().UnixNano()))
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	a := New()
+	defer a.Close()
+	type listed struct {
+		b     []byte
+		size  int // with what it takes beyond what was asked for
+		apart bool
+		epoch uint64 // in which it was retired; 0: it is in use
+	}
+	type reading struct {
+		Reader
+		epoch uint64
+	}
+	var blocks []listed
+	var readers []reading
+	limit, refused := 0, 0
+	for step := range 6000 {
+		epoch := a.readers.epoch.Load()
+		switch n := r.IntN(100); {
+		case n < 40 || len(blocks) == 0:
+			n := []int{1 + r.IntN(200), 1 + r.IntN(1<<20), largeBytes - r.IntN(2), largeBytes + 1 + r.IntN(largeBytes)}[[]int{0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 3}[r.IntN(13)]]
+			b := a.Alloc(n)
+			if b == nil {
+				refused++
+				more, found := rounded(n), false
+				if n <= largeBytes {
+					class, _ := classOf(n)
+					more, found = chunkBytes, a.mu.free.notEmpty(class) != 0
+				}
+				waiting := a.mu.stats.Retired > 0 && len(readers) == 0
+				if limit == 0 || found || waiting || a.mu.stats.Mapped-a.mu.apart+more <= limit {
+					t.Fatalf("step %d: there is no block of %d bytes, with %+v of %d", step, n, a.mu.stats, limit)
+				}
+				break
+			}
+			if len(b) != n || cap(b) != n || address(b)%Align != 0 {
+				t.Fatalf("step %d: a block of %d bytes, not %d", step, len(b), n)
+			}
+			blocks = append(blocks, listed{b: b, size: sizeOfBlock(n)})
+		case n < 43:
+			n := 1 + r.IntN(1<<20)
+			blocks = append(blocks, listed{b: a.AllocApart(n), size: rounded(n), apart: true})
+		case n < 90:
+			at := r.IntN(len(blocks))
+			switch o := &blocks[at]; {
+			case o.epoch != 0:
+			case o.apart:
+				a.RetireApart(o.b)
+				o.epoch = epoch
+			case r.IntN(3) == 0:
+				a.Free(o.b)
+				blocks = slices.Delete(blocks, at, at+1)
+			default:
+				a.Retire(o.b)
+				o.epoch = epoch
+			}
+		case n < 94 && len(readers) < 3:
+			readers = append(readers, reading{a.Enter(), epoch})
+		case n < 98 && len(readers) > 0:
+			at := r.IntN(len(readers))
+			readers[at].Leave()
+			readers = slices.Delete(readers, at, at+1)
+		case n == 98 && r.IntN(4) == 0:
+			if limit = 0; r.IntN(4) > 0 {
+				limit = a.mu.stats.Mapped - a.mu.apart + r.IntN(chunkBytes)
+			}
+			a.Limit(limit)
+		case n == 99 && r.IntN(20) == 0: // most is given back, so that mappings are free
+			for i := range blocks {
+				if o := &blocks[i]; o.epoch == 0 && !o.apart && r.IntN(10) > 0 {
+					o.epoch = a.readers.epoch.Load()
+					a.Retire(o.b)
+				}
+			}
+		}
+		epoch = a.readers.epoch.Load()
+		blocks = slices.DeleteFunc(blocks, func(o listed) bool { return o.epoch != 0 && o.epoch+2 <= epoch })
+		if len(blocks) > 0 {
+			last := &blocks[len(blocks)-1]
+			for i := range blocks[:len(blocks)-1] {
+				if o := &blocks[i]; address(o.b) < address(last.b)+uintptr(last.size) && address(last.b) < address(o.b)+uintptr(o.size) {
+					t.Fatalf("step %d: two blocks are in one place", step)
+				}
+			}
+		}
+		for _, r := range readers {
+			if r.epoch+1 < epoch {
+				t.Fatalf("step %d: a reader of epoch %d is there in epoch %d", step, r.epoch, epoch)
+			}
+		}
+		live, apart, mapped := 0, 0, 0
+		var want Stats
+		for _, o := range blocks {
+			want.Blocks++
+			want.Used += o.size
+			if o.epoch != 0 {
+				want.Retired += len(o.b)
+			} else if !o.apart {
+				live += o.size
+			}
+			if o.apart {
+				apart += o.size
+			}
+			if o.apart || len(o.b) > largeBytes {
+				mapped += o.size
+			}
+		}
+		for _, c := range a.mu.free.chunks {
+			mapped += len(c.memory)
+		}
+		want.Mapped = mapped
+		if got := a.Stats(); got != want || a.Live() != live || a.mu.apart != apart {
+			t.Fatalf("step %d: %+v, %d live, %d apart; want %+v, %d, %d", step, got, a.Live(), a.mu.apart, want, live, apart)
+		}
+		if limit > 0 && mapped-apart > limit {
+			t.Fatalf("step %d: %d bytes are mapped, of %d", step, mapped-apart, limit)
+		}
+		if step%20 == 0 {
+			checkFree(t, &a.mu.free)
+		}
+	}
+	if refused == 0 || a.readers.epoch.Load() < 10 {
+		t.Errorf("%d blocks were refused, in %d epochs", refused, a.readers.epoch.Load())
+	}
+	for _, r := range readers {
+		r.Leave()
+	}
+}
+
+var seeded = flag.Uint64("seed", 0, "of random steps; 0: another one each time")
+
+// checkFree checks that each free block is in the list of its class, has its marks and its
+// size at either end, and touches no other.
+func checkFree(t *testing.T, f *freeList) {
+	t.Helper()
+	bytes, blocks, marked := 0, 0, 0
+	for class, at := range f.lists {
+		if (at != 0) != (f.some[class/64]>>(class%64)&1 != 0) {
+			t.Fatalf("whether class %d has a block is not what is said of it", class)
+		}
+		for before := uintptr(0); at != 0; before, at = at, freeBlockAt(at).after {
+			x, c := freeBlockAt(at), f.chunkOf(at)
+			first, end := c.line(at), c.line(at+uintptr(x.size))
+			if x.before != before || classWithin(x.size) != class || *sizeBehind(at + uintptr(x.size)) != x.size || !c.first.has(first) || !c.last.has(end-1) {
+				t.Fatalf("a free block of %d bytes in class %d: %+v", x.size, class, x)
+			}
+			if first > 0 && c.last.has(first-1) || end < len(c.memory)/Align && c.first.has(end) {
+				t.Fatalf("a free block of %d bytes touches another", x.size)
+			}
+			bytes, blocks = bytes+x.size, blocks+1
+		}
+	}
+	for i, c := range f.chunks {
+		for _, m := range []marks{c.first, c.last} {
+			for _, w := range m {
+				marked += bits.OnesCount64(w)
+			}
+		}
+		if i > 0 && address(f.chunks[i-1].memory) >= address(c.memory) {
+			t.Fatal("mappings are out of order")
+		}
+	}
+	if bytes != f.bytes || marked != 2*blocks {
+		t.Fatalf("%d bytes are free in %d blocks, with %d marks; %d are counted", bytes, blocks, marked, f.bytes)
 	}
 }
 
@@ -220,6 +396,32 @@ func TestEnterIsNeverLate(t *testing.T) {
 		t.Error("a reader cannot enter the epoch")
 	} else {
 		r.Leave()
+	}
+}
+
+// One epoch passes beside a reader, and no second one.
+func TestOneEpochPassesBesideAReader(t *testing.T) {
+	a := New()
+	defer a.Close()
+	advance := func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.advance()
+	}
+	for range 3 {
+		r := a.Enter()
+		if !advance() || advance() {
+			t.Error("no epoch passes beside a reader, or two do")
+		}
+		next := a.Enter()
+		r.Leave()
+		if !advance() || advance() {
+			t.Error("no epoch passes beside a later reader, or two do")
+		}
+		next.Leave()
+		if !advance() {
+			t.Error("no epoch passes without readers")
+		}
 	}
 }
 

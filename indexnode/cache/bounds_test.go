@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/internal/memory"
 )
 
 // ofBytes returns a timeline of records whose texts have so many bytes each.
@@ -123,6 +124,81 @@ func TestWhatReadersHoldIsBounded(t *testing.T) {
 	}
 	if s := c.Stats(); s.Timelines < 60 {
 		t.Errorf("%d timelines once it has left", s.Timelines)
+	}
+}
+
+// The parts of a cache are what the comment on bounds says.
+func TestBounds(t *testing.T) {
+	if got, want := boundsOf(1<<30), (bounds{1 << 30, 3 << 28, 21 << 25, 1 << 28, 1 << 27, 1 << 27}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	for _, memory := range []int{0, -1, LeastMemory} {
+		c := New(Config{Memory: memory})
+		if want := DefaultMemory(); memory <= 0 && c.Stats().Bound != want || memory > 0 && c.Stats().Bound != memory {
+			t.Errorf("of %d: %d", memory, c.Stats().Bound)
+		}
+		c.Close()
+	}
+	if m := DefaultMemory(); m < LeastMemory || m != max(LeastMemory, int(memory.Machine()/2)) {
+		t.Errorf("the default is %d", m)
+	}
+	c := New(Config{Memory: LeastMemory}) // to the byte
+	defer c.Close()
+	room := func(kind listKind, timeline, key int) bool { return c.fits(kind, timeline, key) }
+	for kind, most := range map[listKind]int{skinny: c.empty, features: c.features} {
+		if !room(kind, 100, most-100) || room(kind, 100, most-99) {
+			t.Errorf("list %d has other room than %d bytes", kind, most)
+		}
+	}
+	if !room(fat, c.live, 0) || room(fat, c.live+1, 0) || !room(fat, 0, c.keys) || room(fat, 0, c.keys+1) {
+		t.Error("timelines with records have other room than is left")
+	}
+}
+
+// A timeline for which there is no memory takes that of others.
+func TestATimelineTakesTheMemoryOfOthers(t *testing.T) {
+	c := New(Config{Memory: LeastMemory})
+	defer c.Close()
+	c.arena.Limit(32 << 20)
+	large := ofBytes(t, 1, 1_000_000)
+	for i := range 60 {
+		c.Put(key(i), large)
+		if get(t, c, key(i)) == nil {
+			t.Fatalf("timeline %d is not cached: %+v", i, c.Stats())
+		}
+	}
+	if s := c.Stats(); s.NotAdmitted != 0 || s.FatEvictions == 0 || s.Timelines < 20 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// Where there is no memory for a timeline it is not cached, whether its key was there or not.
+func TestNoMemoryForATimeline(t *testing.T) {
+	c := New(Config{Memory: LeastMemory})
+	defer c.Close()
+	c.arena.Limit(32 << 20)
+	c.Put(key(1), timeline(t, 1))
+	for size := 8 << 20; size >= 64; size /= 2 {
+		for c.arena.Alloc(size) != nil {
+		}
+	}
+	large := ofBytes(t, 1, 1_000_000)
+	if c.Warm().Put(key(3), large) || c.Stats().Warmed != 0 || get(t, c, key(3)) != nil {
+		t.Error("it is warmed")
+	}
+	c = New(Config{Memory: LeastMemory})
+	defer c.Close()
+	c.arena.Limit(32 << 20)
+	c.Put(key(1), timeline(t, 1))
+	for size := 8 << 20; size >= 64; size /= 2 {
+		for c.arena.Alloc(size) != nil {
+		}
+	}
+	for i, k := range []millrace.Timeline{key(1), key(2)} {
+		c.Put(k, large)
+		if s := c.Stats(); get(t, c, k) != nil || s.NotAdmitted != uint64(i+1) || s.Timelines != 0 {
+			t.Errorf("%s: %+v", k, s)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package cache
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 
@@ -198,6 +199,62 @@ func TestATouchKeepsATimeline(t *testing.T) {
 	}
 }
 
+// One eviction passes over 32 touched keys, which are as if they had come anew, and takes the
+// next one although it was touched.
+func TestAnEvictionPassesOverSomeKeys(t *testing.T) {
+	one := timeline(t, 1)
+	c := withRoom(t, 40, one)
+	defer c.Close()
+	for i := range 40 {
+		c.Put(key(i), one)
+		get(t, c, key(i))
+	}
+	gone := func() (all []int) {
+		r := c.Reader()
+		defer r.Leave()
+		for i := range 45 {
+			if r.Peek(key(i)) == nil {
+				all = append(all, i)
+			}
+		}
+		return all
+	}
+	for i, want := range [][]int{{32, 41, 42, 43, 44}, {32, 40, 42, 43, 44}, {0, 32, 40, 43, 44}} {
+		c.Put(key(40+i), one)
+		if got := gone(); !slices.Equal(got, want) {
+			t.Errorf("after %d evictions %v are not there, want %v", i+1, got, want)
+		}
+	}
+}
+
+// One key stays even where it is more than the cache may have.
+func TestOneKeyStays(t *testing.T) {
+	c := withRoom(t, 1, timeline(t, 1))
+	defer c.Close()
+	c.live, c.empty = 0, 0
+	for i := range 3 {
+		c.Put(key(i), timeline(t, 1))
+		c.Put(key(10+i), Empty)
+		if s := c.Stats(); s.Timelines != 1 || s.EmptyKeys != 1 {
+			t.Errorf("%+v", s)
+		}
+	}
+}
+
+// A key that is not there is not removed.
+func TestOnlyWhatIsThereIsRemoved(t *testing.T) {
+	c := New(Config{Memory: LeastMemory})
+	defer c.Close()
+	c.Put(key(1), timeline(t, 1))
+	for range 3 {
+		c.Remove(key(1))
+		c.Remove(key(2))
+	}
+	if n := c.Stats().Removals; n != 1 {
+		t.Errorf("%d removals", n)
+	}
+}
+
 // Where everything is touched, room is found all the same.
 func TestEverythingTouchedIsEvicted(t *testing.T) {
 	one := timeline(t, 1)
@@ -234,6 +291,91 @@ func TestOneHitWondersStayOutside(t *testing.T) {
 	}
 	if s := c.Stats(); s.FatEvictions < 98 {
 		t.Errorf("asked for twice: %+v", s)
+	}
+}
+
+// A doorkeeper knows a key that asked before, until a quarter of its bits may be set; then it
+// has forgotten all, and is as large as the list needs.
+func TestDoorkeeper(t *testing.T) {
+	var d doorkeeper
+	r := rand.New(rand.NewPCG(5, 6))
+	draw := func() id { return id{r.Uint64(), r.Uint64()} }
+	for _, c := range []struct{ keys, bits int }{{0, 1 << 12}, {256, 1 << 12}, {257, 1 << 13}, {10_000, 1 << 18}, {10, 1 << 12}} {
+		d.forget(c.keys)
+		if len(d.bits)*64 != c.bits || d.members != 0 || slices.ContainsFunc(d.bits, func(w uint64) bool { return w != 0 }) {
+			t.Errorf("%d keys: %d bits, want %d", c.keys, len(d.bits)*64, c.bits)
+		}
+		first := draw()
+		if d.seen(first, c.keys) || !d.seen(first, c.keys) || !d.seen(first, c.keys) {
+			t.Error("a key is seen at once, or not again")
+		}
+		unknown := 1
+		for d.members <= c.bits/8 {
+			if k := draw(); !d.seen(k, c.keys) {
+				unknown++
+				if d.members <= c.bits/8 && !d.seen(k, c.keys) {
+					t.Fatal("a key is not seen again")
+				}
+			}
+		}
+		if unknown != c.bits/8+1 || !d.has(first.tag&uint64(c.bits-1)) {
+			t.Errorf("%d keys fill %d bits", unknown, c.bits)
+		}
+		if d.seen(first, c.keys) || d.members != 1 {
+			t.Errorf("the first key is seen still, with %d others", d.members)
+		}
+	}
+	var only doorkeeper // one of the two bits of a key is not enough
+	only.seen(id{1, 2}, 0)
+	if only.seen(id{1, 3}, 0) || only.seen(id{4, 2}, 0) {
+		t.Error("half a key is taken for the whole")
+	}
+}
+
+// A table is rebuilt twice as large where more than a third of its slots have a value, and
+// smaller where fewer than a twelfth have; it has the same keys then, with their marks.
+func TestTablesAreRebuilt(t *testing.T) {
+	tl := timeline(t, 1)
+	r := rand.New(rand.NewPCG(6, 7))
+	for _, test := range []struct{ buckets, live, want int }{
+		{256, 0, 256}, {256, 341, 256}, {256, 342, 512}, {512, 171, 512}, {512, 170, 256}, {1024, 342, 1024}, {1024, 341, 512}, {4096, 3, 256},
+	} {
+		c := New(Config{Memory: LeastMemory})
+		x, tl := &c.index, c.own(tl)
+		x.table.Store(x.newTable(test.buckets))
+		var keys []id
+		for i := range 2 * test.live {
+			k := join(id{r.Uint64(), r.Uint64()}, id{})
+			keys = append(keys, k)
+			at := x.insert(k)
+			x.set(at, tl)
+			if i%3 == 0 {
+				x.table.Load().slot(at).touch()
+			}
+			if i%2 == 1 {
+				x.set(at, nil)
+			}
+		}
+		if x.used != 2*test.live || x.live != test.live {
+			t.Fatalf("%d of %d slots", x.live, x.used)
+		}
+		x.rebuild()
+		if got := len(x.table.Load().buckets); got != test.want || x.used != test.live || x.live != test.live {
+			t.Errorf("%d keys of %d buckets get %d buckets and take %d slots, want %d", x.live, test.buckets, got, x.used, test.want)
+		}
+		for i, k := range keys {
+			at := x.table.Load().find(k)
+			if (at >= 0) != (i%2 == 0) || at >= 0 && (x.table.Load().slot(at).get() != tl || (x.table.Load().slot(at).value.Load()&touched != 0) != (i%3 == 0)) {
+				t.Fatalf("key %d of %d is in slot %d", i, len(keys), at)
+			}
+		}
+		for i := 0; !x.full(); i++ {
+			x.insert(join(id{r.Uint64(), r.Uint64()}, id{}))
+		}
+		if x.used != bucketSlots*test.want/2 {
+			t.Errorf("%d of %d slots are used, and that is full", x.used, bucketSlots*test.want)
+		}
+		c.Close()
 	}
 }
 
@@ -306,6 +448,15 @@ func TestCacheEqualsAMap(t *testing.T) {
 	if s := c.Stats(); s.EmptyKeys != len(model) || c.index.live != len(model) {
 		t.Errorf("%+v, %d live, want %d", s, c.index.live, len(model))
 	}
+}
+
+// mustTimeline returns a timeline without rows.
+func mustTimeline(from millrace.Time) *Timeline {
+	t, err := NewTimeline(from)
+	if err != nil {
+		panic(err)
+	}
+	return t
 }
 
 // found reports whether the timeline was found in the cache, not read for the

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -82,6 +83,18 @@ func TestWhatDoesNotContinue(t *testing.T) {
 	if c.Continue(key(1), other, 100, add) {
 		t.Error("a record of another layout continues")
 	}
+	row := column.New(other, 1, 0).Append()
+	if err := row.End(row.Begin()); err != nil {
+		t.Fatal(err)
+	}
+	had, err := NewTimeline(0, row.Slab())
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := &extender{parts: had.Append(nil)} // which has continued one of that layout
+	if next, err := x.extend(timeline(t, 3), other, add); next != nil || err != nil {
+		t.Error("a record of another layout continues where one of it was continued before", err)
+	}
 	if c.Continue(key(1), numbers(t), 3, add) {
 		t.Error("a full timeline continues")
 	}
@@ -94,6 +107,31 @@ func TestWhatDoesNotContinue(t *testing.T) {
 	})
 	if c2 || get(t, c, key(1)) != nil {
 		t.Error("a timeline that was evicted continues")
+	}
+}
+
+// A block of new records is joined with the older one at a quarter of its records, within
+// bounds.
+func TestWhenTailsAreJoined(t *testing.T) {
+	for main, want := range map[int]int{0: 8, 1: 8, 35: 8, 36: 9, 100: 25, 127: 31, 128: 32, 1 << 20: 32} {
+		if tailFull(want-1, main) || !tailFull(want, main) {
+			t.Errorf("%d records are not joined with %d, or fewer are", want, main)
+		}
+	}
+}
+
+// A timeline has at most 65,535 parts.
+func TestTooManyParts(t *testing.T) {
+	parts := slices.Repeat([]*column.Slab{rows(t, 1, 0)}, math.MaxUint16+1)
+	if tl, err := NewTimeline(0, parts[1:]...); err != nil || tl.Parts() != math.MaxUint16 {
+		t.Error(err)
+	}
+	if _, err := NewTimeline(0, parts...); !errors.Is(err, column.ErrFull) {
+		t.Error(err)
+	}
+	none := rows(t, 0, 0) // slabs without rows are no parts
+	if tl, err := NewTimeline(0, none, parts[0], none); err != nil || tl.Parts() != 1 || tl.Len() != 1 {
+		t.Error(tl, err)
 	}
 }
 
@@ -195,7 +233,21 @@ func TestFold(t *testing.T) {
 	c.Put(key(1), mine)
 	tl := get(t, c, key(1))
 	early, _ := tl.Place(1)
+	var dirty [][]byte // which the numbers get
+	for range 100 {
+		dirty = append(dirty, c.arena.Alloc(foldedBytes+8*2))
+		for i := range dirty[0] {
+			dirty[len(dirty)-1][i] = 0xff
+		}
+	}
+	for _, b := range dirty {
+		c.arena.Free(b)
+	}
+	tl.Owe(7)
 	keepFold(c, key(1), 1, 2)
+	if owed, others := tl.Owe(0), tl.Folded(1).others.Load(); owed != 0 || others != 0 {
+		t.Errorf("%d rows are owed, and %d questions of others have come, at the beginning", owed, others)
+	}
 	f := tl.Folded(1)
 	if f == nil || f.Model != 1 || f.First != 1 || !slices.Equal(f.Own(), []float64{2, 3}) {
 		t.Fatalf("kept %+v", f)
@@ -227,6 +279,12 @@ func TestFold(t *testing.T) {
 	if _, ok := tl.Place(1); ok {
 		t.Error("there is a place in a timeline that is on its way out")
 	}
+	if retired.get() != nil || fold(0).get() != nil {
+		t.Error("a place without numbers has some")
+	}
+	if tl.Folded(1<<16) != nil {
+		t.Error("a place that was retired has numbers")
+	}
 	r.Leave()
 }
 
@@ -246,6 +304,58 @@ func TestNoMemoryToFold(t *testing.T) {
 	keepFold(c, key(1), 1, 40)
 	if owed := tl.Owe(1); tl.Folded(1) != nil || owed != 1 {
 		t.Errorf("%d rows are owed, %+v is folded", owed, tl.Folded(1))
+	}
+}
+
+// A copy of a timeline begins without folded numbers, owing nothing.
+func TestCopiesAreNotFolded(t *testing.T) {
+	c := New(Config{})
+	defer c.Close()
+	c.Put(key(1), timeline(t, 3))
+	tl := get(t, c, key(1))
+	keepFold(c, key(1), 1, 2)
+	tl.Owe(9)
+	c.Put(key(2), tl)
+	if copied := get(t, c, key(2)); copied == tl || copied.Folded(1) != nil || copied.Owe(0) != 0 || tl.Folded(1) == nil || tl.Owe(0) != 9 {
+		t.Errorf("%+v of %+v", copied.Folded(1), tl.Folded(1))
+	}
+}
+
+// A model loses its place when the last maxOthers questions that wanted it were of others, of
+// two such models the first, and none while there is a free place.
+func TestWhoLosesAPlace(t *testing.T) {
+	c := New(Config{})
+	defer c.Close()
+	c.Put(key(1), timeline(t, 3))
+	tl := get(t, c, key(1))
+	at := func(i int) *atomic.Uint64 { return &tl.folds[i] }
+	keepFold(c, key(1), 1, 3)
+	for range 2 * maxOthers {
+		if p, ok := tl.Place(9); !ok || p.at != at(1) || p.was != 0 {
+			t.Fatalf("%+v, %v: not the first free place", p, ok)
+		}
+	}
+	keepFold(c, key(1), 2, 3)
+	keepFold(c, key(1), 3, 3)
+	if p, ok := tl.Place(2); !ok || p.at != at(1) || p.was.get() != tl.Folded(2) {
+		t.Errorf("%+v, %v: not the place that the model has", p, ok)
+	}
+	for _, m := range []ModelID{1, 2, 3} {
+		tl.Folded(m)
+	}
+	for n := 1; n <= maxOthers; n++ {
+		if n == 3 {
+			tl.Folded(1)
+		}
+		if p, ok := tl.Place(9); ok != (n == maxOthers) || ok && p.at != at(1) {
+			t.Errorf("question %d: %+v, %v", n, p, ok)
+		}
+	}
+	for range 2 {
+		tl.Place(9)
+	}
+	if p, ok := tl.Place(9); !ok || p.at != at(0) {
+		t.Errorf("%+v, %v: not the first of those that nobody asks for", p, ok)
 	}
 }
 
@@ -289,6 +399,16 @@ func TestModelsHaveIDs(t *testing.T) {
 	first, again, others := IDOf(home), IDOf(home), IDOf(other)
 	if first == 0 || first != again || first == others {
 		t.Errorf("ids %d, again %d, and %d", first, again, others)
+	}
+	known := func() int {
+		models.Lock()
+		defer models.Unlock()
+		return len(models.ids)
+	}
+	had := known()
+	IDOf(home.Interpreted())
+	for known() > had { // until it is collected
+		runtime.GC()
 	}
 }
 

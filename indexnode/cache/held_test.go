@@ -26,7 +26,7 @@ func TestHeldIsWhatIsThere(t *testing.T) {
 			}
 			keys = append(keys, k)
 		}
-		keys = append(keys, millrace.Timeline{Entity: key(i).Entity, Type: Features})
+		keys = append(keys, millrace.Timeline{Entity: key(i).Entity, Type: Features}, millrace.Timeline{Entity: key(i).Entity, Type: Objects})
 	}
 	sizes := []*Timeline{Empty, timeline(t, 1), timeline(t, 3), timeline(t, 9)}
 	compare := func(step int) {
@@ -38,9 +38,21 @@ func TestHeldIsWhatIsThere(t *testing.T) {
 		want, got := map[of][2]int{}, map[of][2]int{}
 		r := c.Reader()
 		defer r.Leave()
+		var lists [listKinds]struct{ keys, weight, bytes int }
+		blocks, names, cached := 0, 0, 0
 		for _, k := range keys {
 			tl := r.Peek(k)
-			if tl == nil || tl.Len() == 0 || k.Type == Features {
+			if tl == nil {
+				continue
+			}
+			l := &lists[kindOf(k, tl)]
+			l.keys++
+			l.bytes += tl.bytes() + keyBytes(nameBytes(k))
+			if l.weight++; tl.Len() > 1 {
+				l.weight += tl.Len() - 1
+			}
+			blocks, names, cached = blocks+tl.bytes(), names+nameBytes(k), cached+1
+			if tl.Len() == 0 || isFeatures(k.Type) {
 				continue
 			}
 			at := of{partition.Of(k.Entity), k.Type}
@@ -49,6 +61,19 @@ func TestHeldIsWhatIsThere(t *testing.T) {
 			}
 			n := want[at]
 			want[at] = [2]int{n[0] + 1, n[1] + tl.Len()}
+		}
+		for kind, l := range lists {
+			if got := &c.mu.lists[kind]; got.order.keys != l.keys || got.weight != l.weight || got.bytes != l.bytes || got.order.places < l.keys {
+				t.Fatalf("step %d: list %d has %d keys of %d places, %d and %d bytes; want %+v", step, kind, got.order.keys, got.order.places, got.weight, got.bytes, l)
+			}
+		}
+		s := c.Stats()
+		want1 := Stats{Timelines: lists[fat].keys, Records: lists[fat].weight, EmptyKeys: lists[skinny].weight, FeatureRows: lists[features].weight, Bytes: blocks}
+		if got := (Stats{Timelines: s.Timelines, Records: s.Records, EmptyKeys: s.EmptyKeys, FeatureRows: s.FeatureRows, Bytes: s.Bytes}); got != want1 || s.Bound != LeastMemory || s.Taken != s.Arena.Mapped+orderKeyBytes*cached+2*names {
+			t.Fatalf("step %d: %+v, want %+v, and beside the arena %d keys with names of %d bytes", step, s, want1, cached, names)
+		}
+		if used, slots := c.index.used, bucketSlots*len(c.index.table.Load().buckets); c.index.live != cached || used < cached || 2*used > slots {
+			t.Fatalf("step %d: %d keys in %d of %d slots, want %d", step, c.index.live, used, slots, cached)
 		}
 		for _, h := range c.Held() {
 			got[of{h.Partition, h.Type}] = [2]int{h.Timelines, h.Records}

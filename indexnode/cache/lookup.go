@@ -148,8 +148,8 @@ func (l *lookup) read(b *batch) {
 	}
 }
 
-// readLate answers the keys that read has left. Most of those are in the bucket after
-// their own, so it asks the processor to load these first.
+// readLate answers the keys that read has left, with nil for now. Most of those are in the
+// bucket after their own, so it asks the processor to load these first.
 func (l *lookup) readLate() {
 	t, keys := l.table, l.late.keys[:l.late.n]
 	for _, k := range keys {
@@ -157,7 +157,6 @@ func (l *lookup) readLate() {
 	}
 	for i, k := range keys {
 		at := l.late.at[i]
-		l.found[at] = nil
 		if s := t.find(k); s >= 0 {
 			l.found[at] = t.slot(s).touch()
 		}

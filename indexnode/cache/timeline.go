@@ -37,15 +37,7 @@ const timelineBytes = (int(unsafe.Sizeof(Timeline{})) + 7) &^ 7
 
 // Empty stands for a timeline that is known to have no records, and for an entity that is
 // known to have no features. The cache keeps it as a mark, without memory of its own.
-var Empty = mustTimeline(millrace.MinTime)
-
-func mustTimeline(from millrace.Time, slabs ...*column.Slab) *Timeline {
-	t, err := NewTimeline(from, slabs...)
-	if err != nil {
-		panic(err)
-	}
-	return t
-}
+var Empty, _ = NewTimeline(millrace.MinTime) // no rows are never too many
 
 // Features stands for a content type in the key of an entity's own features. No content
 // type is empty.

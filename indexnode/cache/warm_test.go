@@ -13,6 +13,9 @@ import (
 // hot returns what a cache tells of entities, in order.
 func hot(c *Cache, wanted func(entity []byte) bool) (keys []millrace.Timeline, empty int) {
 	for h := range c.Hot(wanted) {
+		if len(h.Keys) == 0 {
+			panic("what is hot is nothing")
+		}
 		if keys = append(keys, h.Keys...); h.Empty {
 			empty += len(h.Keys)
 		}
@@ -53,6 +56,13 @@ func TestHot(t *testing.T) {
 			t.Errorf("%v is told twice, or is not there", k)
 		}
 		told[k] = true
+	}
+	for range c.Hot(everybody) {
+		break // there are no more then
+	}
+	before := c.Stats()
+	if w := c.Warm(); !w.Put(key(2000), Empty) || get(t, c, key(2000)) == Empty || c.Stats().Warmed != before.Warmed {
+		t.Error("what is cached is warmed")
 	}
 	some, _ := hot(c, func(e []byte) bool { return string(e) == string(key(2000).Entity) })
 	if !slices.Equal(some, []millrace.Timeline{key(2000)}) {

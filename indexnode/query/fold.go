@@ -80,7 +80,7 @@ func (p *plan) tally(rows, kept int) {
 func (q *Query) fold(ctx context.Context, p *plan, w wanted) error {
 	f := &p.folder
 	if f.scorer == nil {
-		if err := f.bind(p); f.unfoldable || err != nil {
+		if err := f.bind(p); f.unfoldable {
 			return err
 		}
 	}
@@ -105,7 +105,7 @@ func (q *Query) fold(ctx context.Context, p *plan, w wanted) error {
 }
 
 // bind binds the model's record-only part to the plan's layouts. It sets f.unfoldable if
-// the model has none.
+// the model has none, or with an error.
 func (f *folder) bind(p *plan) (err error) {
 	f.scorer, err = p.model.BindFold(p.rows, p.entity)
 	if f.unfoldable = f.scorer == nil; f.unfoldable {
@@ -136,7 +136,6 @@ func (q *Query) keepFolded(ctx context.Context, p *plan) error {
 		return nil
 	}
 	if err := f.score(ctx, q); err != nil {
-		f.forget()
 		return err
 	}
 	own := f.own

@@ -140,6 +140,52 @@ func TestFoldsFollowQuestions(t *testing.T) {
 	check(func(beyond int) bool { return beyond <= 0 })
 }
 
+// A timeline is folded, as far back as a window goes, for the first question before which as
+// many rows were scored whole as would be folded.
+func TestWhenATimelineIsFolded(t *testing.T) {
+	keys, all := activities(t, 1, 20) // one each second
+	s := question(t)
+	s.Filter = nil
+	for i, c := range []struct {
+		rows  int // in the window
+		first int // the first row that is folded then; -1: none is
+	}{{10, -1}, {10, 10}, {15, 10}, {15, 10}, {15, 10}, {15, 5}, {20, 5}, {20, 5}, {20, 5}, {20, 5}, {20, 0}} {
+		s.From = asOf - millrace.Time(c.rows*1000)
+		if _, err := ask(t.Context(), s, keys, all); err != nil {
+			t.Fatal(err)
+		}
+		f := all[0].Folded(cache.IDOf(s.Model))
+		if (f != nil) != (c.first >= 0) || f != nil && int(f.First) != c.first {
+			t.Errorf("question %d for %d rows: %+v is folded, want from row %d on", i, c.rows, f, c.first)
+		}
+	}
+}
+
+// How many rows a filter lets through is told from a quarter at first and from what it has kept
+// then, of late rather than long ago.
+func TestShares(t *testing.T) {
+	if n := new(plan).share(100); n != 100 {
+		t.Errorf("without a filter %d of 100 rows are scored", n)
+	}
+	p := &plan{filter: &filter.Bound{}}
+	for _, c := range []struct {
+		rows, kept int // that the filter sees
+		of         int32
+		want       uint32
+	}{
+		{0, 0, 1, 1}, {0, 0, 101, 26}, {1024, 1024, 101, 1 + 100*1280/2048}, {1<<20 - 1024, 0, 1025, 1 + 1024*1280/(1<<20+1024)},
+		{1, 0, 1025, 1 + 1024*(512+256)/(1<<19+1024)}, {1, 1, 1025, 2},
+	} {
+		p.tally(c.rows, c.kept)
+		if n := p.share(c.of); n != c.want {
+			t.Errorf("%d of %d rows kept, %+v: %d of %d are to be scored, want %d", p.kept, p.filtered, c, n, c.of, c.want)
+		}
+	}
+	if p.filtered != 1<<19+1 || p.kept != 513 {
+		t.Errorf("%d of %d rows were kept", p.kept, p.filtered)
+	}
+}
+
 // What a filter drops nearly all of is folded late.
 func TestFoldsCountWhatIsScored(t *testing.T) {
 	keys, all := activities(t, 50, 40)

@@ -140,6 +140,13 @@ func TestLackingBesideReadsObjects(t *testing.T) {
 		if m := measured[0]; m.Looked != measuredItems || m.Lacking["about"] != want {
 			t.Errorf("round %d: %d of %d items lack what is of their objects, want %d", round, m.Lacking["about"], m.Looked, want)
 		}
+		if round == 1 { // fewer models, and what is not needed holds none
+			q.reset()
+			q.begin(Spec{To: millrace.MaxTime, AsOf: asOf, Limit: 10, Model: about(t, "record.comments")})
+			if _, err := q.Beside(context.Background(), relevance.Join(about(t, "record.likes"))); err != nil || q.beside[1].measures != nil {
+				t.Error("a query that ranks nothing holds a model", err)
+			}
+		}
 		if m := measured[1]; m.Looked != measuredItems || m.Lacking["about"] != 0 {
 			t.Errorf("round %d: %d of %d items lack what every record has", round, m.Lacking["about"], m.Looked)
 		}

@@ -1,7 +1,11 @@
 package query
 
 import (
+	"cmp"
+	"context"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +14,7 @@ import (
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/relevance"
+	modelplan "github.com/millrace/millrace/relevance/plan"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -106,6 +111,232 @@ func TestWatchersAreToldWhatIsRead(t *testing.T) {
 				t.Errorf("%s, beside %v: %d rows, %d read, want %d", feature, beside, w.rows, w.read, want)
 			}
 		}
+	}
+}
+
+// A piece has as many rows as it may, or ends with the row with which more is read than is
+// looked away for; what is read of it is what its rows and their entity have.
+func TestAPieceIsWhatItMayBe(t *testing.T) {
+	seed := cmp.Or(*seeded, uint64(time.Now().UnixNano()))
+	r := rand.New(rand.NewPCG(seed, 0))
+	l, err := column.NewLayout([]column.Field{{Name: "text", Kind: column.String}, {Name: "list", Kind: column.Doubles}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	draw := func(rows int) (s *column.Slab, lengths [2][]int) {
+		a := column.New(l, rows, 0).Append()
+		for range rows {
+			n := [2]int{r.IntN(20), r.IntN(20)}
+			row := a.Begin()
+			row.SetString(0, make([]byte, n[0]))
+			row.SetDoubles(1, make([]float64, n[1]))
+			if err := a.End(row); err != nil {
+				t.Fatal(err)
+			}
+			lengths[0], lengths[1] = append(lengths[0], n[0]), append(lengths[1], n[1])
+		}
+		return a.Slab(), lengths
+	}
+	whole, ended := 0, 0
+	for i := range 2000 {
+		var of slabs
+		var records, objects, entity [2][]int
+		of.rows, records = draw(30)
+		if of.objects, objects = draw(30); r.IntN(4) == 0 {
+			of.objects, objects = nil, [2][]int{make([]int, 30), make([]int, 30)}
+		}
+		of.entity, entity = draw(1)
+		readings := func(once int) (all []modelplan.Reading) {
+			for range r.IntN(3) {
+				column := r.IntN(2)
+				all = append(all, modelplan.Reading{Column: column, Kind: []modelplan.Kind{modelplan.String, modelplan.Numbers}[column], Each: 1 << r.IntN(22), Once: once * r.IntN(1<<20)})
+			}
+			return all
+		}
+		p := pieces{most: 1 + r.IntN(40), readings: relevance.Readings{Record: readings(0), Object: readings(0), Entity: readings(1)}}
+		var sel []int32
+		for row := range 30 {
+			if r.IntN(3) > 0 {
+				sel = append(sel, int32(row))
+			}
+		}
+		most := 1 + r.IntN(40)
+		want, read, once := 0, 0, 0
+		for _, e := range p.readings.Entity {
+			once += e.Once * entity[e.Column][0]
+		}
+		for want < min(most, p.most, len(sel)) && read <= lookEvery {
+			row := sel[want]
+			for _, e := range p.readings.Entity {
+				read += e.Each * entity[e.Column][0]
+			}
+			for _, e := range p.readings.Record {
+				read += e.Each * records[e.Column][row]
+			}
+			for _, e := range p.readings.Object {
+				read += e.Each * objects[e.Column][row]
+			}
+			want++
+		}
+		if want == min(most, p.most, len(sel)) {
+			whole++
+		} else {
+			ended++
+		}
+		if rows, n := p.next(of, sel, most); rows != want || n != read+once {
+			t.Fatalf("piece %d of seed %d, %+v: %d rows, of which %d is read, want %d and %d", i, seed, p, rows, n, want, read+once)
+		}
+	}
+	if whole < 300 || ended < 300 {
+		t.Errorf("%d pieces have all that they may have, %d have not", whole, ended)
+	}
+	// The bound itself may be read, and one more ends a piece.
+	of := slabs{rows: timelineSlab(t, l, 2)}
+	for each, want := range map[int]int{lookEvery / 2: 3, lookEvery/2 + 1: 2} {
+		p := pieces{most: 9, readings: relevance.Readings{Record: []modelplan.Reading{{Kind: modelplan.String, Each: each}}}}
+		if rows, _ := p.next(of, []int32{0, 1, 2}, 9); rows != want {
+			t.Errorf("of texts of 1, 1 and 0 bytes, each read %d times, %d are a piece, want %d", each, rows, want)
+		}
+	}
+}
+
+// timelineSlab is so many rows whose text is of one byte, and one whose text is empty.
+func timelineSlab(t *testing.T, l *column.Layout, ones int) *column.Slab {
+	t.Helper()
+	a := column.New(l, ones+1, 0).Append()
+	for i := range ones + 1 {
+		row := a.Begin()
+		if i < ones {
+			row.SetString(0, []byte("x"))
+		}
+		if err := a.End(row); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return a.Slab()
+}
+
+// Pieces double as long as they take no longer than they may, up to a batch, and go on with
+// that in the next batch; time is summed up, and told to who watches.
+func TestPiecesDouble(t *testing.T) {
+	const rows = 5000
+	for _, c := range []struct {
+		name  string
+		limit time.Duration
+		most  int
+		want  []int
+	}{
+		{"quick", time.Hour, rows, []int{64, 128, 256, 512, 1024, 1024, 1024, 968, 1024, 1024, 1024, 1024, 904}},
+		{"slow", -time.Hour, rows, nil},
+		{"of few rows", time.Hour, 100, nil},
+	} {
+		var q Query
+		w := new(readWatcher)
+		s := spent{watcher: w}
+		l := pieces{most: c.most, limit: c.limit}
+		var sizes []int
+		for range 2 {
+			end := 0
+			if err := q.pieces(t.Context(), &s, &l, slabs{}, q.upTo(rows), func(lo, hi int) {
+				if lo != end || hi <= lo {
+					t.Fatalf("%s: rows %d to %d after %d", c.name, lo, hi, end)
+				}
+				if !q.scoring {
+					t.Fatal("a model runs, and nobody would know that it was the one that panicked")
+				}
+				end = hi
+				sizes = append(sizes, hi-lo)
+			}); err != nil || end != rows || q.scoring {
+				t.Fatalf("%s: %d rows, %v, scoring: %v", c.name, end, err, q.scoring)
+			}
+		}
+		if c.want == nil {
+			for n, at := 0, 0; n < 2*rows; at++ {
+				size := min(beginRows, rows-n%rows)
+				if c.limit > 0 && at > 0 {
+					size = min(c.most, rows-n%rows)
+				}
+				c.want = append(c.want, size)
+				n += size
+			}
+		}
+		if !slices.Equal(sizes, c.want) {
+			t.Errorf("%s: pieces of %v, want %v", c.name, sizes, c.want)
+		}
+		if w.rows != 2*rows || w.took != s.time {
+			t.Errorf("%s: told of %d rows in %s, which took %s", c.name, w.rows, w.took, s.time)
+		}
+	}
+}
+
+// The context is looked at once in so many rows.
+func TestTheContextIsLookedAtNowAndThen(t *testing.T) {
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	q := newQuery()
+	q.begin(Spec{})
+	for i, rows := range []int{1, watchRows, 1, watchRows - 1, 1, 1, watchRows + 1} {
+		if err := q.watch(over, rows); (err != nil) != (i%2 == 0 && i != 4 || i == 5) {
+			t.Errorf("look %d: %v", i, err)
+		}
+	}
+}
+
+// The context is looked at between two pieces.
+func TestNoPieceBeginsAfterTheEnd(t *testing.T) {
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for rows, want := range map[int]error{beginRows: nil, beginRows + 1: context.Canceled} {
+		var q Query
+		scored := 0
+		err := q.pieces(over, &q.spent, &pieces{most: rows}, slabs{}, q.upTo(rows), func(lo, hi int) { scored += hi - lo })
+		if err != want || scored != beginRows {
+			t.Errorf("%d rows: %d are scored, %v", rows, scored, err)
+		}
+	}
+}
+
+// A piece takes as long as models may, by the sum of what each may, but has 16 rows at least.
+func TestRowsOfAPiece(t *testing.T) {
+	quick := question(t).Model
+	var l pieces
+	for _, models := range [][]*relevance.Model{{quick}, {quick, quick, quick}} {
+		l.bind(relevance.Readings{}, models...)
+		if want := quick.CostLimit() * time.Duration(len(models)); l.limit != want || l.most != max(int(5*time.Millisecond/want), 16) {
+			t.Errorf("%d rows that may take %s each, not %s", l.most, l.limit, want)
+		}
+	}
+	if l.bind(relevance.Readings{}, slices.Repeat([]*relevance.Model{quick}, 5000)...); l.most != 16 {
+		t.Errorf("%d rows that may take %s each", l.most, l.limit)
+	}
+}
+
+// onProcessor is a watcher of CPU time.
+type onProcessor struct{ readWatcher }
+
+func (*onProcessor) Processor() bool { return true }
+
+// Who watches the processor is told what was computed, and who does not how long it took.
+func TestTimeOfTheProcessor(t *testing.T) {
+	const waits = 30 * time.Millisecond
+	var q Query
+	wait := func() { <-time.After(waits) }
+	if took := q.count(&spent{watcher: new(readWatcher)}, wait); took < waits {
+		t.Errorf("waiting for %s took %s", waits, took)
+	}
+	if took := q.count(&spent{}, wait); took < waits {
+		t.Errorf("waiting for %s took %s, and nobody watches", waits, took)
+	}
+	if took := q.count(&spent{watcher: new(onProcessor)}, wait); took >= waits {
+		t.Errorf("waiting for %s took the processor %s", waits, took)
+	}
+	s, rounds := spent{watcher: new(onProcessor), time: 1}, 0
+	if took := q.count(&s, func() {
+		for began := threadTime(); threadTime() < began+2*time.Millisecond; {
+			rounds++
+		}
+	}); took < 2*time.Millisecond || rounds == 0 || s.time != 1+took {
+		t.Errorf("computing took the processor %s in %d rounds, and together %s", took, rounds, s.time)
 	}
 }
 

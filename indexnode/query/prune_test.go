@@ -34,6 +34,47 @@ func TestAgeOf(t *testing.T) {
 	}
 }
 
+// What is known of a class of age, in whatever order classes are met, is the bound of its
+// times; and what is known of it and all that is older is no less than the bound of each
+// of those, and no more than that of all their times together.
+func TestBoundsOfAges(t *testing.T) {
+	for _, weight := range []int{-6, 6} {
+		m, err := relevance.Parse("m.yaml", fmt.Appendf(nil, "name: m\nversion: \"1\"\nschemas: [millrace.Activity]\nfeatures:\n  likes: record.likes\n  recency: decay(record.time, 36000.0)\nscorer: linear\nparameters: {bias: -100, weights: {likes: 1, recency: %d}}\n", weight), relevance.ShippedSchemas())
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := schemas.Activity().Layout()
+		s, err := m.Bind(l, nil, nil, asOf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := rand.New(rand.NewPCG(8, 8))
+		for range 100 {
+			c := ceilings{of: s.Ceilings(l)}
+			c.of.Limits(func(int) uint64 { return 7 })
+			for range 5 {
+				first := r.IntN(60)
+				last := first + r.IntN(10)
+				c.learn(asOf, first, last)
+				for age := first; age <= last; age++ {
+					if want := c.of.Of(timesOf(asOf, age)); c.byAge[age] != want {
+						t.Fatalf("the bound of class %d is %v, want %v", age, c.byAge[age], want)
+					}
+					_, newest := timesOf(asOf, age)
+					if all := c.of.Of(math.Inf(-1), newest); c.older[age] > all {
+						t.Fatalf("the bound of class %d and of what is older is %v, and need not be more than %v", age, c.older[age], all)
+					}
+					for k := age; k < 90; k++ {
+						if each := c.of.Of(timesOf(asOf, k)); c.older[age] < each {
+							t.Fatalf("the bound of class %d and of what is older is %v, and of class %d alone %v", age, c.older[age], k, each)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
 // boosted scores what is old, and what the viewer lacks, above the rest.
 const boosted = `
 name: boosted

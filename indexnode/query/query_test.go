@@ -214,6 +214,18 @@ func TestExpiredFiltersStop(t *testing.T) {
 			t.Errorf("%.40s: %v", src, err)
 		}
 		q.Release()
+		if src != many {
+			continue
+		}
+		q = New(s)
+		q.Add(keys[0], all[0], column.Packed{})
+		if err := q.Scan(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := q.Beside(&endsAtSecondLook{Context: t.Context()}, relevance.Join(s.Model)); !errors.Is(err, context.Canceled) {
+			t.Errorf("beside: %v", err)
+		}
+		q.Release()
 	}
 }
 

@@ -3,11 +3,14 @@ package query
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/relevance"
 )
 
@@ -56,6 +59,42 @@ func TestSparesLetGo(t *testing.T) {
 	}
 	if used := s.free[:5]; used[2] != nil || used[3] != nil || used[4] != nil {
 		t.Error("who was let go is held still")
+	}
+}
+
+// A plan of an earlier question serves the same again; one of another gives its memory to a
+// new plan once there are as many as are kept, the one that was not used for the longest time.
+func TestPlansAreKept(t *testing.T) {
+	_, all := activities(t, 1, 1)
+	m := question(t).Model
+	var layouts []*column.Layout
+	for range maxSpare + 2 {
+		l, err := column.NewLayout(all[0].First().Layout().Fields())
+		if err != nil {
+			t.Fatal(err)
+		}
+		layouts = append(layouts, l)
+	}
+	key := func(i int) planKey { return planKey{model: m, rows: layouts[i]} }
+	q := newQuery()
+	var plans []*plan
+	for i := range maxSpare {
+		plans = append(plans, q.sparePlan(key(i)))
+		plans[i].full.kind, plans[i].folded.kind, plans[i].passed.kind = whole, folded, passed
+	}
+	q.plans = append(q.plans, plans...)
+	q.releasePlans()
+	if p := q.sparePlan(key(0)); p != plans[0] || len(q.spare) != maxSpare-1 || p.full.kind != whole {
+		t.Error("a plan that is known is made again")
+	}
+	if p := q.sparePlan(key(maxSpare)); slices.Contains(plans, p) {
+		t.Error("a plan is given up where there is room for another")
+	}
+	q.plans = append(q.plans, plans[0])
+	q.releasePlans()
+	p := q.sparePlan(key(maxSpare + 1))
+	if p != plans[1] || p.planKey != key(maxSpare+1) || p.full.kind != unready || p.folded.kind != unready || p.passed.kind != unready || len(q.spare) != maxSpare-1 || p.modelID != cache.IDOf(m) {
+		t.Errorf("not the oldest plan was given up: %+v", p.planKey)
 	}
 }
 

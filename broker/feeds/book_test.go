@@ -48,7 +48,7 @@ func servedOf(all Set) (names []string) {
 
 func TestDefinedFeeds(t *testing.T) {
 	d := feedstest.New()
-	book := openBook(t, d, anyFeed, Feed{Name: "file", Model: "m"})
+	book := openBook(t, d, anyFeed, Feed{Name: "file", Model: "m", Limit: 7})
 	served := func(want ...string) {
 		t.Helper()
 		if got := servedOf(settled(book)); !slices.Equal(got, want) {
@@ -57,7 +57,10 @@ func TestDefinedFeeds(t *testing.T) {
 	}
 	served("file", "home", "recent")
 
-	d.Serve("jobs", 5, "name: jobs\nmodel: j1")
+	if f := book.Current()["file"]; f.Limit != 7 {
+		t.Errorf("file is %+v", f)
+	}
+	d.Serve("jobs", 5, "name: jobs\nmodel: j1\nlimit: 8")
 	d.Serve("file", 6, "name: file\nmodel: m2")
 	served("file", "home", "jobs", "recent")
 	if f := book.Current()["file"]; f.Model != "m2" || f.Version != 6 || f.Limit != DefaultLimit {
@@ -69,7 +72,7 @@ func TestDefinedFeeds(t *testing.T) {
 	d.Serve("jobs", 7, "name: jobs\nmodle: x")
 	d.Serve("other", 1, "name: another\nmodel: x")
 	served("file", "home", "jobs", "recent")
-	if f := book.Current()["jobs"]; f.Model != "j1" || f.Version != 5 {
+	if f := book.Current()["jobs"]; f.Model != "j1" || f.Version != 5 || f.Limit != 8 {
 		t.Errorf("jobs is %+v", f)
 	}
 	if before["jobs"].Version != 5 || len(before) != 4 {
@@ -259,14 +262,17 @@ func TestUpdatesOfDefinitionsCoalesce(t *testing.T) {
 func TestDefinitionsAreBounded(t *testing.T) {
 	d := feedstest.New()
 	d.Serve("z", 1, "name: z\nmodel: m")
-	book := openBook(t, d, anyFeed)
+	var told strings.Builder
+	book := NewBook(BuiltIn(), d, anyFeed, slog.New(slog.NewTextHandler(&told, &slog.HandlerOptions{Level: slog.LevelError})))
+	book.take(t.Context())
 	for i := range maxDefinitions + 50 {
 		name := fmt.Sprintf("f%04d", i)
 		d.Serve(name, 1, "name: "+name+"\nmodel: m")
 	}
-	all := settled(book)
-	if n := len(servedOf(all)); all["z"].refused || n > maxDefinitions+len(book.fixed)+1 {
-		t.Errorf("%d feeds, z is left out: %t", n, all["z"].refused)
+	book.take(t.Context())
+	all := book.Current()
+	if n := len(servedOf(all)); all["z"].refused || n != maxDefinitions+len(book.fixed)+1 || !strings.Contains(told.String(), "left_out=50") {
+		t.Errorf("%d feeds, z is left out: %t; %s", n, all["z"].refused, told.String())
 	}
 	if f := all["f1049"]; !f.refused || !f.Private {
 		t.Errorf("of one that nobody has read it is not known whether it is private: %+v", f)
@@ -313,6 +319,7 @@ func TestPagesGoByTheirDefinition(t *testing.T) {
 		return &pagetoken.Cursor{Keys: keys, Feed: f.edition.Version, FeedSum: keys.Definition(f.edition.Sum, f.Private)}
 	}
 	const another, gone = "it is of another feed than ", "no longer there"
+	d.Read = func(artefacts.Version) error { return errors.New("what was read once is not read again") }
 	for name, c := range map[string]struct {
 		now    Feed
 		cursor *pagetoken.Cursor
@@ -332,6 +339,7 @@ func TestPagesGoByTheirDefinition(t *testing.T) {
 		"a private feed's":                 {now["jobs"], of(now["closed"]), "", gone},
 		"nobody's":                         {now["jobs"], &pagetoken.Cursor{Keys: keys, Feed: "1", FeedSum: "?"}, "", gone},
 		"nobody's of those built in":       {now["home"], &pagetoken.Cursor{Keys: keys, FeedSum: "?"}, "", gone},
+		"a version of a built-in feed":     {now["jobs"], &pagetoken.Cursor{Keys: keys, Feed: "7", FeedSum: now["home"].edition.Sum}, "", gone},
 	} {
 		f, err := book.Edition(c.now, c.cursor)
 		if f.Model != c.model || (err == nil) != (c.model != "") || err != nil && !strings.Contains(err.Error(), c.why) {
@@ -344,8 +352,9 @@ func TestPagesGoByTheirDefinition(t *testing.T) {
 	if f, err := book.Edition(now["file"], of(first["file"])); err != nil || !f.Forbid.Filter || !f.Forbid.Model {
 		t.Errorf("%+v, %v", f, err)
 	}
-	if _, err := NewBook(BuiltIn(), nil, anyFeed, slog.New(slog.DiscardHandler)).Edition(now["home"], of(now["jobs"])); err == nil || !strings.Contains(err.Error(), gone) {
-		t.Errorf("without a cluster: %v", err)
+	alone := NewBook(BuiltIn(), nil, anyFeed, slog.New(slog.DiscardHandler))
+	if _, err := alone.Edition(now["home"], of(now["jobs"])); err == nil || !strings.Contains(err.Error(), gone) || len(alone.Current()) != 2 || alone.Defined("jobs") {
+		t.Errorf("without a cluster: %v, of %v", err, alone.Current())
 	}
 }
 
@@ -389,6 +398,25 @@ func TestPagesReadTheirDefinition(t *testing.T) {
 		if n := d.Reads - before; n != 1 {
 			t.Errorf("it was read %d times", n)
 		}
+		const bad = "name: jobs\nmodel: 1/2"
+		d.Serve("jobs", 3, bad)
+		page.Feed, page.FeedSum = "3", bad
+		refused("is not the name of a model")
+		settled(book)
+		// What a broker served before a restart makes pages after it, without being read.
+		book.Close()
+		d.Serve("jobs", 4, "name: jobs\nmodel: j4")
+		d.Read = func(v artefacts.Version) error {
+			if v.Version == "2" {
+				return errors.New("its bytes are gone")
+			}
+			return nil
+		}
+		book = openBook(t, d, anyFeed)
+		page.Feed, page.FeedSum = "2", "name: jobs\nmodel: j2"
+		if f, err := book.Edition(settled(book)["jobs"], page); err != nil || f.Model != "j2" {
+			t.Errorf("%+v, %v", f, err)
+		}
 	})
 }
 
@@ -399,7 +427,9 @@ func TestEditionsAreBounded(t *testing.T) {
 	for i := range maxEditions {
 		e.keep(Feed{edition: of(i)})
 	}
-	e.keep(Feed{edition: of(0)})
+	for range maxEditions {
+		e.keep(Feed{edition: of(0)})
+	}
 	e.keep(Feed{edition: of(maxEditions)})
 	for i := range maxEditions + 1 {
 		if _, kept := e.find(of(i)); kept != (i != 1) {
@@ -412,13 +442,20 @@ func TestEditionsAreBounded(t *testing.T) {
 // never again once it is.
 func TestFaultsAreTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, tried := feedstest.New(), 0
+		d, tried, ended := feedstest.New(), 0, false
 		d.Serve("jobs", 1, "name: jobs\nmodel: j1")
-		var lacks error = errors.New("no such model yet")
-		book := openBook(t, d, func(context.Context, Feed) (bool, error) { tried++; return true, lacks })
+		lacks := errors.New("no such model yet")
+		book := openBook(t, d, func(ctx context.Context, f Feed) (bool, error) {
+			tried++
+			if f.Model == "slow" {
+				<-ctx.Done()
+				ended = true
+			}
+			return true, lacks
+		})
 		time.Sleep(2*definitionRetry + time.Second)
-		if tried != 3 || !book.Current()["jobs"].refused && len(servedOf(book.Current())) != 2 {
-			t.Errorf("it was tried %d times, and %v serve", tried, servedOf(book.Current()))
+		if tried != 3 || len(book.Current()) != 2 {
+			t.Errorf("it was tried %d times, and there are %v", tried, book.Current())
 		}
 		lacks = nil
 		time.Sleep(10 * definitionRetry)
@@ -427,6 +464,11 @@ func TestFaultsAreTriedAgain(t *testing.T) {
 		}
 		if !book.Defined("jobs") || !book.Defined("home") || book.Defined("none") {
 			t.Error("what is defined is not known")
+		}
+		d.Serve("jobs", 2, "name: jobs\nmodel: slow")
+		synctest.Wait()
+		if book.Close(); !ended {
+			t.Error("it is closed while a definition is tried")
 		}
 	})
 }
@@ -472,6 +514,33 @@ func TestWhatIsToldOfDefinitions(t *testing.T) {
 	}
 }
 
+// What is known of a definition that is not taken over holds: one that forbids nothing closes
+// nothing, and one whose newest version nobody can read is taken for private.
+func TestWhatABadDefinitionCloses(t *testing.T) {
+	for name, c := range map[string]struct {
+		versions []string
+		want     Forbid
+		there    bool
+	}{
+		"it forbids nothing":      {[]string{"filter: x"}, Forbid{}, false},
+		"it forbids one thing":    {[]string{"filter: x\nforbid: {model: true}"}, Forbid{Model: true}, true},
+		"it is private":           {[]string{"filter: x\nprivate: true"}, Forbid{Explain: true, Why: true, Window: true, Recent: true}, true},
+		"it forbids no more":      {[]string{"filter: x\nforbid: {model: true}", "filter: x"}, Forbid{}, false},
+		"nobody can read it":      {[]string{"limit: x"}, Forbid{Explain: true, Why: true, Window: true, Recent: true}, true},
+		"nobody can read the new": {[]string{"filter: x", "limit: x"}, Forbid{Explain: true, Why: true, Window: true, Recent: true}, true},
+	} {
+		d := feedstest.New()
+		for i, body := range c.versions {
+			d.Serve("a", i+1, "name: a\nmodel: m\n"+body)
+		}
+		book := openBook(t, d, func(context.Context, Feed) (bool, error) { return true, errors.New("no filter") })
+		f, there := settled(book)["a"]
+		if there != c.there || f.refused != c.there || f.Forbids() != c.want {
+			t.Errorf("%s: %+v, %t", name, f, there)
+		}
+	}
+}
+
 // Where the newest good version is too old, none serves; and what names no number is none.
 func TestOlderVersionsAreFew(t *testing.T) {
 	for bad, want := range map[int]int64{maxOlder: 1, maxOlder + 1: 0} {
@@ -484,7 +553,11 @@ func TestOlderVersionsAreFew(t *testing.T) {
 			t.Errorf("after %d bad versions %+v serves", bad, f)
 		}
 	}
-	if f, err := parseVersion(artefacts.Version{Name: "a", Version: "x"}, []byte("name: a\nmodel: b")); err == nil {
-		t.Errorf("%+v", f)
+	for body, want := range map[string]string{
+		"name: a\nmodel: b": `version "x" of a is no number`, "name: b\nmodel: b": `the definition under "a" is named "b"`, "name: a\nmodel: 1/2": "is not the name of a model",
+	} {
+		if f, err := parseVersion(artefacts.Version{Name: "a", Version: "x"}, []byte(body)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %+v, %v", body, f, err)
+		}
 	}
 }

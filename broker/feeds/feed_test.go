@@ -217,6 +217,18 @@ func TestVariantsOfFeeds(t *testing.T) {
 	}
 }
 
+// Whether a limit changes what is shown is judged by the one that holds without it.
+func TestVariantsOfLimits(t *testing.T) {
+	for _, c := range []struct {
+		was, set int
+		want     bool
+	}{{0, 20, false}, {0, 30, true}, {20, 20, false}, {30, 20, true}, {30, 30, false}, {30, 0, false}} {
+		if got := (&Feed{Limit: c.was}).Changes(experiment.Sets{Limit: c.set}); got != c.want {
+			t.Errorf("%d in place of %d changes: %t", c.set, c.was, got)
+		}
+	}
+}
+
 // What a feed or its broker forbids is refused, each by its field, and nothing else.
 func TestForbidden(t *testing.T) {
 	feed := &Feed{Name: "f", Model: "m"}
@@ -228,14 +240,17 @@ func TestForbidden(t *testing.T) {
 		field string
 	}{
 		{Forbid{Window: true}, "as_of"}, {Forbid{Filter: true}, "filter"}, {Forbid{Explain: true}, "explain"}, {Forbid{Model: true}, "model"},
-		{Forbid{Recent: true, Why: true}, "none"},
+		{Forbid{Recent: true}, "none"}, {Forbid{Why: true}, "none"},
 	} {
 		for field, req := range asked {
 			var e *millrace.Error
-			err := Permitted(c.no.Or(Forbid{}), feed, req)
-			if refused := errors.As(err, &e); refused != (field == c.field) || refused && (e.Field != field || e.Reason != millrace.ReasonForbidden || Permitted(Forbid{}.Or(c.no), feed, req) == nil) {
+			err := Permitted(c.no, feed, req)
+			if refused := errors.As(err, &e); refused != (field == c.field) || refused && (e.Field != field || e.Reason != millrace.ReasonForbidden) {
 				t.Errorf("%+v of a request with %q: %v", c.no, field, err)
 			}
+		}
+		if a, b := c.no.Or(Forbid{}), (Forbid{}).Or(c.no); a != c.no || b != c.no {
+			t.Errorf("%+v or nothing is %+v and %+v", c.no, a, b)
 		}
 		own := Feed{Forbid: c.no}
 		if got := own.Forbids(); got != c.no {

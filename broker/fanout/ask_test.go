@@ -15,11 +15,16 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/questions"
+	"github.com/millrace/millrace/internal/cluster/maptest"
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/nodewire"
@@ -30,10 +35,23 @@ import (
 type scripted struct {
 	frozen
 	id     millrace.NodeID
-	script func(context.Context, *nodev1.QueryRequest) (*nodev1.QueryResponse, error) // both nil: as usual
+	script func(context.Context, *nodev1.QueryRequest) (*nodev1.QueryResponse, error) // nil, or both nil: as usual
 
-	mu    sync.Mutex
-	asked []*nodev1.QueryRequest
+	ping func(context.Context) error // nil: it answers
+
+	mu     sync.Mutex
+	asked  []*nodev1.QueryRequest
+	pinged int
+}
+
+func (n *scripted) Ping(ctx context.Context) error {
+	n.mu.Lock()
+	n.pinged++
+	n.mu.Unlock()
+	if n.ping != nil {
+		return n.ping(ctx)
+	}
+	return nil
 }
 
 func (n *scripted) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
@@ -50,7 +68,7 @@ func (n *scripted) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1
 
 // wholeAnswer is an answer with one item of each partition asked.
 func wholeAnswer(req *nodev1.QueryRequest) *nodev1.QueryResponse {
-	resp := &nodev1.QueryResponse{Model: req.Model, ModelVersion: "1", Protocol: nodewire.Protocol, Partitions: &nodev1.Partitions{}}
+	resp := &nodev1.QueryResponse{Model: req.Model, ModelVersion: "1", ModelSum: req.ModelSum, Protocol: nodewire.Protocol, Partitions: &nodev1.Partitions{}}
 	for b := req.Entities; len(b) > 0; {
 		p := int32(binary.LittleEndian.Uint16(b))
 		var e []byte
@@ -153,7 +171,230 @@ func TestANodeIsGivenRoom(t *testing.T) {
 		if len(n.asked) != min(maxAsks, c.withholds+1) {
 			t.Errorf("%s: %d questions", name, len(n.asked))
 		}
+		if item := r.sizes.mu.items[sizeOf{rankings: 1}]; len(o.Parts) > 0 && item != nodewire.Size(o.Parts[0].Resp)/2 {
+			t.Errorf("%s: %d bytes of an item are learnt", name, item)
+		}
 		r.Close()
+	}
+	// Nobody is asked again for who has gone.
+	r := newRig(t, 1)
+	defer r.Close()
+	ctx, gone := context.WithCancel(t.Context())
+	r.nodes[0].script = func(context.Context, *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
+		gone()
+		return &nodev1.QueryResponse{WithheldBytes: 1 << 20}, nil
+	}
+	if o, _, err := r.Ask(ctx, question(t, "member:1"), time.Now().Add(time.Minute)); err != nil || !o.all(MissTimeout) || len(r.nodes[0].asked) != 1 || r.memory.Held() != 0 {
+		t.Errorf("%+v, %v, after %d questions; %d bytes are held", o, err, len(r.nodes[0].asked), r.memory.Held())
+	}
+}
+
+// What a call says of its node: nothing where the request or the model is at fault or nobody
+// waits, that it is slow, that it fails, or that it is not there, and then it is pinged.
+func TestWhatCallsSayOfNodes(t *testing.T) {
+	const took = 10 * time.Millisecond
+	for name, c := range map[string]struct {
+		err    error
+		hangs  bool
+		aside  bool
+		giveUp time.Duration // after which the caller does
+		want   nodeHealth    // calls, failed, took and silent
+		heard  bool
+		pings  int
+		refuse bool
+	}{
+		"an answer":         {want: nodeHealth{calls: 1, took: took}, heard: true},
+		"to an inquiry":     {aside: true},
+		"a fault":           {err: errors.New("x"), want: nodeHealth{calls: 1, failed: 1, silent: 1}, heard: true},
+		"of an inquiry":     {err: errors.New("x"), aside: true},
+		"unreachable":       {err: fmt.Errorf("%w: x", ErrUnreachable), want: nodeHealth{calls: 1, failed: 1, silent: 1}, pings: 1},
+		"a refusal":         {err: &millrace.Error{Reason: millrace.ReasonInvalid}, heard: true, refuse: true},
+		"no model":          {err: &millrace.Error{Reason: millrace.ReasonNotHere}, heard: true},
+		"older":             {err: errOlder, heard: true},
+		"a condemned model": {err: fmt.Errorf("node: %w", &millrace.Error{Reason: millrace.ReasonCondemned}), heard: true, refuse: true},
+		"weights":           {err: &millrace.Error{Reason: millrace.ReasonUnknown, Field: "weights"}, heard: true, refuse: true},
+		"time is up":        {hangs: true, want: nodeHealth{calls: 1, took: 950 * time.Millisecond, silent: 1}, pings: 1},
+		"given up":          {hangs: true, giveUp: took, want: nodeHealth{}},
+		"given up late":     {hangs: true, giveUp: hedgeDelay, want: nodeHealth{calls: 1, took: hedgeDelay}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, 1)
+			defer r.Close()
+			r.health.doubtful(r.maps.Current())
+			r.nodes[0].script = func(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
+				if c.hangs {
+					return hangs(ctx, req)
+				}
+				time.Sleep(took)
+				return nil, c.err
+			}
+			r.nodes[0].ping = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() } // for ever
+			ctx, end := context.WithCancel(t.Context())
+			if c.giveUp > 0 {
+				defer time.AfterFunc(c.giveUp, end).Stop()
+			}
+			defer end()
+			q := question(t, "member:1")
+			q.Aside = c.aside
+			o, a, err := r.Ask(ctx, q, time.Now().Add(time.Second))
+			var refused *millrace.Error
+			if errors.As(err, &refused) != c.refuse || (len(o.Parts) > 0) != (name == "an answer" || name == "to an inquiry") {
+				t.Errorf("%s: %+v, %v", name, o, err)
+			}
+			if by := a.RefusedBy(); (by.Name == "recency") != (name == "a condemned model" || name == "weights") {
+				t.Errorf("%s: refused by %+v", name, by)
+			}
+			synctest.Wait()
+			r.health.mu.Lock()
+			defer r.health.mu.Unlock()
+			n := r.health.of("n0")
+			if c.giveUp == hedgeDelay {
+				c.want.silent, c.pings = n.silent, n.silent // whether the hedge was due first does not matter
+			}
+			if n.calls != c.want.calls || n.failed != c.want.failed || n.took != c.want.took || n.silent != c.want.silent || !n.heard.IsZero() != c.heard || r.nodes[0].pinged != c.pings {
+				t.Errorf("%s: %+v, after %d pings", name, n, r.nodes[0].pinged)
+			}
+			if got := a.recent(shardRequest{entities: 1}).mu.n; got != c.want.calls-c.want.failed && !c.hangs {
+				t.Errorf("%s: %d times are kept", name, got)
+			}
+			if got := testutil.CollectAndCount(r.metrics.callTimes); got != 1 {
+				t.Errorf("%s: %d metrics", name, got)
+			}
+		})
+	}
+}
+
+// Pings go to a node where it is now. One that has left counts as there, and one that cannot
+// be dialled does not.
+func TestPingers(t *testing.T) {
+	r := newRig(t, 1)
+	defer r.Close()
+	dialled := errors.New("no way")
+	if err := r.pinger("none")(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := r.pinger("n0")(t.Context()); err != nil || r.nodes[0].pinged != 1 {
+		t.Errorf("%v after %d pings", err, r.nodes[0].pinged)
+	}
+	r.conns.close()
+	r.conns.dial = func(topology.Node) (Node, error) { return nil, dialled }
+	if err := r.pinger("n0")(t.Context()); err != dialled {
+		t.Error(err)
+	}
+	if o, _, err := r.Ask(t.Context(), question(t, "member:1"), time.Now().Add(time.Minute)); err != nil || !o.all(MissError) || r.memory.Held() != 0 {
+		t.Errorf("%+v, %v", o, err)
+	}
+}
+
+// A node that is to be asked by a draft's second model is asked last for that one, while it is
+// known to lack it.
+func TestNoted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 2)
+		defer r.Close()
+		asked := func(change func(*questions.Question)) int {
+			q := question(t, "member:1")
+			r.first(q)
+			r.nodes[0].asked = nil
+			r.Note(r.nodes[0].id, "sum")
+			change(q)
+			if _, _, err := r.Ask(t.Context(), q, time.Now().Add(time.Minute)); err != nil {
+				t.Fatal(err)
+			}
+			return len(r.nodes[0].asked)
+		}
+		if n := asked(func(*questions.Question) {}); n != 1 {
+			t.Errorf("by another model it is asked %d times", n)
+		}
+		if n := asked(func(q *questions.Question) { q.BesideSum = "sum" }); n != 0 {
+			t.Errorf("it is asked %d times though it lacks the model beside", n)
+		}
+		if n := asked(func(q *questions.Question) { q.Query.ModelSum = "sum" }); n != 0 {
+			t.Errorf("it is asked %d times though it lacks the model", n)
+		}
+	})
+}
+
+// Of what nodes know of types, what none knows is left.
+func TestUnseen(t *testing.T) {
+	u := UnseenOf([]string{"a", "b", "c"})
+	if !u.Open() || u.Types() != nil {
+		t.Errorf("before: %v", u.Types())
+	}
+	u.Hear(&nodev1.QueryResponse{UnknownTypes: []string{"a", "b"}})
+	if !u.Open() || u.Types() != nil { // it knows no type at all
+		t.Errorf("%v", u.Types())
+	}
+	u.Hear(&nodev1.QueryResponse{UnknownTypes: []string{"b", "c"}, KnownTypes: []string{"z", "a"}})
+	if !u.Open() || !slices.Equal(u.Types(), []string{"b"}) || u.Known() != "a, z" {
+		t.Errorf("%v of %s", u.Types(), u.Known())
+	}
+	if u.Hear(&nodev1.QueryResponse{KnownTypes: []string{"b"}}); u.Open() || len(u.Types()) > 0 || u.Known() != "a, b, z" {
+		t.Errorf("%v of %s", u.Types(), u.Known())
+	}
+}
+
+// Whether a question would be accepted is known as soon as one node accepts it, or from the
+// last of few that refuse it.
+func TestTry(t *testing.T) {
+	filter, unknown := &millrace.Error{Reason: millrace.ReasonFilter}, &millrace.Error{Reason: millrace.ReasonUnknown}
+	for name, c := range map[string]struct {
+		by    []error // of nodes in order; the others accept
+		heard bool
+		err   error
+		asked int
+	}{
+		"accepted":       {nil, true, nil, 1},
+		"by the second":  {[]error{filter}, true, nil, 2},
+		"by the third":   {[]error{filter, errors.New("x")}, true, nil, 3},
+		"refused":        {[]error{filter, errors.New("x"), unknown}, true, unknown, 3},
+		"refused before": {[]error{unknown, filter, errors.New("x")}, true, filter, 3},
+		"not heard":      {[]error{errors.New("x"), errors.New("x"), &millrace.Error{Reason: millrace.ReasonOverloaded}}, false, nil, 3},
+	} {
+		r := newRig(t, 5)
+		for i, err := range c.by {
+			r.nodes[i].script = fails(err)
+		}
+		q := &nodev1.QueryRequest{Filter: "f"}
+		heard, err := r.Try(t.Context(), q)
+		asked := 0
+		for _, n := range r.nodes {
+			asked += len(n.asked)
+		}
+		if heard != c.heard || err != c.err || asked != c.asked || q.Limit != 1 || q.ToMs != int64(millrace.MaxTime)+1 {
+			t.Errorf("%s: %t, %v, after %d questions", name, heard, err, asked)
+		}
+		r.Close()
+	}
+	r := newRig(t, 2)
+	defer r.Close()
+	gone, end := context.WithCancel(t.Context())
+	end()
+	if heard, err := r.Try(gone, &nodev1.QueryRequest{}); heard || err != nil || len(r.nodes[0].asked) > 0 {
+		t.Errorf("%t, %v", heard, err)
+	}
+	r.maps = oneMap{maptest.WithLost(t, r.maps.Current(), "n0")}
+	if heard, err := r.Try(t.Context(), &nodev1.QueryRequest{}); !heard || err != nil || len(r.nodes[0].asked) > 0 {
+		t.Errorf("%t, %v, of a lost node", heard, err)
+	}
+}
+
+// healthOf is a node's health service of one answer.
+type healthOf struct {
+	healthv1.HealthClient
+	err error
+}
+
+func (h healthOf) Check(context.Context, *healthv1.HealthCheckRequest, ...grpc.CallOption) (*healthv1.HealthCheckResponse, error) {
+	return nil, h.err
+}
+
+// Whatever a node says to a ping, it is there.
+func TestAnswersToPings(t *testing.T) {
+	for code, there := range map[codes.Code]bool{codes.OK: true, codes.Unimplemented: true, codes.NotFound: true, codes.PermissionDenied: true, codes.Unavailable: false, codes.DeadlineExceeded: false, codes.Canceled: false} {
+		if err := (&remote{health: healthOf{err: status.Error(code, "x")}}).Ping(t.Context()); (err == nil) != there {
+			t.Errorf("%s: %v", code, err)
+		}
 	}
 }
 
@@ -299,6 +540,9 @@ func TestHedgesAreCounted(t *testing.T) {
 			}
 		}
 		count(map[string]float64{hedgeFired: 1, hedgeWon: 1, hedgeDenied: 0})
+		if got := q.Times.FanOut; got != 60*time.Millisecond {
+			t.Errorf("the fan-out took %v", got)
+		}
 		if got := testutil.ToFloat64(r.metrics.hedgeSaved); got < 0.0599 || got > 0.0601 {
 			t.Errorf("%v s are saved", got)
 		}
@@ -384,6 +628,35 @@ func TestRefusedFilters(t *testing.T) {
 			}
 		})
 	}
+	synctest.Test(t, func(t *testing.T) { // the third is not asked what two refuse
+		r := newRig(t, 3)
+		defer r.Close()
+		q := question(t, "member:1")
+		r.first(q)
+		r.nodes[0].script, r.nodes[1].script = fails(refusal), fails(refusal)
+		if _, _, err := r.Ask(t.Context(), q, time.Now().Add(time.Minute)); !errors.Is(err, refusal) || len(r.nodes[2].asked) > 0 {
+			t.Errorf("%v, %d questions", err, len(r.nodes[2].asked))
+		}
+	})
+	synctest.Test(t, func(t *testing.T) { // once one has answered, the others may take their time
+		r := newRig(t, 3)
+		defer r.Close()
+		m := zoned(t, 1, "n0", "n1", "n2")
+		r.maps = oneMap{m}
+		var entities []string
+		for _, id := range []millrace.NodeID{"n0", "n1", "n2"} {
+			for i := 0; len(entities) == 0 || m.Replicas(partition.Of(millrace.Entity(entities[len(entities)-1])))[0] != id; i++ {
+				if e := fmt.Sprint("member:", i); m.Replicas(partition.Of(millrace.Entity(e)))[0] == id {
+					entities = append(entities, e)
+				}
+			}
+		}
+		r.nodes[0].script, r.nodes[1].script, r.nodes[2].script = fails(refusal), late(ms, nil), late(2*readWait, nil)
+		o, _, err := r.Ask(t.Context(), question(t, entities...), time.Now().Add(time.Minute))
+		if err != nil || len(o.Parts) != 2 || len(o.Missing) != 1 || o.Missing[partition.Of(millrace.Entity(entities[0]))] != MissBehind {
+			t.Errorf("%+v, %v", o, err)
+		}
+	})
 }
 
 // No more than three replicas are asked, of which those that only lack the model do not count.

@@ -152,12 +152,15 @@ func TestPartitionsOfAnAnswer(t *testing.T) {
 			t.Errorf("%s: %s, %v", name, covered.Ranges(), missing)
 		}
 	}
-	pt := Part{Covered: setOf(2, 3), Resp: &nodev1.QueryResponse{Partitions: &nodev1.Partitions{Answered: []int32{1, 2, 3}, AppliedContent: three, AppliedFeatures: []int64{4, 5, 6}, LagMs: []int64{0, 1500, 0}}}}
-	if got := slices.Collect(pt.Answers()); !slices.Equal(got, []Answered{{2, 8, 5, 1500 * time.Millisecond}, {3, 9, 6, 0}}) {
+	if covered, _ := partitionsOf(&nodev1.QueryResponse{Partitions: &nodev1.Partitions{Answered: []int32{0, 719}, AppliedContent: three[:2], AppliedFeatures: three[:2]}}, topology.All()); covered != setOf(0, 719) {
+		t.Errorf("%s of the first and the last", covered.Ranges())
+	}
+	pt := Part{Covered: setOf(0, 3), Resp: &nodev1.QueryResponse{Partitions: &nodev1.Partitions{Answered: []int32{1, 0, 3}, AppliedContent: three, AppliedFeatures: []int64{4, 5, 6}, LagMs: []int64{0, 1500, 0}}}}
+	if got := slices.Collect(pt.Answers()); !slices.Equal(got, []Answered{{0, 8, 5, 1500 * time.Millisecond}, {3, 9, 6, 0}}) {
 		t.Errorf("%v", got)
 	}
 	for a := range pt.Answers() {
-		if a.Partition != 2 {
+		if a.Partition != 0 {
 			t.Errorf("%v", a)
 		}
 		break

@@ -234,7 +234,7 @@ func TestWhatCallsSayOfNodes(t *testing.T) {
 				defer time.AfterFunc(c.giveUp, end).Stop()
 			}
 			defer end()
-			q := question(t, "member:1")
+			q := question(t, "member:1", "member:2", "member:3")
 			q.Aside = c.aside
 			o, a, err := r.Ask(ctx, q, time.Now().Add(time.Second))
 			var refused *millrace.Error
@@ -254,7 +254,7 @@ func TestWhatCallsSayOfNodes(t *testing.T) {
 			if n.calls != c.want.calls || n.failed != c.want.failed || n.took != c.want.took || n.silent != c.want.silent || !n.heard.IsZero() != c.heard || r.nodes[0].pinged != c.pings {
 				t.Errorf("%s: %+v, after %d pings", name, n, r.nodes[0].pinged)
 			}
-			if got := a.recent(shardRequest{entities: 1}).mu.n; got != c.want.calls-c.want.failed && !c.hangs {
+			if got := a.recent(shardRequest{entities: 3}).mu.n; got != c.want.calls-c.want.failed && !c.hangs {
 				t.Errorf("%s: %d times are kept", name, got)
 			}
 			if got := testutil.CollectAndCount(r.metrics.callTimes); got != 1 {
@@ -728,6 +728,16 @@ func TestGroupsAreAskedTogether(t *testing.T) {
 		}
 		if err != nil || len(o.Missing) > 0 || time.Since(began) != 20*time.Millisecond || !maps.Equal(models, map[string]int{"recency of member:1": 1, "home of member:1": 1, "home of member:2": 1}) {
 			t.Errorf("%v, %+v, %v, after %s", models, o, err, time.Since(began))
+		}
+		r.nodes[0].script = func(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
+			resp := wholeAnswer(req)
+			if req.Model == "recency" {
+				resp.Partitions = &nodev1.Partitions{}
+			}
+			return resp, nil
+		}
+		if o, err := ask(); err != nil || len(o.Parts) != 1 || o.Parts[0].Resp.Items[0].Entity != "member:2" || len(o.Missing) != 1 {
+			t.Errorf("%+v, %v", o, err)
 		}
 		r.nodes[0].script = func(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
 			if req.Model == "recency" {

@@ -319,7 +319,14 @@ func TestAProbeThatIsAnswered(t *testing.T) {
 		if patient.Err() == nil {
 			t.Error("a call goes on")
 		}
+		began := time.Now()
 		probe, done := h.wait(t.Context(), "n1")
+		<-probe.Done()
+		if took := time.Since(began); took != unresponsiveProbe || context.Cause(probe) != errUnresponsive {
+			t.Errorf("a probe ends after %s by %v", took, context.Cause(probe))
+		}
+		done()
+		probe, done = h.wait(t.Context(), "n1")
 		done()
 		if cause := context.Cause(probe); !errors.Is(cause, context.Canceled) {
 			t.Errorf("an answered probe ends by %v", cause)

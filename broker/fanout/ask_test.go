@@ -684,6 +684,24 @@ func TestFewReplicasAreAsked(t *testing.T) {
 	}
 }
 
+// That one node does not host a partition explains nothing where another has failed.
+func TestWhatExplainsAMissingPartition(t *testing.T) {
+	r := newRig(t, 2)
+	defer r.Close()
+	q := question(t, "member:1")
+	p := partition.Of("member:1")
+	r.first(q)
+	r.nodes[0].script = func(_ context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
+		resp := wholeAnswer(req)
+		resp.Partitions = &nodev1.Partitions{Missing: map[int32]string{int32(p): "not_hosted"}}
+		return resp, nil
+	}
+	r.nodes[1].script = fails(errors.New("broken"))
+	if o, _, err := r.Ask(t.Context(), q, time.Now().Add(time.Minute)); err != nil || len(o.Parts) > 0 || o.Missing[p] != MissError {
+		t.Errorf("%+v, %v", o, err)
+	}
+}
+
 // A question for which there is no memory is asked of nobody.
 func TestNoRoomForAQuestion(t *testing.T) {
 	for _, left := range []int64{0, 300} { // for nothing, or for the request alone

@@ -304,6 +304,9 @@ func TestIdentities(t *testing.T) {
 	if other := ringOf(secretOf("b")).Signing(time.Now()); other.Identify(request(), types, entities) == base || base == (Identity{}) {
 		t.Error("the identity is without a key")
 	}
+	if other := newKeys(secretOf("b")); other.Served == key.Served || key.Served == (millrace.ServedKey{}) {
+		t.Error("what was served is hashed without a key")
+	}
 	if key.Identify(request(), types, encoded("e2", "e1")) != base {
 		t.Error("the order of entities matters")
 	}

@@ -206,6 +206,7 @@ var rooms = map[string][]string{
 // unsafeIn lists who may import unsafe.
 var unsafeIn = map[string]string{
 	"api":                 "generated protobuf",
+	"broker/shadows":      "strings of a test that change when the memory of an answer is used again",
 	"internal/column":     "strings that share a slab's heap",
 	"relevance/trees":     "the walk of eight rows, whose places are checked when a model is read",
 	"compute":             "strings built in a buffer for a look-up",

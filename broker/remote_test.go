@@ -105,6 +105,7 @@ func TestRemoteNode(t *testing.T) {
 // sent to it and nothing comes back, is found unresponsive and told as unreachable; one
 // that is slow, and answers pings, is waited for.
 func TestUnresponsiveRemoteNode(t *testing.T) {
+	t.Parallel() // it waits
 	w := newWorld(t, 2, 1)
 	for i := range 30 {
 		w.add(timelineOf(i), recordID(i), timeAt(i), "")

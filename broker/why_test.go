@@ -1,17 +1,25 @@
 package broker
 
 import (
+	"context"
 	"errors"
+	"log/slog"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"connectrpc.com/connect"
+
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/api/millrace/feed/v1/feedv1connect"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/broker/feedstest"
 	"github.com/millrace/millrace/broker/findings"
 	"github.com/millrace/millrace/internal/partition"
 )
@@ -83,11 +91,15 @@ func TestWhyOnPages(t *testing.T) {
 	req := &feedv1.GetFeedRequest{Feed: "apart", Entities: []string{"member:1", "member:2", "member:3"}, Limit: new(int64(3))}
 	stages := func() string {
 		var all []string
-		for _, id := range []string{"a", "b", "c", "d", "e"} {
+		for i, id := range []string{"a", "b", "c", "d", "e"} {
 			resp := w.why(b, &feedv1.WhyRequest{Request: req, Record: id})
 			line := id + " " + resp.Stage
-			if f := resp.Findings[0]; f.Place > 0 {
+			f := resp.Findings[0]
+			if f.Place > 0 {
 				line += " " + string(rune('0'+f.Place))
+			}
+			if f.Rank != int64(i+1) {
+				t.Errorf("%s is number %d of those scored", id, f.Rank)
 			}
 			all = append(all, line)
 		}
@@ -202,6 +214,102 @@ func TestWhyByCurl(t *testing.T) {
 	} {
 		if status, _, got := post(t, s.URL+"/v1/why", curl, body); status != 400 || !strings.Contains(got, want) {
 			t.Errorf("%s: %d %s, want %s", body, status, got, want)
+		}
+	}
+}
+
+// An inquiry by Connect is one by JSON, answered and refused.
+func TestWhyByConnect(t *testing.T) {
+	s := served(t)
+	c := feedv1connect.NewFeedServiceClient(s.Client(), s.URL)
+	resp, err := c.Why(t.Context(), &feedv1.WhyRequest{Record: string(recordID(1)), Request: recentRequest(3)})
+	if err != nil || resp.Stage != findings.Shown {
+		t.Errorf("%v, %v", resp, err)
+	}
+	if resp, err := c.Why(t.Context(), &feedv1.WhyRequest{Request: recentRequest(3)}); connect.CodeOf(err) != connect.CodeInvalidArgument || !strings.Contains(err.Error(), "record") {
+		t.Errorf("%v, %v", resp, err)
+	}
+}
+
+// An inquiry that cannot be answered says why, by the request's own field.
+func TestWhyIsRefused(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	w.add(timelineOf(1), recordID(1), timeAt(1), "")
+	b := w.broker(feeds.Feed{Name: "quiet", Model: "recency", Forbid: feeds.Forbid{Why: true}})
+	ask := &feedv1.WhyRequest{Request: recentRequest(3), Record: string(recordID(1))}
+	w.nodes["n0"].err = &millrace.Error{Reason: millrace.ReasonUnknown, Field: "types[0]", Detail: "x"}
+	if _, err := b.Why(t.Context(), ask); refusal(t, err).Reason != millrace.ReasonUnavailable && refusal(t, err).Field != "request.types[0]" {
+		t.Errorf("%v", err)
+	}
+	calls := 0
+	w.nodes["n0"].err = nil
+	w.nodes["n0"].refusal = func(*nodev1.QueryRequest) error { // the rank is asked for second
+		if calls++; calls > 1 {
+			return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "limit", Detail: "x"}
+		}
+		return nil
+	}
+	if _, err := b.Why(t.Context(), ask); refusal(t, err).Field != "request.limit" {
+		t.Errorf("%v", err)
+	}
+	w.nodes["n0"].refusal = nil
+	ask.Request.Feed = "quiet"
+	if _, err := b.Why(t.Context(), ask); refusal(t, err).Reason != millrace.ReasonForbidden || refusal(t, err).Field != "request.feed" {
+		t.Errorf("%v", err)
+	}
+	ask.Request.Feed = "recent"
+	gone, end := context.WithCancel(t.Context())
+	if end(); true {
+		if _, err := b.Why(gone, ask); !errors.Is(err, context.Canceled) {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
+// Of a private feed no experiment has a part that could show what the feed drops, of viewers
+// or of entities; others go on.
+func TestAPrivateFeedIsNotOpenedByExperiments(t *testing.T) {
+	w := variantedWorld(t)
+	const src = `
+layers: [{name: authors, salt: a, unit: entity}, {name: kinds, salt: k, unit: entity}, {name: v, salt: v, unit: viewer}, {name: u, salt: u, unit: viewer}]
+experiments:
+  - {name: reach, layer: authors, feeds: [f], state: running, slots: [0-9999], share: 10000, variants: [{name: short, weight: 10000, set: {window: 8s}}]}
+  - {name: caps, layer: kinds, feeds: [f], state: running, slots: [0-9999], share: 10000, variants: [{name: none, weight: 5000}, {name: one, weight: 5000, set: {cap_per_entity: 1}}]}
+  - {name: types, layer: v, feeds: [f], state: running, slots: [0-9999], share: 10000, variants: [{name: likes, weight: 10000, set: {types: [like]}}]}
+  - {name: pages, layer: u, feeds: [f], state: running, slots: [0-9999], share: 10000, variants: [{name: few, weight: 10000, set: {limit: 5}}]}
+`
+	defs, docs := feedstest.New(), feedstest.New()
+	const open = "name: f\nmodel: recency\nwindow: 1m\n"
+	defs.Serve("f", 1, open)
+	docs.Serve("doc", 1, src)
+	b, err := New(Config{Maps: w, Definitions: defs, Experiments: docs, Log: slog.New(slog.DiscardHandler), Dial: w.dial})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	for _, private := range []bool{false, true} {
+		want := map[string]string{"pages": "few", "types": "likes"}
+		if private { // which it was not when the experiments were defined
+			delete(want, "types")
+			defs.Serve("f", 2, open+"private: true\n")
+			defs.Settle()
+		}
+		req := recentRequest(12)
+		req.Feed = "f"
+		q, err := b.read(t.Context(), req, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, entities := map[string]string{}, slices.Sorted(maps.Keys(q.variantsOf(entity(1))))
+		for _, x := range q.variants.dealt {
+			got[x.Experiment] = x.Variant
+		}
+		wantOfEntities, groups := []string{"caps", "reach"}, 3 // the first has none
+		if private {
+			wantOfEntities, groups = wantOfEntities[:1], 2
+		}
+		if !maps.Equal(got, want) || !slices.Equal(entities, wantOfEntities) || len(q.Groups) != groups {
+			t.Errorf("private %t: %v and %v of entities, in %d groups", private, got, entities, len(q.Groups))
 		}
 	}
 }

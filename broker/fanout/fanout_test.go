@@ -2,7 +2,9 @@ package fanout
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -67,9 +69,41 @@ func TestNobodyElseCostsNoBudget(t *testing.T) {
 type door struct {
 	Node
 	closed bool
+	err    error // of closing it
 }
 
-func (d *door) Close() error { d.closed = true; return nil }
+func (d *door) Close() error { d.closed = true; return d.err }
+
+// All ways are closed in the end, those of nodes that are leaving at once and not again, and
+// what goes wrong is told.
+func TestAllWaysAreClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var told strings.Builder
+		doors, faulty := map[string]*door{}, errors.New("no such way")
+		c := newConns(func(n topology.Node) (Node, error) {
+			if n.Addr == "bad" {
+				return nil, faulty
+			}
+			doors[n.Addr] = &door{err: map[string]error{"a:1": errors.New("it is stuck")}[n.Addr]}
+			return doors[n.Addr], nil
+		}, slog.New(slog.NewTextHandler(&told, nil)))
+		if n, err := c.get(topology.Node{ID: "n0", Addr: "bad"}); n != nil || err != faulty || len(c.mu.open) > 0 {
+			t.Errorf("%v, %v", n, err)
+		}
+		for _, addr := range []string{"a:1", "b:1"} {
+			if _, err := c.get(topology.Node{ID: "n0", Addr: addr}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.keep(oneMap{topology.NewMap(topology.Assignment{}, []topology.Node{{ID: "n0", Addr: "b:1"}}, nil)})
+		soon := c.mu.leaving[place{"n0", "a:1"}]
+		c.close()
+		if !doors["a:1"].closed || !doors["b:1"].closed || len(c.mu.open) > 0 || len(c.mu.leaving) > 0 || soon.Stop() || strings.Count(told.String(), "it is stuck") != 1 {
+			t.Errorf("%v are open, %v leave; %s", c.mu.open, c.mu.leaving, told.String())
+		}
+		c.leave(place{"n0", "a:1"}) // a timer that was under way
+	})
+}
 
 // A node that has another address is another node. Questions of before may still ask
 // it where it was, which ends nothing that others ask it where it is.
@@ -161,6 +195,11 @@ func TestAnOlderMapClosesNothing(t *testing.T) {
 		time.Sleep(2 * lingers)
 		if opened["n1"].closed {
 			t.Error("the way to the new node is closed")
+		}
+		maps.m = zoned(t, 1, "n0")
+		ask()
+		if time.Sleep(lingers); !opened["n1"].closed || opened["n0"].closed {
+			t.Error("the way to a node that has left is not closed")
 		}
 	})
 }

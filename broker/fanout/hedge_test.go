@@ -132,3 +132,89 @@ func TestBeyond(t *testing.T) {
 		}
 	}
 }
+
+// A budget starts full, earns no more than fits, and is spent by whole hedges.
+func TestBudget(t *testing.T) {
+	b := newBudget(0.25, 2)
+	spends := func() (n int) {
+		for b.spend() {
+			n++
+		}
+		return n
+	}
+	if n := spends(); n != 2 {
+		t.Errorf("%d at first", n)
+	}
+	for earned, want := range map[int]int{0: 0, 3: 0, 4: 1, 7: 1, 8: 2, 100: 2} {
+		b.mu.have = 0
+		for range earned {
+			b.earn()
+		}
+		if n := spends(); n != want {
+			t.Errorf("%d after %d calls, want %d", n, earned, want)
+		}
+	}
+}
+
+// The delay is worked out every 16 calls, of the last 256, within its bounds.
+func TestHedgeDelayIsOfLateCalls(t *testing.T) {
+	const ms = time.Millisecond
+	var r recent
+	for range recentEvery - 1 {
+		r.add(2 * ms)
+	}
+	if d := r.hedgeAfter(); d != hedgeDelay {
+		t.Errorf("after few: %v", d)
+	}
+	if r.add(40 * ms); r.hedgeAfter() != 60*ms { // the slowest of 16 is what 95 % are not above
+		t.Errorf("after 16: %v", r.hedgeAfter())
+	}
+	for range recentEvery {
+		r.add(2 * ms)
+	}
+	if d := r.hedgeAfter(); d != 3*ms { // of 32 it is the second slowest
+		t.Errorf("after 32: %v", d)
+	}
+	for range 256 {
+		r.add(time.Minute)
+	}
+	if d := r.hedgeAfter(); d != maxHedgeDelay || r.beyond(time.Second) != 59*time.Second {
+		t.Errorf("after 256 slow ones: %v, %v", d, r.beyond(time.Second))
+	}
+	sizes := map[*recent]int{}
+	var l latencies
+	for _, n := range []int{0, 1, 2, 3, 4, 7, 8, 31, 32, 1 << 21, 1 << 22, 1 << 40} {
+		sizes[l.forSize(n)]++
+	}
+	if len(sizes) != 5 || l.forSize(1) == l.forSize(2) || l.forSize(2) != l.forSize(7) || l.forSize(7) == l.forSize(8) || l.forSize(8) != l.forSize(31) || l.forSize(1<<21) != l.forSize(1<<40) {
+		t.Errorf("%d kinds of sizes", len(sizes))
+	}
+}
+
+// Whether a hedge may be sent is asked again after each further delay, and it is told which
+// of two that failed ended first.
+func TestAllowIsAskedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		allow := func() bool { asked++; return asked == 4 }
+		var log []string
+		began := time.Now()
+		got := hedge(t.Context(), time.Second, allow, after(time.Minute, "first", true, &log), after(time.Second, "second", true, &log))
+		if !slices.Equal(got, []string{"second"}) || time.Since(began) != 5*time.Second || asked != 4 {
+			t.Errorf("%v after %s and %d questions", got, time.Since(began), asked)
+		}
+		time.Sleep(time.Hour)
+		if asked != 4 {
+			t.Errorf("it is asked %d times", asked)
+		}
+		if got := hedge(t.Context(), time.Second, yes, after(2*time.Second, "first", false, &log), after(9*time.Second, "second", false, &log)); !slices.Equal(got, []string{"first", "second"}) {
+			t.Errorf("%v", got)
+		}
+		if got := hedge(t.Context(), time.Second, yes, after(2*time.Second, "first", false, &log), after(9*time.Second, "second", true, &log)); !slices.Equal(got, []string{"second"}) {
+			t.Errorf("%v", got)
+		}
+		if got := hedge(t.Context(), time.Minute, yes, after(time.Second, "first", false, &log), after(9*time.Second, "second", false, &log)); !slices.Equal(got, []string{"first", "second"}) {
+			t.Errorf("%v", got)
+		}
+	})
+}

@@ -162,3 +162,21 @@ func TestRouteAvoidsWhatLags(t *testing.T) {
 		}
 	}
 }
+
+// What several have goes to the one that has the least to do.
+func TestBalance(t *testing.T) {
+	work := func(p millrace.Partition) int { return map[millrace.Partition]int{5: 10}[p] + 1 }
+	requests := []shardRequest{{parts: setOf(1, 2, 3, 10, 11, 12, 13)}, {parts: setOf(4, 10, 11, 12, 13)}, {parts: setOf(5, 13)}}
+	balance(requests, work)
+	// The first has 3 of its own, the second 1, the third 11.
+	for i, want := range []topology.Set{setOf(1, 2, 3, 12), setOf(4, 10, 11, 13), setOf(5)} {
+		if requests[i].parts != want {
+			t.Errorf("%d is asked for %s, want %s", i, requests[i].parts.Ranges(), want.Ranges())
+		}
+	}
+	n0, n1, n2 := topology.Node{ID: "n0"}, topology.Node{ID: "n1"}, topology.Node{ID: "n2"}
+	got := merged([]shardRequest{{node: n0, parts: setOf(1)}, {node: n1}, {node: n2, parts: setOf(2)}, {node: n0, parts: setOf(3)}})
+	if len(got) != 2 || got[0].node != n0 || got[0].parts != setOf(1, 3) || got[1].node != n2 || got[1].parts != setOf(2) {
+		t.Errorf("%+v", got)
+	}
+}

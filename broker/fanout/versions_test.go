@@ -35,3 +35,29 @@ func TestARefusalSaysWhereToLook(t *testing.T) {
 		}
 	}
 }
+
+// What nodes lack is forgotten where it would be too much, and refusals are told apart by
+// reason and field.
+func TestAbsencesAreBounded(t *testing.T) {
+	var a absent
+	for i := range maxAbsents {
+		a.note("n0", string(rune(i)))
+	}
+	if n := len(a.mu.until); n != maxAbsents {
+		t.Errorf("%d are kept", n)
+	}
+	if a.note("n1", "x"); len(a.mu.until) != 1 {
+		t.Errorf("%d are kept", len(a.mu.until))
+	}
+	for _, c := range []struct {
+		err                error
+		weights, condemned bool
+	}{
+		{&millrace.Error{Reason: millrace.ReasonUnknown, Field: "weights"}, true, false}, {&millrace.Error{Reason: millrace.ReasonUnknown, Field: "model"}, false, false},
+		{&millrace.Error{Reason: millrace.ReasonInvalid, Field: "weights"}, false, false}, {&millrace.Error{Reason: millrace.ReasonCondemned}, false, true}, {nil, false, false},
+	} {
+		if LacksWeights(c.err) != c.weights || IsCondemned(c.err) != c.condemned {
+			t.Errorf("%v: %t, %t", c.err, LacksWeights(c.err), IsCondemned(c.err))
+		}
+	}
+}

@@ -40,15 +40,14 @@ func (f *Feed) Set(s experiment.Sets) {
 	}
 }
 
-// Changes reports whether a variant changes what a definition shows. Shadow models do not
-// count: their scores are shown only where a request asks to explain.
+// Changes reports whether a variant changes what a definition shows. It changes shadow models
+// only together with the model.
 func (f *Feed) Changes(s experiment.Sets) bool {
 	if s.Interleave != nil || len(s.Weights) > 0 {
 		return true
 	}
 	was, is := *f, *f
 	is.Set(s)
-	was.Shadow, is.Shadow = nil, nil
 	was.Limit, is.Limit = cmp.Or(was.Limit, DefaultLimit), cmp.Or(is.Limit, DefaultLimit)
 	return !reflect.DeepEqual(was, is)
 }

@@ -2,12 +2,18 @@ package gaps
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/millrace/millrace"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/fanout"
+	"github.com/millrace/millrace/broker/questions"
 )
 
 // Feeds have a turn each, and labels are bounded whatever nodes tell.
@@ -39,5 +45,53 @@ millrace_broker_features_missing_total{feature="likes",feed="f",model="m",type="
 `
 	if err := testutil.GatherAndCompare(all, strings.NewReader(want)); err != nil {
 		t.Error(err)
+	}
+}
+
+// Of items whose features were sent, those that lack one are counted by it; a number that
+// stands for a text lacks nothing.
+func TestGapsAreCounted(t *testing.T) {
+	g := New()
+	part := &fanout.Part{Group: &questions.Group{Query: &nodev1.QueryRequest{Model: "m"}}, Resp: &nodev1.QueryResponse{ModelVersion: "7", FeatureNames: []string{"age", "word"}}}
+	older := &fanout.Part{Group: part.Group, Resp: &nodev1.QueryResponse{}}
+	entry := func(of *fanout.Part, typ string, texts map[int32]string, numbers ...float64) fanout.Entry {
+		return fanout.Entry{Rank: millrace.Rank{Timeline: millrace.Timeline{Type: millrace.ContentType(typ)}}, Ranked: fanout.Ranked{From: of, Item: &nodev1.Item{Features: &nodev1.Vector{Numbers: numbers, Texts: texts}}}}
+	}
+	nan := math.NaN()
+	g.Look("f", []fanout.Entry{
+		entry(part, "post", map[int32]string{1: "x"}, 1, nan), entry(part, "post", nil, nan, nan), entry(part, "like", map[int32]string{1: ""}, 0, nan),
+		entry(part, "post", nil), entry(part, "post", nil, nan), entry(older, "post", nil, nan, nan), entry(older, "post", nil),
+	})
+	all := prometheus.NewPedanticRegistry()
+	for _, c := range g.Collectors() {
+		all.MustRegister(c)
+	}
+	const want = `
+# HELP millrace_broker_features_looked_total Items whose features were looked at, of one answer of a feed a second.
+# TYPE millrace_broker_features_looked_total counter
+millrace_broker_features_looked_total{feed="f",model="m",type="like",version="7"} 1
+millrace_broker_features_looked_total{feed="f",model="m",type="post",version="7"} 2
+# HELP millrace_broker_features_missing_total Items that lack a feature, of those in millrace_broker_features_looked_total.
+# TYPE millrace_broker_features_missing_total counter
+millrace_broker_features_missing_total{feature="age",feed="f",model="m",type="post",version="7"} 1
+millrace_broker_features_missing_total{feature="word",feed="f",model="m",type="like",version="7"} 1
+millrace_broker_features_missing_total{feature="word",feed="f",model="m",type="post",version="7"} 1
+`
+	if err := testutil.GatherAndCompare(all, strings.NewReader(want)); err != nil {
+		t.Error(err)
+	}
+	if n := len(g.mu.series); n != 5 {
+		t.Errorf("%d series", n)
+	}
+	// Feeds that are gone make room, and without a period none is looked at.
+	now := time.Unix(1e9, 0)
+	for i := range maxFeeds {
+		g.Due(fmt.Sprint(i), now)
+	}
+	if !g.Due("another", now) || len(g.mu.next) != 1 {
+		t.Errorf("%d feeds are known", len(g.mu.next))
+	}
+	if g.Every = 0; g.Due("new", now) {
+		t.Error("it is due")
 	}
 }

@@ -5,11 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"github.com/millrace/millrace"
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/internal/cluster/topology"
@@ -59,6 +66,10 @@ func toldBy(t *testing.T, n *teller) (*Records, *fanout.Asking, []fanout.Entry) 
 // with all of them, no node is asked while what one told is fresh, and names
 // that have not changed are not told again.
 func TestWrongFieldsAreCheap(t *testing.T) {
+	synctest.Test(t, testWrongFieldsAreCheap) // what a node told stays fresh, however busy the machine
+}
+
+func testWrongFieldsAreCheap(t *testing.T) {
 	n := &teller{}
 	r, f, entries := toldBy(t, n)
 	resp := &nodev1.GetSchemaResponse{FieldsSum: 7}
@@ -137,5 +148,112 @@ func TestAWrongSchemaIsNotBelieved(t *testing.T) {
 	}
 	if len(r.mu.known) > 0 {
 		t.Errorf("%d schemas are kept", len(r.mu.known))
+	}
+}
+
+// A schema is asked of the node that sent the record, and then of others that are alive; which
+// of them could not tell it, and why, is in the refusal.
+func TestSchemasAreAskedOfOthers(t *testing.T) {
+	ids := []millrace.NodeID{"n0", "n1", "n2"}
+	a, err := topology.Spread(ids, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ready := map[millrace.NodeID]topology.Set{}
+	var nodes []topology.Node
+	for _, id := range ids {
+		nodes, ready[id] = append(nodes, topology.Node{ID: id, Addr: "fake:1"}), topology.All()
+	}
+	m := topology.NewMap(a, nodes, ready)
+	for name, c := range map[string]struct {
+		broken []millrace.NodeID
+		asked  string
+		fails  bool
+	}{"its own": {nil, "n1", false}, "another": {ids[1:2], "n1 n0", false}, "the last": {ids[:2], "n1 n0 n2", false}, "nobody": {ids, "n1 n0 n2", true}} {
+		_, _, entries := toldBy(t, nil)
+		entries[0].From.Node = "n1"
+		var asked []string
+		r := New(func(n topology.Node) (fanout.Node, error) {
+			asked = append(asked, string(n.ID))
+			if slices.Contains(c.broken, n.ID) {
+				return nil, fmt.Errorf("%s is away", n.ID)
+			}
+			return &teller{}, nil
+		}, slog.New(slog.DiscardHandler))
+		f := &fanout.Asking{Map: m, End: time.Now().Add(time.Hour)}
+		wire, err := r.record(t.Context(), nil, &Fields{}, f, &entries[0])
+		var e *millrace.Error
+		if strings.Join(asked, " ") != c.asked || errors.As(err, &e) != c.fails || c.fails && (e.Reason != millrace.ReasonUnavailable || !strings.Contains(e.Detail, "n2 is away")) || !c.fails && len(wire) == 0 {
+			t.Errorf("%s: %v are asked; %v", name, asked, err)
+		}
+		gone, end := context.WithCancel(t.Context())
+		end()
+		if asked = nil; c.fails {
+			if _, err := r.record(gone, nil, &Fields{}, f, &entries[0]); err == nil || len(asked) != 1 {
+				t.Errorf("%v are asked for who has gone; %v", asked, err)
+			}
+		}
+	}
+}
+
+// Items that were encoded are read back, by JSON and as messages, and what cannot be is told.
+func TestAnswersAreReadBack(t *testing.T) {
+	r, f, entries := toldBy(t, &teller{})
+	e := &entries[0]
+	e.Rank = millrace.Rank{ID: "r", Score: 2, Time: 1500, Timeline: millrace.Timeline{Entity: "member:1", Type: "post"}}
+	e.Item.Object, e.Item.Explain = "o", &feedv1.ItemExplain{Node: "n0"}
+	e.Also = []fanout.Ranked{{Item: &nodev1.Item{Id: "s", Entity: "member:2", Type: "like", Score: 1, TimeMs: 2000}}}
+	wire, err := r.Append(t.Context(), nil, &Fields{Names: []string{"stars"}}, f, e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer := func(wire []byte) *feedv1.GetFeedResponse {
+		resp := &feedv1.GetFeedResponse{NextPageToken: "t"}
+		resp.ProtoReflect().SetUnknown(wire)
+		return resp
+	}
+	resp := answer(append(slices.Clone(wire), wire...))
+	text, err := MarshalJSON(resp)
+	if cost := CostOfJSON(resp); err != nil || cost != 4*int64(2*len(wire)) {
+		t.Errorf("it costs %d, %v", cost, err)
+	}
+	if err := Read(resp); err != nil || len(resp.Items) != 2 {
+		t.Fatalf("%v, %v", resp, err)
+	}
+	record, err := structpb.NewStruct(map[string]any{"stars": 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &feedv1.Item{
+		Id: "r", Entity: "member:1", Type: "post", Object: "o", Score: 2, Time: &timestamppb.Timestamp{Seconds: 1, Nanos: 5e8}, Record: record, Explain: e.Item.Explain,
+		Also: []*feedv1.Also{{Id: "s", Entity: "member:2", Type: "like", Score: 1, Time: &timestamppb.Timestamp{Seconds: 2}}},
+	}
+	if !proto.Equal(resp.Items[0], want) {
+		t.Errorf("got %v\nwant %v", resp.Items[0], want)
+	}
+	plain, err := plainJSON(resp)
+	if err != nil || string(plain) != string(text) {
+		t.Errorf("%v\n%s\nwant\n%s", err, text, plain)
+	}
+	if err := Read(answer([]byte{10, 200})); err == nil {
+		t.Error("half an item is read")
+	}
+	e.Rank.ID = "\xff"
+	if wire, err = r.Append(t.Context(), nil, &Fields{}, f, e); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := MarshalJSON(answer(wire)); err == nil {
+		t.Errorf("what is no UTF-8 is written: %s", text)
+	}
+	// A damaged record is left out of its item, and told.
+	var told strings.Builder
+	r.log = slog.New(slog.NewTextHandler(&told, nil))
+	e.Rank.ID, e.Item.Body, e.Also = "r", []byte{0xff}, nil
+	if wire, err = r.Append(t.Context(), nil, &Fields{}, f, e); err != nil {
+		t.Fatal(err)
+	}
+	resp = answer(wire)
+	if err := Read(resp); err != nil || resp.Items[0].Record != nil || resp.Items[0].Id != "r" || !strings.Contains(told.String(), "could not be decoded") {
+		t.Errorf("%v, %v; %s", resp, err, told.String())
 	}
 }

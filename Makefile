@@ -58,7 +58,7 @@ test: ## the short tests, but those that SKIP names; SHORT= for all tests
 	$(call tested,simulation) $(VETTED) $(SHORT) -tags synctests -timeout $(TIMEOUT) ./internal/simulation
 
 # What several goroutines share. The race detector needs a C compiler.
-RACE = ./internal/minicluster ./internal/arrivals ./cmd/cli/... ./cmd/millrace/bench/... ./broker/... ./coordinator ./indexnode/... ./internal/backup/... ./internal/cluster/... ./internal/column ./internal/digest ./internal/door ./internal/experiments ./internal/exposure ./internal/kafka/... ./internal/load ./internal/permit ./partitioner ./relevance ./relevance/modelpack
+RACE = ./internal/minicluster ./internal/mutants ./internal/arrivals ./cmd/cli/... ./cmd/millrace/bench/... ./broker/... ./coordinator ./indexnode/... ./internal/backup/... ./internal/cluster/... ./internal/column ./internal/digest ./internal/door ./internal/experiments ./internal/exposure ./internal/kafka/... ./internal/load ./internal/permit ./partitioner ./relevance ./relevance/modelpack
 
 race: ## the tests of every package that starts goroutines, short, under the race detector
 ifeq ($(shell go env CGO_ENABLED),1)

@@ -65,7 +65,7 @@ var bans = []ban{
 	{From: "broker/shadows", To: "broker/feeds", Why: "a sample is a question and a way to ask it"},
 	{From: "...", To: "broker/feedstest", Tests: true, Why: "definitions of tests"},
 	{From: "indexnode/lookup", To: "indexnode/answers", Why: "timelines are found without knowing who asks"},
-	{From: "indexnode/lookup", To: "relevance", Why: "timelines are found without knowing what ranks them"},
+	{From: "indexnode/lookup", To: "relevance", Tests: true, Why: "timelines are found without knowing what ranks them"},
 	{From: "indexnode/answers", To: "indexnode/replica", Tests: true, Why: "what is answered of a partition is found by the look-up"},
 	{From: "indexnode/answers", To: "indexnode/packs", Why: "who answers is given models, whatever brought them"},
 	{From: "indexnode/packs", To: "indexnode/answers", Why: "models are admitted without knowing who asks by them"},

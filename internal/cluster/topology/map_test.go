@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -245,7 +246,7 @@ func TestReportsInWords(t *testing.T) {
 		if c.warning {
 			got, none = none, got
 		}
-		if len(none) > 0 || strings.Join(got, "\n") != c.want {
+		if len(none) > 0 || strings.Join(got, "\n") != c.want || len(n.Reports) == 0 != (c.r.State == "draining" && c.want == "") {
 			t.Errorf("%+v: %q and %q, want %q", c.r, got, none, c.want)
 		}
 	}
@@ -319,8 +320,19 @@ func TestAFifthMayGo(t *testing.T) {
 	if err := a.Unknown(map[millrace.NodeID]bool{}); !errors.Is(err, ErrUnknownOwner) || !strings.HasSuffix(err.Error(), `["n0" "n1" "n2" "n3" "n4"]`) {
 		t.Errorf("%v", err)
 	}
+	// Each step is judged, and not all together.
+	held, next := spread(t, 10, 1), spread(t, 7, 3)
+	if err := held.Shrinks(&next); !errors.Is(err, ErrShrink) {
+		t.Errorf("three of ten: %v", err)
+	}
+	between := spread(t, 8, 2)
+	held.Follow(&between)
+	between.Follow(&next)
+	if err := held.Shrinks(&next); err != nil {
+		t.Errorf("two of ten, then one of eight: %v", err)
+	}
 	// A past of which all is newer than what is held counts only where it is full.
-	held, next := spread(t, 5, 1), spread(t, 5, 99)
+	held, next = spread(t, 5, 1), spread(t, 5, 99)
 	for i := range maxPast {
 		next.Past = append(next.Past, Step{Epoch: int64(i + 2), Replicas: 144, Nodes: 1})
 	}
@@ -347,7 +359,7 @@ func TestRegistrations(t *testing.T) {
 		return `{"id":"n0","addr":"a:0","zone":"` + strings.Repeat("z", n-len(`{"id":"n0","addr":"a:0","zone":""}`)) + `"}`
 	}
 	for body, good := range map[string]bool{
-		`{"id":"n0","addr":"a:0"}`: true, `{"id":"n1","addr":"a:0"}`: false, `{"id":"n0"}`: false, `[]`: false,
+		`{"id":"n0","addr":"a:0"}`: true, `{"id":"n1","addr":"a:0"}`: false, `{"id":"n0"}`: false, `[]`: false, `{"id":"n0","addr":"a:0","start":"x"}`: false,
 		`{"id":"n0","addr":"a:0","weight":0.01}`: true, `{"id":"n0","addr":"a:0","weight":0.009}`: false, `{"id":"n0","addr":"a:0","weight":-1}`: false,
 		`{"id":"n0","addr":"a:0","weight":100}`: true, `{"id":"n0","addr":"a:0","weight":101}`: false, `{"id":"n0","addr":"a:0","weight":0}`: true,
 		long(4096): true, long(4097): false,
@@ -373,9 +385,17 @@ func TestBoundOfALag(t *testing.T) {
 			t.Errorf("%d bytes: %+v, %v", n, got, err)
 		}
 	}
-	if _, err := decodeLag([]byte(`{"behind":"AA=="}`)); err == nil {
-		t.Error("a set of one byte is read")
+	for _, bad := range []string{`{"behind":"AA=="}`, strings.Replace(string(l.Encode()), "7", `"x"`, 1)} {
+		if _, err := decodeLag([]byte(bad)); err == nil {
+			t.Errorf("%s is read", bad)
+		}
 	}
+	defer func() {
+		if recover() == nil {
+			t.Error("a lag that is no number is told")
+		}
+	}()
+	(&Lag{Seconds: math.NaN()}).Encode()
 }
 
 // A map that is kept on disk is read again with what it needs: of a node that is none, or a
@@ -443,6 +463,11 @@ func TestWhatIsCutOfReports(t *testing.T) {
 		}
 	}
 	fits := []Report{{State: strings.Repeat("s", 40), Reason: strings.Repeat("r", 40), Detail: strings.Repeat("d", 300), Seconds: 7, Warning: true, Since: time.Unix(1e9, 0).UTC()}}
+	for _, no := range []float64{math.NaN(), math.Inf(1)} {
+		if got, err := decodeReports(EncodeReports([]Report{{State: "stale", Seconds: no}})); err != nil || got[0].Seconds != 0 {
+			t.Errorf("%v seconds are %v, %v", no, got, err)
+		}
+	}
 	if got, err := decodeReports(EncodeReports(fits)); err != nil || !slices.Equal(got, fits) {
 		t.Errorf("%+v, %v", got, err)
 	}

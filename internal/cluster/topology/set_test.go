@@ -20,7 +20,7 @@ func TestSetAsRanges(t *testing.T) {
 			t.Fatalf("%s reads back as %s, %v", s.Ranges(), back.Ranges(), err)
 		}
 	}
-	for _, bad := range []string{"", "a", "-1", "3-1", "720", "0-720", "1,,2", "1;2"} {
+	for _, bad := range []string{"", "a", "-1", "3-1", "720", "0-720", "1,,2", "1;2", "0-x", "x-0", "1-0"} {
 		if s, err := topology.ParseSet(bad); err == nil {
 			t.Errorf("%q reads as %s", bad, s.Ranges())
 		}

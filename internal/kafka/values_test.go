@@ -219,7 +219,7 @@ func TestTopicIDs(t *testing.T) {
 	if err := back.UnmarshalText(text); err != nil || back != id || string(text) != "AQID_wAAAAAAAAAAAAAAAA" {
 		t.Errorf("%s reads as %v, %v", text, back, err)
 	}
-	for _, bad := range []string{"", "AQID", string(text)[:21] + "B", string(text)[:21] + "="} {
+	for _, bad := range []string{"", "AQID", string(text) + "A", string(text)[:21] + "B", string(text)[:21] + "=", string(text)[:20] + "\nAA"} {
 		if err := back.UnmarshalText([]byte(bad)); err == nil {
 			t.Errorf("%q is read", bad)
 		}

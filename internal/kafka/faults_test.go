@@ -3,11 +3,13 @@ package kafka_test
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"io"
 	"net"
 	"reflect"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,10 +18,14 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/follow"
 	"github.com/millrace/millrace/internal/kafka/groups"
 	"github.com/millrace/millrace/internal/kafka/kafkatest"
 	"github.com/millrace/millrace/internal/kafka/progress"
+	"github.com/millrace/millrace/internal/kafka/schemalog"
+	"github.com/millrace/millrace/internal/kafka/streams"
 )
 
 // refusing are the answers of a Kafka, in which every code of an error is set in those of
@@ -131,6 +137,8 @@ func TestWhatKafkaRefusesIsAnError(t *testing.T) {
 	kafkatest.Must(t, err)
 	t.Cleanup(said.Close)
 	kafkatest.Must(t, said.Introduce(ctx, "idle", "one", []string{k.Content}, nil))
+	kafkatest.Write(t, k, k.Topics.Features, 7, "a")
+	var refusals atomic.Int64 // a name for each
 	end := kafkatest.Begin(t, k, k.Content, map[int32][]byte{2: []byte("open")})
 	defer end(kgo.TryAbort)
 	look := func(ask func(context.Context, *kafka.Inspector) error) func(context.Context, kafka.Brokers) error {
@@ -158,6 +166,18 @@ func TestWhatKafkaRefusesIsAnError(t *testing.T) {
 	plan, err := groups.PlanAdoption(ctx, k.Brokers, "idle", k.Topics.Logs())
 	kafkatest.Must(t, err)
 	var cheap = []kmsg.Key{kmsg.DescribeCluster, kmsg.DescribeTopicPartitions} // Metadata takes their place
+	reads := func(ask func(context.Context, *streams.Consumer) error) func(context.Context, kafka.Brokers) error {
+		return func(ctx context.Context, b kafka.Brokers) error {
+			c, err := streams.NewConsumer(streams.Config{Brokers: b, Topics: k.Topics})
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			return ask(ctx, c)
+		}
+	}
+	one := kafka.TopicPartition{Stream: kafka.Features, Partition: 7}
+	kafkatest.Must(t, follow.Put(ctx, k.Brokers, k.Topics.Schemas, "x", nil))
 	cases := []struct {
 		name string
 		ask  func(context.Context, kafka.Brokers) error
@@ -237,6 +257,38 @@ func TestWhatKafkaRefusesIsAnError(t *testing.T) {
 			}
 			return err
 		}, append(slices.Clone(cheap), kmsg.LeaveGroup, kmsg.Heartbeat, kmsg.Fetch, kmsg.OffsetCommit, kmsg.ListOffsets, kmsg.DescribeProducers)},
+		{"ends of the log", reads(func(ctx context.Context, c *streams.Consumer) error { _, err := c.EndOffsets(ctx, one); return err }), nil},
+		{"starts of the log", reads(func(ctx context.Context, c *streams.Consumer) error { _, err := c.StartOffsets(ctx, one); return err }), nil},
+		{"a time of the log", reads(func(ctx context.Context, c *streams.Consumer) error {
+			_, err := c.OffsetsSince(ctx, 1, one)
+			return err
+		}), nil},
+		{"its id", reads(func(ctx context.Context, c *streams.Consumer) error { _, err := c.LogID(ctx); return err }), cheap},
+		{"an instant", func(ctx context.Context, b kafka.Brokers) error {
+			_, err := streams.At(ctx, b, k.Topics, 1)
+			return err
+		}, nil},
+		{"tails", func(ctx context.Context, b kafka.Brokers) error {
+			return streams.ReadTails(ctx, streams.TailsConfig{Brokers: b, Topics: k.Topics}, map[kafka.TopicPartition]streams.Span{one: {To: 1}}, func(f streams.Fetched) error { return f.Err })
+		}, []kmsg.Key{kmsg.Fetch, kmsg.OffsetForLeaderEpoch}},
+		{"schemas", func(ctx context.Context, b kafka.Brokers) error {
+			_, err := schemalog.Known(ctx, b, k.Topics.Schemas)
+			return err
+		}, append(slices.Clone(cheap), kmsg.Fetch)},
+		{"a refused schema", func(ctx context.Context, b kafka.Brokers) error {
+			return schemalog.Refuse(ctx, b, k.Topics.Schemas, millrace.Fingerprint(refusals.Add(1)), "ann")
+		}, append(slices.Clone(cheap), kmsg.Fetch)},
+		{"a record", func(ctx context.Context, b kafka.Brokers) error {
+			return follow.Put(ctx, b, k.Topics.Schemas, "y", nil)
+		}, nil},
+		{"an introduction", func(ctx context.Context, b kafka.Brokers) error {
+			l, err := progress.Open(progress.Config{Brokers: b, Topic: k.Topics.Progress})
+			if err != nil {
+				return err
+			}
+			defer l.Close()
+			return l.Introduce(ctx, fmt.Sprint("group-", refusals.Add(1)), "one", []string{k.Content}, nil)
+		}, append(slices.Clone(cheap), kmsg.Fetch, kmsg.Produce)},
 		{"a heartbeat", func(ctx context.Context, b kafka.Brokers) error {
 			measured := make(chan bool, 9)
 			h := groups.NewHeartbeat(groups.HeartbeatConfig{Brokers: b, Progress: said, Group: "idle", Instance: "one", Inputs: []string{k.Content}, Logs: k.Topics.Logs(), Measured: func(p progress.Progress) {

@@ -241,9 +241,9 @@ func testFenced(t *testing.T, w *world) {
 	quick := func(p *Partitioner) { p.pace.standby = 10 * time.Millisecond }
 	w.cfg.Address = "older:6061"
 	older, _ := w.start(quick)
-	value := activity(t, "p1", "member:1", "")
+	one := activity(t, "p1", "member:1", "")
 	produce := func() {
-		w.produce(&kgo.Record{Topic: w.cfg.Content[0], Value: value})
+		w.produce(&kgo.Record{Topic: w.cfg.Content[0], Value: one})
 		w.read(1)
 	}
 	// A real Kafka tells of the younger what the older said of itself.
@@ -260,6 +260,9 @@ func testFenced(t *testing.T, w *world) {
 			t.Fatalf("the older never stood by for the younger: %v", older.Ready())
 		}
 		produce()
+	}
+	if n := value(older.metrics.failures); n < 1 {
+		t.Error("that it was fenced is not counted")
 	}
 	for range 20 { // each by the younger
 		produce()

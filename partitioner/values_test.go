@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -57,7 +58,10 @@ func TestValidate(t *testing.T) {
 	} {
 		cfg := good
 		c.change(&cfg)
-		_, err := New(cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+		err := cfg.Validate()
+		if _, made := New(cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry()); (made == nil) != (err == nil) {
+			t.Errorf("%s: %v, and it is made with %v", name, err, made)
+		}
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
@@ -233,6 +237,103 @@ func TestNewDeadLetter(t *testing.T) {
 	}
 	if in.Headers[:2][1].Key != "" {
 		t.Error("the input's headers were written to")
+	}
+}
+
+// All metrics are registered, under the names that alerts and dashboards have.
+func TestMetricsAreRegistered(t *testing.T) {
+	r := prometheus.NewRegistry()
+	m, err := newMetrics(r, kafka.At("127.0.0.1:1"))
+	must(t, err)
+	m.begin([]string{"posts"})
+	for _, c := range []*prometheus.CounterVec{m.skipped, m.lost} {
+		c.WithLabelValues("posts")
+	}
+	m.measured(progress.Progress{Topics: map[string]progress.TopicProgress{"posts": {}}})
+	families, err := r.Gather()
+	must(t, err)
+	var names []string
+	for _, f := range families {
+		if name, ours := strings.CutPrefix(f.GetName(), "millrace_partitioner_"); ours && !strings.HasPrefix(name, "kafka_") {
+			names = append(names, name)
+		}
+	}
+	if want := []string{"consumed_total", "copies_total", "dead_lettered_total", "failures_total", "held_seconds_total", "holds_total", "ignored_total", "lost_records_total", "open_records", "other_log", "paused",
+		"published_total", "read_faults_total", "skipped_batches_total", "stuck_partitions", "transactions_total", "unasked_schema_ids_total", "waited_seconds", "waiting_records"}; !slices.Equal(names, want) {
+		t.Errorf("%q, want %q", names, want)
+	}
+}
+
+// A pause is told while it lasts, and is over by itself.
+func TestRest(t *testing.T) {
+	p := still(t, slog.New(slog.DiscardHandler))
+	p.pace.pause = time.Nanosecond
+	rests := 0
+	p.on.resting = func() {
+		if rests++; !p.state.paused || value(p.metrics.paused) != 1 {
+			t.Error("it is not told")
+		}
+	}
+	if p.rest(t.Context()); p.state.paused || value(p.metrics.paused) != 0 || rests != 1 {
+		t.Errorf("after it: paused %v, %v", p.state.paused, value(p.metrics.paused))
+	}
+}
+
+// A topic that deletes records is told in the log.
+func TestDeletesAreWarnedOf(t *testing.T) {
+	w := newFake(t)
+	week := "604800000"
+	_, err := w.admin().AlterTopicConfigs(w.ctx, []kadm.AlterConfig{{Op: kadm.SetConfig, Name: "retention.ms", Value: &week}}, w.cfg.Topics.Features)
+	must(t, err)
+	var log strings.Builder
+	p, err := New(w.cfg, slog.New(slog.NewTextHandler(&log, nil)), w.metrics())
+	must(t, err)
+	if p.warnOfDeletes(w.ctx); strings.Count(log.String(), "\n") != 1 || !strings.Contains(log.String(), "features deletes what is older than 168h") {
+		t.Errorf("%s", &log)
+	}
+}
+
+// A transaction ends once it has read or written enough, and does not wait for more; and the
+// next may have twice as many records, up to the bound.
+func TestATransactionEndsOnceItHasEnough(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*pace){
+		"records read":    func(p *pace) { p.records = 1 },
+		"records written": func(p *pace) { p.records = 3 },
+		"bytes written":   func(p *pace) { p.bytes = 1 },
+	} {
+		w := newFake(t)
+		w.publish(schemas.Activity())
+		p, stop := w.start(func(p *Partitioner) {
+			p.pace.gather, p.pace.behind, p.pace.quiet = time.Hour, time.Hour, time.Hour
+			change(&p.pace)
+			p.batch = p.pace.records
+		})
+		w.produce(&kgo.Record{Topic: "posts", Value: activity(t, "p1", "member:1", `,"about":["group:1","group:2"]`)})
+		if out := w.read(3); len(out["timeline"]) != 3 {
+			t.Errorf("%s: %v", name, out)
+		}
+		stop()
+		if p.batch != p.pace.records {
+			t.Errorf("%s: the next has %d records", name, p.batch)
+		}
+	}
+	w := newFake(t)
+	w.publish(schemas.Activity())
+	p, stop := w.start(func(p *Partitioner) { p.pace.records, p.batch = 8, 1 })
+	for i := range 4 {
+		w.post(fmt.Sprint("p", i))
+	}
+	if stop(); p.batch != 8 {
+		t.Errorf("after four transactions the next has %d records, want 8", p.batch)
+	}
+}
+
+// A record of an unknown schema is refused without a wait, where none is configured.
+func TestAnUnknownSchemaIsNotWaitedFor(t *testing.T) {
+	v, err := newRouter(t).route(t.Context(), record(schemas.Frame(12345, []byte("x"))))
+	if err != nil || v.outcome != dead || v.refusal.Reason != schemas.UnknownSchema {
+		t.Errorf("%+v, %v", v, err)
 	}
 }
 

@@ -271,6 +271,7 @@ func testFenced(t *testing.T, w *world) {
 		}
 	}
 	stop()
+	w.untilReady(older, "")
 	produce() // by the older
 	if errors.Is(older.Ready(), groups.ErrFenced) {
 		t.Errorf("alone again, the older says %v", older.Ready())

@@ -176,6 +176,31 @@ func TestStuckAt(t *testing.T) {
 	}
 }
 
+// An operator's word skips the place that it names, and no other.
+func TestToSkip(t *testing.T) {
+	w := newFake(t)
+	p, err := New(w.cfg, slog.New(slog.DiscardHandler), w.metrics())
+	must(t, err)
+	must(t, p.open())
+	defer p.close()
+	named := progress.Stuck{Topic: "posts", Partition: 1, Offset: 5, Kind: progress.Trimmed}
+	must(t, progress.RequestSkip(w.ctx, w.brokers, w.cfg.Topics.Progress, named.Skip(w.cfg.Group)))
+	must(t, progress.RequestSkip(w.ctx, w.brokers, w.cfg.Topics.Progress, progress.Stuck{Topic: "likes"}.Skip("other")))
+	must(t, p.progress.Refresh(w.ctx))
+	for what, change := range map[string]func(*progress.Stuck){
+		"": func(*progress.Stuck) {}, "topic": func(s *progress.Stuck) { s.Topic = "likes" }, "partition": func(s *progress.Stuck) { s.Partition = 0 },
+		"offset": func(s *progress.Stuck) { s.Offset = 6 }, "kind": func(s *progress.Stuck) { s.Kind = progress.Closed },
+	} {
+		at := named
+		change(&at)
+		p.stuck.keep(func(progress.Stuck) bool { return false })
+		p.stuck.add(at)
+		if got := p.toSkip(); (len(got) == 1) != (what == "") || len(got) == 1 && (got[0].Stuck != named || got[0].asked != named.Skip(w.cfg.Group)) {
+			t.Errorf("another %s: %+v", what, got)
+		}
+	}
+}
+
 // Dead letters in a row are counted from transaction to transaction.
 func TestPoison(t *testing.T) {
 	for _, c := range []struct {
@@ -320,7 +345,26 @@ func TestATransactionEndsOnceItHasEnough(t *testing.T) {
 	}
 	w := newFake(t)
 	w.publish(schemas.Activity())
-	p, stop := w.start(func(p *Partitioner) { p.pace.records, p.batch = 8, 1 })
+	var committed chan struct{}
+	slow := func(records int) func(*Partitioner) {
+		return func(p *Partitioner) {
+			p.pace.gather, p.pace.behind, p.pace.quiet, p.pace.records, p.batch = time.Hour, time.Hour, time.Hour, records, records
+			committed = commits(p)
+		}
+	}
+	_, stop := w.start(slow(1))
+	w.produce(&kgo.Record{Topic: "posts", Key: []byte("k")}) // is ignored, so that nothing is written
+	<-committed
+	stop()
+	p, stop := w.start(slow(2))
+	for i := range 2 {
+		w.produce(&kgo.Record{Topic: "posts", Value: activity(t, fmt.Sprint("p", i), "member:1", "")})
+	}
+	if w.read(2); value(p.metrics.transactions) > 1 {
+		t.Errorf("%v transactions, and one had room for both", value(p.metrics.transactions))
+	}
+	stop()
+	p, stop = w.start(func(p *Partitioner) { p.pace.records, p.batch = 8, 1 })
 	for i := range 4 {
 		w.post(fmt.Sprint("p", i))
 	}

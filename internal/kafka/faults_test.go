@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"reflect"
 	"slices"
@@ -33,7 +34,8 @@ import (
 type refusing struct {
 	mu    sync.Mutex
 	key   kmsg.Key // of the requests that are refused; -1: none
-	asked map[kmsg.Key]bool
+	only  int      // the number of the answer that is refused, from 1; 0: all
+	asked map[kmsg.Key]int
 }
 
 // brokers returns a Kafka with the answers of another one.
@@ -61,7 +63,7 @@ func (c *refusingConn) Write(b []byte) (int, error) { // a request, whole: its l
 	c.asked[binary.BigEndian.Uint32(b[8:])] = [2]int16{key, int16(binary.BigEndian.Uint16(b[6:]))}
 	c.mu.Unlock()
 	c.r.mu.Lock()
-	c.r.asked[kmsg.Key(key)] = true
+	c.r.asked[kmsg.Key(key)]++
 	c.r.mu.Unlock()
 	return c.Conn.Write(b)
 }
@@ -80,9 +82,16 @@ func (c *refusingConn) Read(p []byte) (int, error) {
 		of := c.asked[binary.BigEndian.Uint32(head[4:])]
 		c.mu.Unlock()
 		c.r.mu.Lock()
-		key := c.r.key
+		refused := kmsg.Key(of[0]) == c.r.key
+		if refused && c.r.only > 0 {
+			c.r.only--
+			refused = c.r.only == 0
+			if refused {
+				c.r.key = -1
+			}
+		}
 		c.r.mu.Unlock()
-		if kmsg.Key(of[0]) == key {
+		if refused {
 			resp := kmsg.ResponseForKey(of[0])
 			resp.SetVersion(of[1])
 			tags := 0
@@ -222,7 +231,7 @@ func TestWhatKafkaRefusesIsAnError(t *testing.T) {
 			return err
 		}), []kmsg.Key{kmsg.DescribeTransactions}},
 		{"a span", func(ctx context.Context, b kafka.Brokers) error {
-			_, err := kafka.OpenTopic(ctx, b, k.Content, 1)
+			_, err := kafka.OpenTopic(ctx, b, k.Content, 0)
 			return err
 		}, nil},
 		{"dead letters", func(ctx context.Context, b kafka.Brokers) error {
@@ -317,25 +326,37 @@ func TestWhatKafkaRefusesIsAnError(t *testing.T) {
 		for _, c := range cases {
 			t.Run(c.name, func(t *testing.T) {
 				t.Parallel()
-				r := &refusing{key: -1, asked: map[kmsg.Key]bool{}}
+				r := &refusing{key: -1, asked: map[kmsg.Key]int{}}
 				kafkatest.Must(t, c.ask(ctx, r.brokers(k.Brokers)))
-				var keys []kmsg.Key
-				for key := range r.asked {
-					if key != kmsg.ApiVersions && !slices.Contains(c.may, key) {
-						keys = append(keys, key)
-					}
-				}
-				for _, key := range keys {
+				r.mu.Lock()
+				asked := maps.Clone(r.asked)
+				r.mu.Unlock()
+				try := func(key kmsg.Key, only int) {
 					r.mu.Lock()
-					r.key = key
+					r.key, r.only = key, only
 					r.mu.Unlock()
 					ctx, stop := context.WithTimeout(ctx, 100*time.Millisecond) // what asks again and again fails then
+					defer stop()
 					if err := c.ask(ctx, r.brokers(k.Brokers)); err == nil {
-						t.Errorf("%s: %s are refused, and that is no error", c.name, key.Name())
+						t.Errorf("%s: answer %d of %d to %s is refused (0: all are), and that is no error", c.name, only, asked[key], key.Name())
 					}
-					stop()
+				}
+				for key, n := range asked {
+					if key == kmsg.ApiVersions || slices.Contains(c.may, key) {
+						continue
+					}
+					try(key, 0)
+					if key == kmsg.Metadata || key == kmsg.FindCoordinator || slices.Contains(asksAgain, c.name) { // the client asks these again by itself
+						continue
+					}
+					for only := 1; only <= n && n > 1; only++ {
+						try(key, only)
+					}
 				}
 			})
 		}
 	})
 }
+
+// asksAgain are those that ask once more what was refused.
+var asksAgain = []string{"ready", "coordinators", "offsets", "a cut", "an introduction", "tails", "schemas", "a refused schema", "a heartbeat", "a session"}

@@ -351,6 +351,7 @@ func TestBatchAt(t *testing.T) {
 		first, next int64
 	}{
 		{"the first", log, 5, 61, 5, 9}, {"before it", log, 0, 61, 5, 9}, {"its last", log, 7, 61, 5, 9}, {"behind it", log, 8, 61, 5, 9}, {"the second", log, 9, 61, 9, 10}, {"none", log, 10, 0, 0, 0},
+		{"of the same offset as the next", slices.Concat(a, a), 7, 61, 5, 8},
 		{"alone", a, 7, 61, 5, 8}, {"alone, behind it", a, 8, 0, 0, 0}, {"cut short", a[:60], 5, 0, 0, 0}, {"nothing", nil, 0, 0, 0, 0},
 		{"a damaged header before another", slices.Concat(damaged, b), 8, 61, 5, 9}, {"a damaged header", damaged, 99, 61, 5, 5 + 1 + math.MaxInt32},
 		{"a negative number", minus, 5, 61, 5, 6}, {"of an older magic", old, 6, 0, 0, 0}, {"of an older magic, its first", old, 5, 61, 5, 6}, {"of an unknown magic", unknown, 99, 61, 5, 6},

@@ -356,3 +356,37 @@ func TestPlaces(t *testing.T) {
 		}
 	}
 }
+
+// A measurement says all that a group tells of itself: what its topics carry, how late records
+// may be, where it is stuck, and which topics are not there.
+func TestMeasure(t *testing.T) {
+	k, ctx := kafkatest.Fake(t), kafkatest.Deadline(t)
+	cl, err := kafka.NewClient(k.Brokers, nil)
+	kafkatest.Must(t, err)
+	defer cl.Close()
+	kafkatest.Write(t, k, k.Content, 0, "a")
+	var done kadm.Offsets
+	done.AddOffset(k.Content, 0, 0, -1)
+	kafkatest.Must(t, kafkatest.Admin(t, k.Brokers).CommitAllOffsets(ctx, "g", done))
+	stuck := progress.Stuck{Topic: k.Content, Partition: 2, Offset: 1, Next: 2}
+	h := NewHeartbeat(HeartbeatConfig{Brokers: k.Brokers, Progress: openProgress(t, k), Group: "g", Instance: "one", Inputs: []string{k.Content, k.Topics.DeadLetters, "none"}, Features: []string{k.Topics.DeadLetters}, Future: 5 * time.Second, Stuck: func() []progress.Stuck { return []progress.Stuck{stuck} }})
+	p, err := h.measure(ctx, cl)
+	if err != nil || p.Group != "g" || p.Instance != "one" || p.FutureMillis != 5000 || !slices.Equal(p.Stuck, []progress.Stuck{stuck}) || !slices.Equal(p.Missing, []string{"none"}) || p.OtherLog != "" || p.ThroughMillis != 0 {
+		t.Errorf("%+v, %v", p, err)
+	}
+	if want := map[string]progress.TopicKind{k.Content: progress.ContentTopic, k.Topics.DeadLetters: progress.FeatureTopic, "none": progress.ContentTopic}; !maps.Equal(p.Kinds, want) {
+		t.Errorf("%v", p.Kinds)
+	}
+	if of := p.Topics[k.Content]; len(p.Topics) != 2 || of.Waiting != 1 || of.ID == (kafka.TopicID{}) {
+		t.Errorf("%+v", p.Topics)
+	}
+	// What was committed is told of those partitions alone that have any.
+	c := &cutter{cl: cl, adm: kadm.NewClient(cl)}
+	got, err := c.committed(ctx, progress.Progress{Group: "g", Topics: map[string]progress.TopicProgress{k.Content: {}, "none": {}}})
+	if want := map[string]map[int32]millrace.Offset{k.Content: {0: 0}}; err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%v, %v", got, err)
+	}
+	if got, err := c.committed(ctx, progress.Progress{Group: "other"}); err != nil || len(got) != 0 {
+		t.Errorf("of another group: %v, %v", got, err)
+	}
+}

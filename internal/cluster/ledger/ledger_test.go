@@ -149,6 +149,14 @@ func TestPublishMakesRoom(t *testing.T) {
 		t.Errorf("where all are wanted: %s", got)
 	}
 
+	l = of(MaxVersions)
+	for _, n := range []int{2, 3} {
+		l.Serve(edition(n), "ann")
+	}
+	if l.Publish(edition(300), all(Unneeded), "ann"); !strings.HasPrefix(names(l), "2 3 4 ") {
+		t.Errorf("the first may go, and the versions are %s", names(l))
+	}
+
 	l = of(2)
 	for i, bytes := range []int{maxKeptBytes - 20, 1} { // 20 bytes are there
 		e := edition(10 + i)

@@ -241,9 +241,9 @@ func testFenced(t *testing.T, w *world) {
 	quick := func(p *Partitioner) { p.pace.standby = 10 * time.Millisecond }
 	w.cfg.Address = "older:6061"
 	older, _ := w.start(quick)
-	value := activity(t, "p1", "member:1", "")
+	one := activity(t, "p1", "member:1", "")
 	produce := func() {
-		w.produce(&kgo.Record{Topic: w.cfg.Content[0], Value: value})
+		w.produce(&kgo.Record{Topic: w.cfg.Content[0], Value: one})
 		w.read(1)
 	}
 	// A real Kafka tells of the younger what the older said of itself.
@@ -261,6 +261,9 @@ func testFenced(t *testing.T, w *world) {
 		}
 		produce()
 	}
+	if n := value(older.metrics.failures); n < 1 {
+		t.Error("that it was fenced is not counted")
+	}
 	for range 20 { // each by the younger
 		produce()
 		if errors.Is(younger.Ready(), groups.ErrFenced) || !stands() {
@@ -268,6 +271,7 @@ func testFenced(t *testing.T, w *world) {
 		}
 	}
 	stop()
+	w.untilReady(older, "")
 	produce() // by the older
 	if errors.Is(older.Ready(), groups.ErrFenced) {
 		t.Errorf("alone again, the older says %v", older.Ready())

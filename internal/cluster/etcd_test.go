@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
+	"google.golang.org/grpc"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
@@ -32,6 +33,7 @@ type server struct {
 	addr  string // host:port, the same after a restart
 	token string // that makes it another cluster
 	etcd  *embed.Etcd
+	judge grpc.UnaryServerInterceptor // of every call; nil: none
 }
 
 func startEtcd(t *testing.T) *server {
@@ -53,6 +55,9 @@ func (s *server) start() {
 	cfg.ListenPeerUrls = []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
 	if s.token != "" {
 		cfg.InitialClusterToken = s.token
+	}
+	if s.judge != nil {
+		cfg.GRPCAdditionalServerOptions = []grpc.ServerOption{grpc.ChainUnaryInterceptor(s.judge)}
 	}
 	e, err := embed.StartEtcd(cfg)
 	for tries := 0; err != nil && strings.Contains(err.Error(), "address already in use") && tries < 100; tries++ {

@@ -23,18 +23,23 @@ type users struct {
 	etcdserverpb.UnimplementedAuthServer
 	tries    int
 	password string
+	off      bool // it has no users
 }
 
 func (u *users) Authenticate(_ context.Context, r *etcdserverpb.AuthenticateRequest) (*etcdserverpb.AuthenticateResponse, error) {
 	u.tries++
+	if u.off {
+		return nil, rpctypes.ErrGRPCAuthNotEnabled
+	}
 	if r.Password != u.password {
 		return nil, rpctypes.ErrGRPCAuthFailed
 	}
 	return &etcdserverpb.AuthenticateResponse{Token: "token of " + u.password}, nil
 }
 
-// A password that etcd refused is not tried with every call; another at once.
-func TestARefusedPasswordRests(t *testing.T) {
+// serve returns an etcd whose password is "right", and a connection to it.
+func serve(t *testing.T) (*users, *grpc.ClientConn) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -42,12 +47,30 @@ func TestARefusedPasswordRests(t *testing.T) {
 	etcd, server := &users{password: "right"}, grpc.NewServer()
 	etcdserverpb.RegisterAuthServer(server, etcd)
 	go server.Serve(l)
-	defer server.Stop()
+	t.Cleanup(server.Stop)
 	cc, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer cc.Close()
+	t.Cleanup(func() { _ = cc.Close() })
+	return etcd, cc
+}
+
+// secured is serve, with a login that has the password.
+func secured(t *testing.T) (*users, *grpc.ClientConn, *login) {
+	t.Helper()
+	etcd, cc := serve(t)
+	of := secure.Login{Username: "millrace", Password: "right"}
+	source, err := of.Open(accessField, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return etcd, cc, &login{user: "millrace", password: source}
+}
+
+// A password that etcd refused is not tried with every call; another at once.
+func TestARefusedPasswordRests(t *testing.T) {
+	etcd, cc := serve(t)
 	file := filepath.Join(t.TempDir(), "password")
 	write := func(password string) {
 		t.Helper()

@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -73,7 +74,7 @@ func TestHealthIsJudgedByTheAssignment(t *testing.T) {
 	}
 	faults := strings.Join(h.Faults(), "\n")
 	for _, want := range []string{
-		"have no ready replica", "fewer than 2 ready replicas", "n1 is gone, last heard 2001-09-09T01:46:40Z, with 360 partitions",
+		fmt.Sprintf("%d of 720 partitions have no ready replica: ", unserved), fmt.Sprintf("%d of 720 partitions have fewer than 2 ready replicas: ", h.Below.Len()), "n1 is gone, last heard 2001-09-09T01:46:40Z, with 360 partitions",
 		"n2 has never registered, and is assigned 360", "n3: 12 partitions are quarantined: log_begins_later: it begins at 7, since 2033-05-18T03:33:20Z", "n0: 1 partitions are 40 s behind",
 	} {
 		if !strings.Contains(faults, want) {

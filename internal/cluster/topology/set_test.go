@@ -20,9 +20,10 @@ func TestSetAsRanges(t *testing.T) {
 			t.Fatalf("%s reads back as %s, %v", s.Ranges(), back.Ranges(), err)
 		}
 	}
-	for _, bad := range []string{"", "a", "-1", "3-1", "720", "0-720", "1,,2", "1;2"} {
-		if s, err := topology.ParseSet(bad); err == nil {
-			t.Errorf("%q reads as %s", bad, s.Ranges())
+	for _, bad := range []string{"", "a", "-1", "3-1", "720", "0-720", "1,,2", "1;2", "0-x", "x-0", "1-0"} {
+		s, err := topology.ParseSet(bad)
+		if e, ok := err.(*millrace.Error); !ok || e.WayOut != "write such as 0-3,7; the last is 719" {
+			t.Errorf("%q reads as %s, %v", bad, s.Ranges(), err)
 		}
 	}
 }

@@ -276,6 +276,11 @@ func TestAnEpochFarAheadIsRefused(t *testing.T) {
 			}
 		}
 	}
+	for epoch, good := range map[int64]bool{MaxEpochStep: true, MaxEpochStep + 1: false} { // the first, without a last
+		if a, got, err := Present(at(map[string][]byte{"assignment": document(t, spread(t, 5, epoch))})); (err == nil) != good || good && (got != epoch || a.Epoch != epoch) {
+			t.Errorf("the first of epoch %d: %d, %v", epoch, got, err)
+		}
+	}
 	// A new process believes what this package wrote.
 	body := document(t, spread(t, 5, 5000))
 	next, err := NewMap(Assignment{}, nil, nil).Next(at(map[string][]byte{"assignment": body, "last": body, "known/n0": nil, "known/n1": nil, "known/n2": nil, "known/n3": nil, "known/n4": nil}))

@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
@@ -59,7 +60,7 @@ func (s *Server) dropCache(ctx context.Context, req *nodev1.DropCacheRequest) (*
 		}
 		if req.Entity != "" { // drops the keys of the entity that cachedKeys left out
 			types, _ := s.cfg.Store.Types()
-			for _, t := range append(types, cache.Features, cache.Objects) {
+			for _, t := range slices.Concat(types, []millrace.ContentType{cache.Features, cache.Objects}) { // others read types too
 				s.cfg.Cache.Remove(millrace.Timeline{Entity: millrace.Entity(req.Entity), Type: t})
 			}
 		}

@@ -100,7 +100,11 @@ func (p *published) History(context.Context, string) ([]ledger.Event, error) {
 	return p.history, p.fault
 }
 
-func (p *published) Unkept(v artefacts.Version) error { return p.unkept[v] }
+func (p *published) Unkept(v artefacts.Version) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.unkept[v]
+}
 
 func (p *published) Changed() <-chan struct{} {
 	p.mu.Lock()

@@ -42,7 +42,7 @@ func TestConfigsAreValidated(t *testing.T) {
 		"connect.kafka": func(c *Config) { c.Brokers = kafka.At("no port") },
 		"backup.every":  func(c *Config) { c.Backup = backups.Config{To: "file:///backups", Every: -1} },
 	} {
-		c := Config{ID: "test", Dir: "dir", Brokers: kafka.At("127.0.0.1:1"), Cluster: new(cluster.Client)}
+		c := Config{ID: "test", Dir: t.TempDir(), Brokers: kafka.At("127.0.0.1:1"), Cluster: new(cluster.Client)}
 		change(&c)
 		err := c.Validate()
 		_, opened := Open(c)

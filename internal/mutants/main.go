@@ -333,7 +333,11 @@ func (c *config) build(ctx context.Context, tmp string, pkgs []*pkg, tested, bin
 		}
 		removed := false
 		for _, at := range compileError.FindAllStringSubmatch(string(out), -1) {
-			for _, bad := range lines[at[1]+":"+at[2]] {
+			file := at[1]
+			if !filepath.IsAbs(file) { // go shortens what is near its working directory
+				file = filepath.Join(c.root(), file)
+			}
+			for _, bad := range lines[file+":"+at[2]] {
 				for _, p := range pkgs {
 					p.sites = slices.DeleteFunc(p.sites, func(s *site) bool { removed = removed || s == bad; return s == bad })
 				}

@@ -51,7 +51,7 @@ var bans = []ban{
 	{From: "internal/kafka/streams", To: "internal/kafka/groups", Why: "the log of record is read without knowing who writes it"},
 	{From: "internal/kafka/progress", To: "internal/kafka/groups", Why: "what is told and asked is known without who does it"},
 	{From: "internal/kafka/groups", To: "internal/kafka/streams", Tests: true, Why: "partitioners read no log of record"},
-	{From: "...", To: "internal/kafka/follow", Except: []string{"internal/kafka"}, Why: "what rooms of Kafka are made of"},
+	{From: "...", To: "internal/kafka/follow", Except: []string{"internal/kafka"}, Tests: true, Why: "what rooms of Kafka are made of"},
 	{From: "...", To: "internal/kafka/patience", Except: []string{"internal/kafka"}, Why: "what rooms of Kafka are made of"},
 	{From: "...", To: "internal/kafka/kafkatest", Tests: true, Why: "a Kafka of tests"},
 	{From: "broker/questions", To: "broker/fanout", Why: "what is asked is known without how"},

@@ -31,7 +31,7 @@ skipped = echo; sed -n 's/.*"Action":"skip","Package":"\([^"]*\)","Test":"\([^"]
 TESTS = test race bench-once mutants e2e e2e-secured e2e-s3 faults simulate
 $(TESTS): export TMPDIR := $(or $(shell scripts/memory),$(TMPDIR))
 
-# How many tests of a package run at once: the long ones wait more than they work.
+# How many packages are tested at once, and tests of one: the long ones wait more than they work.
 PARALLEL = $(shell expr 2 '*' $$(getconf _NPROCESSORS_ONLN))
 
 fmt-check: ## every Go file is as gofmt writes it
@@ -53,7 +53,7 @@ SHORT = -short
 # caller notices, and these run alone. The longest package begins first.
 test: ## the short tests, but those that SKIP names; SHORT= for all tests
 	@rm -rf .tests
-	$(call tested,all) $(VETTED) $(SHORT) -timeout $(TIMEOUT) -parallel $(PARALLEL) -skip '$(SKIP)' ./internal/minicluster $$(go list ./... | grep -v '/cmd/cli$$')
+	$(call tested,all) $(VETTED) $(SHORT) -p $(PARALLEL) -timeout $(TIMEOUT) -parallel $(PARALLEL) -skip '$(SKIP)' ./internal/minicluster $$(go list ./... | grep -v '/cmd/cli$$')
 	$(call tested,cli) $(VETTED) $(SHORT) -timeout $(TIMEOUT) -parallel $(PARALLEL) -skip '$(SKIP)' ./cmd/cli
 	$(call tested,simulation) $(VETTED) $(SHORT) -tags synctests -timeout $(TIMEOUT) ./internal/simulation
 

@@ -154,8 +154,9 @@ func registered(t *testing.T) map[string][]string {
 		t.Fatal(err)
 	}
 	descs := make(chan *prometheus.Desc, 2000)
+	err = c.WaitReady(ctx) // by then all have registered theirs
 	c.Metrics().Describe(descs)
-	if err := errors.Join(c.WaitReady(ctx), c.Close()); err != nil {
+	if err := errors.Join(err, c.Close()); err != nil {
 		t.Error(err)
 	}
 	// What a process registers beside its role.

@@ -223,12 +223,12 @@ func (i *Inspector) committed(ctx context.Context, groups kadm.DescribedGroups, 
 	all := i.adm.FetchManyOffsets(ctx, groups.Names()...)
 	var errs []error
 	for _, g := range groups.Names() {
-		for _, o := range all[g].Fetched[topic] {
-			if o.At >= 0 {
+		errs = append(errs, all[g].Err)
+		for _, o := range all[g].Fetched[topic] { // with an error it may have an offset, too
+			if errs = append(errs, o.Err); o.Err == nil && all[g].Err == nil && o.At >= 0 {
 				return g, nil
 			}
 		}
-		errs = append(errs, all[g].Err)
 	}
 	return "", errors.Join(errs...)
 }

@@ -30,7 +30,7 @@ func main() {
 	flag.IntVar(&c.n, "n", 20, "faults, of all packages together")
 	flag.Uint64Var(&c.seed, "seed", rand.Uint64()>>32, "draws the faults; the same again draws the same ones")
 	flag.StringVar(&c.with, "with", "", "packages, by commas, whose tests are run besides on what a package's own tests leave")
-	flag.BoolVar(&c.long, "long", false, "what a package's own short tests leave is judged by all of its tests and of those of --with, not by the short ones")
+	flag.BoolVar(&c.long, "long", false, "what a package's own short tests leave is judged by all of its tests, and by all of those that -with names")
 	flag.IntVar(&c.parallel, "parallel", runtime.NumCPU(), "faults that are tried at once")
 	flag.IntVar(&c.least, "least", 0, "fails where fewer than so many of a hundred are noticed")
 	flag.Usage = func() {

@@ -193,12 +193,14 @@ func TestAnOlderMapClosesNothing(t *testing.T) {
 		}
 		ask()
 		time.Sleep(2 * lingers)
+		synctest.Wait()
 		if opened["n1"].closed {
 			t.Error("the way to the new node is closed")
 		}
 		maps.m = zoned(t, 1, "n0")
 		ask()
-		if time.Sleep(lingers); !opened["n1"].closed || opened["n0"].closed {
+		time.Sleep(lingers)
+		if synctest.Wait(); !opened["n1"].closed || opened["n0"].closed {
 			t.Error("the way to a node that has left is not closed")
 		}
 	})

@@ -253,10 +253,12 @@ func TestUnresponsiveNodes(t *testing.T) {
 		over()
 		answers <- errors.New("refused")
 		time.Sleep(2 * beat) // the next ping
+		synctest.Wait()
 		if pings < 2 || !h.unresponsive("n1") {
 			t.Errorf("after an error it is unresponsive: %t, after %d pings", h.unresponsive("n1"), pings)
 		}
 		time.Sleep(pingLimit + beat)
+		synctest.Wait()
 		if pings < 3 {
 			t.Errorf("%d pings", pings)
 		}

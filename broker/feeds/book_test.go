@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -444,21 +445,26 @@ func TestFaultsAreTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, tried, ended := feedstest.New(), 0, false
 		d.Serve("jobs", 1, "name: jobs\nmodel: j1")
-		lacks := errors.New("no such model yet")
+		var has atomic.Bool
 		book := openBook(t, d, func(ctx context.Context, f Feed) (bool, error) {
 			tried++
 			if f.Model == "slow" {
 				<-ctx.Done()
 				ended = true
 			}
-			return true, lacks
+			if has.Load() {
+				return true, nil
+			}
+			return true, errors.New("no such model yet")
 		})
 		time.Sleep(2*definitionRetry + time.Second)
+		synctest.Wait()
 		if tried != 3 || len(book.Current()) != 2 {
 			t.Errorf("it was tried %d times, and there are %v", tried, book.Current())
 		}
-		lacks = nil
+		has.Store(true)
 		time.Sleep(10 * definitionRetry)
+		synctest.Wait()
 		if tried != 4 || len(servedOf(book.Current())) != 3 {
 			t.Errorf("it was tried %d times, and %v serve", tried, servedOf(book.Current()))
 		}

@@ -4,17 +4,14 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
@@ -387,33 +384,5 @@ func TestAKafkaThatFails(t *testing.T) {
 			return s.publish(ctx, "posts", []*nodev1.Tombstone{{Id: "a"}}, make([][]byte, 1))
 		},
 	}
-	var asked [100]atomic.Int64 // by kind of request
-	var fails atomic.Int64      // the kind that fails; -1: none
-	fails.Store(-1)
-	fake.Control(func(r kmsg.Request) (kmsg.Response, error, bool) {
-		fake.KeepControl()
-		asked[r.Key()].Add(1)
-		if int64(r.Key()) == fails.Load() {
-			return nil, errors.New("it fails"), true
-		}
-		return nil, nil, false
-	})
-	for name, call := range calls {
-		for i := range asked {
-			asked[i].Store(0)
-		}
-		must(call(kafkatest.Deadline(t)))
-		for kind := range asked {
-			if asked[kind].Load() == 0 || kind == int(kmsg.ApiVersions) {
-				continue
-			}
-			fails.Store(int64(kind))
-			ctx, cancel := context.WithTimeout(t.Context(), 25*time.Millisecond)
-			if err := call(ctx); err == nil {
-				t.Errorf("%s: no request of the kind %s is answered, and it is done", name, kmsg.NameForKey(int16(kind)))
-			}
-			cancel()
-			fails.Store(-1)
-		}
-	}
+	kafkatest.EachRequestMatters(t, fake, calls)
 }

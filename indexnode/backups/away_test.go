@@ -8,13 +8,11 @@ import (
 	"log/slog"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/replica"
@@ -81,18 +79,7 @@ func TestAKafkaThatFails(t *testing.T) {
 		})
 		return err
 	}
-	var asked [100]atomic.Int64 // by kind of request
-	var fails atomic.Int64      // the kind that fails; -1: none
-	fails.Store(-1)
-	fake.Control(func(r kmsg.Request) (kmsg.Response, error, bool) {
-		fake.KeepControl()
-		asked[r.Key()].Add(1)
-		if int64(r.Key()) == fails.Load() {
-			return nil, errors.New("it fails"), true
-		}
-		return nil, nil, false
-	})
-	for name, call := range map[string]func(context.Context) error{
+	kafkatest.EachRequestMatters(t, fake, map[string]func(context.Context) error{
 		"to a time": func(ctx context.Context) error {
 			return restore(ctx, bucket[0], Target{Time: time.Now().Add(-30 * time.Minute)}, false)
 		},
@@ -102,24 +89,7 @@ func TestAKafkaThatFails(t *testing.T) {
 			_, _, err := (&cutter{cfg: CutConfig{Brokers: k.Brokers, Topics: k.Topics, Log: slog.New(slog.DiscardHandler)}}).schemas(ctx)
 			return err
 		},
-	} {
-		for i := range asked {
-			asked[i].Store(0)
-		}
-		must(t, call(ctx))
-		for kind := range asked {
-			if asked[kind].Load() == 0 || kind == int(kmsg.ApiVersions) {
-				continue
-			}
-			fails.Store(int64(kind))
-			within, cancel := context.WithTimeout(ctx, 60*time.Millisecond)
-			if err := call(within); err == nil {
-				t.Errorf("%s: no request of the kind %s is answered, and it is done", name, kmsg.NameForKey(int16(kind)))
-			}
-			cancel()
-			fails.Store(-1)
-		}
-	}
+	})
 	// The new log must be another one, and whole.
 	for what, c := range map[string]struct {
 		from  *backup.Bucket

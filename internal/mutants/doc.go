@@ -1,6 +1,6 @@
 // Command mutants finds out whether tests notice mistakes. It puts small faults into the code of
-// a package, one at a time, and runs the package's tests. It reports the faults that no test
-// notices. A person then judges whether such a fault changes nothing that anybody could see, or
+// a package, one at a time, and runs those of the package's tests that come by, the fastest first.
+// It reports the faults that no test notices. A person then judges whether such a fault changes nothing that anybody could see, or
 // a test is missing.
 //
 // All faults of a package are built into one test binary, so that each fault costs one run of

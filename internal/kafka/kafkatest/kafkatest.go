@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"net"
@@ -14,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -53,6 +55,41 @@ func Fake(t *testing.T) Cluster {
 func Controlled(t *testing.T) (*kfake.Cluster, Cluster) {
 	t.Helper()
 	return start(t, kfake.SleepOutOfOrder())
+}
+
+// EachRequestMatters makes each of some calls, by name, which must succeed, and then again for
+// each kind of request that it made, while Kafka answers none of that kind. Then it must fail.
+func EachRequestMatters(t *testing.T, fake *kfake.Cluster, calls map[string]func(context.Context) error) {
+	t.Helper()
+	var asked [100]atomic.Int64 // by kind of request
+	var fails atomic.Int64      // the kind that fails; -1: none
+	fails.Store(-1)
+	fake.Control(func(r kmsg.Request) (kmsg.Response, error, bool) {
+		fake.KeepControl()
+		asked[r.Key()].Add(1)
+		if int64(r.Key()) == fails.Load() {
+			return nil, errors.New("it fails"), true
+		}
+		return nil, nil, false
+	})
+	for name, call := range calls {
+		for i := range asked {
+			asked[i].Store(0)
+		}
+		Must(t, call(Deadline(t)))
+		for kind := range asked {
+			if asked[kind].Load() == 0 || kind == int(kmsg.ApiVersions) {
+				continue
+			}
+			fails.Store(int64(kind))
+			ctx, cancel := context.WithTimeout(t.Context(), 60*time.Millisecond) // what asks again and again fails then
+			if err := call(ctx); err == nil {
+				t.Errorf("%s: no request of the kind %s is answered, and it is done", name, kmsg.NameForKey(int16(kind)))
+			}
+			cancel()
+			fails.Store(-1)
+		}
+	}
 }
 
 func start(t *testing.T, opts ...kfake.Opt) (*kfake.Cluster, Cluster) {

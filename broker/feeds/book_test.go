@@ -443,14 +443,15 @@ func TestEditionsAreBounded(t *testing.T) {
 // never again once it is.
 func TestFaultsAreTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, tried, ended := feedstest.New(), 0, false
+		d := feedstest.New()
 		d.Serve("jobs", 1, "name: jobs\nmodel: j1")
-		var has atomic.Bool
+		var tried atomic.Int32
+		var has, ended atomic.Bool
 		book := openBook(t, d, func(ctx context.Context, f Feed) (bool, error) {
-			tried++
+			tried.Add(1)
 			if f.Model == "slow" {
 				<-ctx.Done()
-				ended = true
+				ended.Store(true)
 			}
 			if has.Load() {
 				return true, nil
@@ -459,21 +460,21 @@ func TestFaultsAreTriedAgain(t *testing.T) {
 		})
 		time.Sleep(2*definitionRetry + time.Second)
 		synctest.Wait()
-		if tried != 3 || len(book.Current()) != 2 {
-			t.Errorf("it was tried %d times, and there are %v", tried, book.Current())
+		if tried.Load() != 3 || len(book.Current()) != 2 {
+			t.Errorf("it was tried %d times, and there are %v", tried.Load(), book.Current())
 		}
 		has.Store(true)
 		time.Sleep(10 * definitionRetry)
 		synctest.Wait()
-		if tried != 4 || len(servedOf(book.Current())) != 3 {
-			t.Errorf("it was tried %d times, and %v serve", tried, servedOf(book.Current()))
+		if tried.Load() != 4 || len(servedOf(book.Current())) != 3 {
+			t.Errorf("it was tried %d times, and %v serve", tried.Load(), servedOf(book.Current()))
 		}
 		if !book.Defined("jobs") || !book.Defined("home") || book.Defined("none") {
 			t.Error("what is defined is not known")
 		}
 		d.Serve("jobs", 2, "name: jobs\nmodel: slow")
 		synctest.Wait()
-		if book.Close(); !ended {
+		if book.Close(); !ended.Load() {
 			t.Error("it is closed while a definition is tried")
 		}
 	})

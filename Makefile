@@ -57,12 +57,16 @@ test: ## the short tests, but those that SKIP names; SHORT= for all tests
 	$(call tested,cli) $(VETTED) $(SHORT) -timeout $(TIMEOUT) -parallel $(PARALLEL) -skip '$(SKIP)' ./cmd/cli
 	$(call tested,simulation) $(VETTED) $(SHORT) -tags synctests -timeout $(TIMEOUT) ./internal/simulation
 
-# What several goroutines share. The race detector needs a C compiler.
-RACE = ./internal/minicluster ./internal/mutants ./internal/arrivals ./cmd/cli/... ./cmd/millrace/bench/... ./broker/... ./coordinator ./indexnode/... ./internal/backup/... ./internal/cluster/... ./internal/column ./internal/digest ./internal/door ./internal/experiments ./internal/exposure ./internal/kafka/... ./internal/load ./internal/permit ./partitioner ./relevance ./relevance/modelpack
+# What several goroutines share. The race detector needs a C compiler. The command line's own tests
+# (COMMANDS) are whole clusters, as those of minicluster are: a sixth of all that it takes.
+RACE = ./internal/minicluster ./internal/mutants ./internal/arrivals $$(go list ./cmd/cli/... | grep -v '/cmd/cli$$') ./cmd/millrace/bench/... ./broker/... ./coordinator ./indexnode/... ./internal/backup/... ./internal/cluster/... ./internal/column ./internal/digest ./internal/door ./internal/experiments ./internal/exposure ./internal/kafka/... ./internal/load ./internal/permit ./partitioner ./relevance ./relevance/modelpack
 
-race: ## the tests of every package that starts goroutines, short, under the race detector
+COMMANDS = .
+
+race: ## the tests of every package that starts goroutines, short, under the race detector; COMMANDS= names those of the command line, by a pattern
 ifeq ($(shell go env CGO_ENABLED),1)
-	$(call tested,race) $(VETTED) -race -short -timeout $(TIMEOUT) -parallel $(PARALLEL) $(RACE)
+	$(call tested,race) $(VETTED) -race -short -p $(PARALLEL) -timeout $(TIMEOUT) -parallel $(PARALLEL) $(RACE)
+	$(call tested,race-cli) $(VETTED) -race -short -timeout $(TIMEOUT) -parallel $(PARALLEL) -run '$(COMMANDS)' ./cmd/cli
 else
 	@echo "race: skipped, for want of a C compiler"
 endif

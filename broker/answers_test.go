@@ -26,6 +26,7 @@ import (
 	"github.com/millrace/millrace/broker/questions"
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/memory"
+	"github.com/millrace/millrace/internal/race"
 	"github.com/millrace/millrace/internal/rpcerr"
 )
 
@@ -259,7 +260,7 @@ func (muchNode) GetSchema(context.Context, *nodev1.GetSchemaRequest) (*nodev1.Ge
 // 500 connections that ask for large answers and do not read, by JSON and by
 // gRPC, do not end a broker of 512 MiB.
 func TestUnreadAnswersEndNoBroker(t *testing.T) {
-	if raceEnabled {
+	if race.Enabled {
 		t.Skip("the race detector takes many times the memory that the broker may; `make test` runs this without it")
 	}
 	server := startDoors(t, "much")

@@ -32,6 +32,3 @@ func servedGRPC(t *testing.T, b *Broker) *grpc.ClientConn {
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
-
-// raceEnabled is whether the race detector slows everything.
-var raceEnabled bool

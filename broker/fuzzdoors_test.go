@@ -36,6 +36,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/door"
 	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/internal/race"
 )
 
 // The processor time that the broker of TestFuzzDoors has is MILLRACE_DOORS,
@@ -57,7 +58,7 @@ func TestFuzzDoors(t *testing.T) {
 		serveDoors(t)
 		return
 	}
-	if raceEnabled {
+	if race.Enabled {
 		t.Skip("the race detector takes many times the memory that the broker may; `make test` runs this without it")
 	}
 	want, err := time.ParseDuration(cmp.Or(os.Getenv(doorsTime), "2s"))

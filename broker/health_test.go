@@ -8,6 +8,7 @@ import (
 	"time"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/internal/race"
 )
 
 // load asks for a feed every 10 ms, one request at a time at most 100 in
@@ -50,7 +51,7 @@ func slowWorld(t *testing.T) *world {
 // One replica of three freezes: nothing fails, the slowest hundredth is hardly
 // slower, few requests are sent twice; and when it thaws it is used again.
 func TestFrozenNodeUnderLoad(t *testing.T) {
-	if raceEnabled {
+	if race.Enabled {
 		t.Skip("TestFrozenNodeAmongHiccups shows the race detector the same; `make test` runs this without it")
 	}
 	synctest.Test(t, func(t *testing.T) {
@@ -111,7 +112,7 @@ func TestFrozenNodeAmongHiccups(t *testing.T) {
 // A node fifty times slower than the others is asked seldom, and again when
 // it has recovered.
 func TestSlowNodeUnderLoad(t *testing.T) {
-	if raceEnabled {
+	if race.Enabled {
 		t.Skip("TestFrozenNodeAmongHiccups shows the race detector the same; `make test` runs this without it")
 	}
 	synctest.Test(t, func(t *testing.T) {

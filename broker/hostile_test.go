@@ -31,6 +31,7 @@ import (
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/broker/intake"
 	"github.com/millrace/millrace/internal/memory"
+	"github.com/millrace/millrace/internal/race"
 	"github.com/millrace/millrace/internal/rpcerr"
 )
 
@@ -64,7 +65,7 @@ func hostileBodies() map[string]string {
 // four times what encoding/json takes to look at one of that length, whatever
 // is in it. (That is 100 ms where encoding/json looks at 500 MB a second.)
 func TestWhatARefusalCosts(t *testing.T) {
-	if raceEnabled {
+	if race.Enabled {
 		t.Skip("the race detector's own cost would count; `make test` runs this without it")
 	}
 	b := newWorld(t, 1, 1).broker()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/figure"
+	"github.com/millrace/millrace/internal/race"
 )
 
 const benchRows = 1000
@@ -179,7 +180,7 @@ func cpuTime(b *testing.B) time.Duration {
 
 // TestAppendAllocates nothing once the slab has room.
 func TestAppendAllocates(t *testing.T) {
-	if underRace {
+	if race.Enabled {
 		t.Skip("pools forget under the race detector")
 	}
 	body := benchBody(t)

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/indexnode/nodetest"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/race"
 )
 
 // largeNode has an entity with so many records of nearly a megabyte, a second apart.
@@ -32,7 +33,7 @@ func largeNode(t *testing.T, records int) *node {
 // back meanwhile or not. It begins when nobody else does, such as a store that flushes and
 // compacts what it was brought.
 func allocated(f func()) uint64 {
-	if raceEnabled { // its own would count
+	if race.Enabled { // its own would count
 		f()
 		return 0
 	}
@@ -82,8 +83,6 @@ func TestALargeTimelineCostsWhatIsStated(t *testing.T) {
 }
 
 // An answer that takes more than the broker has room for is withheld before it
-// raceEnabled is whether the race detector adds to what is allocated.
-var raceEnabled bool
 
 // is made, and one that takes more than a message may is refused.
 func TestLargeAnswersAreWithheld(t *testing.T) {

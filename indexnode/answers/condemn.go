@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/indexnode/panics"
 	"github.com/millrace/millrace/indexnode/query"
 	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/race"
 	"github.com/millrace/millrace/relevance"
 )
 
@@ -272,7 +273,7 @@ func (c *condemner) evidence(m *relevance.Model) *evidence {
 	if e, ok := c.seen.Load(m); ok {
 		return e.(*evidence)
 	}
-	e, _ := c.seen.LoadOrStore(m, &evidence{limit: slower * m.CostLimit()})
+	e, _ := c.seen.LoadOrStore(m, &evidence{limit: race.Slower * m.CostLimit()})
 	return e.(*evidence)
 }
 

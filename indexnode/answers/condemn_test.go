@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/race"
 	"github.com/millrace/millrace/internal/rpcerr"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/weights"
@@ -91,7 +92,7 @@ func init() {
 				}
 				if crawling.Load() {
 					crawled.Add(int64(len(k.Sel)))
-					for range len(k.Sel) * slower {
+					for range len(k.Sel) * race.Slower {
 						crc32.ChecksumIEEE(slowly)
 					}
 				}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/indexnode/query"
+	"github.com/millrace/millrace/internal/race"
 	"github.com/millrace/millrace/relevance"
 )
 
@@ -83,7 +84,7 @@ func (w *costWatch) Scored(rows, read int, took time.Duration) error {
 // the more of them it reads, the longer it may take.
 func (w *costWatch) judge() {
 	e, rows := w.evidence, time.Duration(w.rows)
-	limit := rows*e.limit + time.Duration(w.read)*slower*relevance.ReadLimit
+	limit := rows*e.limit + time.Duration(w.read)*race.Slower*relevance.ReadLimit
 	if w.took <= limit {
 		e.acquitCost()
 		return

@@ -23,6 +23,7 @@ import (
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/nodetest"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/race"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/modelpack"
 	"github.com/millrace/millrace/schemas"
@@ -59,7 +60,7 @@ func init() {
 		}
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		for began := threadTime(); dear.Load() && threadTime()-began < 2*slower*limit; {
+		for began := threadTime(); dear.Load() && threadTime()-began < 2*race.Slower*limit; {
 		}
 	}})
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/memory"
+	"github.com/millrace/millrace/internal/race"
 )
 
 // ofBytes returns a timeline of records whose texts have so many bytes each.
@@ -90,7 +91,7 @@ func TestMemoryIsBoundedWhateverTheRecords(t *testing.T) {
 		runtime.GC()
 		runtime.ReadMemStats(&after)
 		s := c.Stats()
-		if heap := int(after.HeapAlloc) - int(before.HeapAlloc); !inRace && heap+s.Arena.Mapped > bound {
+		if heap := int(after.HeapAlloc) - int(before.HeapAlloc); !race.Enabled && heap+s.Arena.Mapped > bound {
 			t.Errorf("phase %d: %d bytes of the heap and %d mapped are more than %d", phase, heap, s.Arena.Mapped, bound)
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/race"
 )
 
 // ordeal is a life of a store that does everything once or more: ingest,
@@ -330,6 +331,9 @@ func countLife(t *testing.T, seed uint64, count *int) {
 // TestErrorAtEveryOperation makes each operation on the file system fail, once.
 // What lives on must be right, and so must what is found after a restart.
 func TestErrorAtEveryOperation(t *testing.T) {
+	if race.Enabled {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	seed := rand.Uint64()
 	count := 0
 	countLife(t, seed, &count)

@@ -16,6 +16,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/race"
 )
 
 // TestDamage damages the files of a store in many ways: bits are flipped at random
@@ -26,6 +27,9 @@ import (
 //
 // MILLRACE_SEED repeats one run, MILLRACE_METAMORPHIC says how long instead.
 func TestDamage(t *testing.T) {
+	if race.Enabled {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	seed, lives, length := rand.Uint64(), 2, time.Duration(0)
 	if testing.Short() {
 		lives = 1

@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/race"
 )
 
 var mendPartitions = []millrace.Partition{0, 3, 4, 719}
@@ -85,6 +86,9 @@ func mendedNode(s *Store) error {
 // store opens; no partition but the one of the file is touched, and that one is
 // quarantined, told, dropped and read again from the log. With -short few parts are.
 func TestADamagedTableCostsItsPartition(t *testing.T) {
+	if race.Enabled {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	parts := 24
 	if testing.Short() {
 		parts = 2

@@ -8,6 +8,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/store/blob"
 	"github.com/millrace/millrace/indexnode/store/timeline"
+	"github.com/millrace/millrace/internal/race"
 )
 
 // TestManyRecordsOfOneTime puts a million records of one time into one timeline, in
@@ -15,6 +16,9 @@ import (
 // one asks, no blob is larger than it may be, and all that links say of blobs is true.
 // With -short it is a tenth of that.
 func TestManyRecordsOfOneTime(t *testing.T) {
+	if race.Enabled {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	n, batch := 1_000_000, 5_000
 	if testing.Short() {
 		n = 100_000

@@ -16,6 +16,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/millrace/millrace/internal/document"
+	"github.com/millrace/millrace/internal/race"
 	"github.com/millrace/millrace/relevance"
 )
 
@@ -133,7 +134,7 @@ func TestRefusalsAreCheap(t *testing.T) {
 				t.Fatal("it is accepted")
 			}
 			t.Logf("%v; %v, %d KiB: %.200s", least, looking, room>>10, err)
-			if !underRace && least > limit() || room > 64<<20 {
+			if !race.Enabled && least > limit() || room > 64<<20 {
 				t.Errorf("%v and %d MiB until it is refused", least, room>>20)
 			}
 		})

@@ -126,6 +126,9 @@ func dealtPages(t *testing.T, file, sum string, seed uint64) {
 // another model, is worth what both show that begins so; control itself, what it showed
 // alone. Either way intervals cover what control earns.
 func TestEstimatesOfVariantsThatAgree(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	dir, sum := lin(t, "1")
 	another, _ := lin(t, "2")
 	file, definition := filepath.Join(t.TempDir(), "shown.ndjson"), filepath.Join(t.TempDir(), "tune.yaml")

@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 )
 
@@ -15,9 +16,9 @@ import (
 func TestAStoreThatAnswersWithoutAnEnd(t *testing.T) {
 	t.Setenv("AWS_MAX_ATTEMPTS", "1")
 	const object = 3 * maxAnswerBytes
-	sent := 0
+	var sent atomic.Int64 // of the last answer
 	server := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, in *http.Request) {
-		piece, most := strings.Repeat("a", 1<<16), 100*maxAnswerBytes
+		piece, most := strings.Repeat("a", 1<<16), int64(100*maxAnswerBytes)
 		switch {
 		case strings.HasSuffix(in.URL.Path, "/object"):
 			out.Header().Set("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")
@@ -28,7 +29,7 @@ func TestAStoreThatAnswersWithoutAnEnd(t *testing.T) {
 		default:
 			io.WriteString(out, "<?xml version=\"1.0\"?><ListBucketResult><Name>")
 		}
-		for sent = 0; sent < most; sent += len(piece) {
+		for sent.Store(0); sent.Load() < most; sent.Add(int64(len(piece))) {
 			if _, err := io.WriteString(out, piece); err != nil {
 				return
 			}
@@ -59,8 +60,8 @@ func TestAStoreThatAnswersWithoutAnEnd(t *testing.T) {
 		},
 		"a refusal": func() error { _, err := read("refused"); return err },
 	} {
-		if err := do(); err == nil || sent > 4*maxAnswerBytes {
-			t.Errorf("%s: %v after %d MiB", name, err, sent>>20)
+		if err := do(); err == nil || sent.Load() > 4*maxAnswerBytes {
+			t.Errorf("%s: %v after %d MiB", name, err, sent.Load()>>20)
 		}
 	}
 	if n, err := read("object"); n != object || err != nil {

@@ -1,5 +1,0 @@
-//go:build race
-
-package answers
-
-func init() { raceEnabled = true }

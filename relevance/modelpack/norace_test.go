@@ -1,5 +1,0 @@
-//go:build !race
-
-package modelpack
-
-const underRace = false

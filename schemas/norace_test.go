@@ -1,5 +1,0 @@
-//go:build !race
-
-package schemas
-
-const underRace = false

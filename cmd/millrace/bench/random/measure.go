@@ -2,6 +2,7 @@ package random
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -24,6 +26,7 @@ type result struct {
 	seed           uint64
 	summary        []string
 	node, broker   time.Duration // CPU time a query, without what they use when nobody asks
+	calls          time.Duration // that of both, of a question about an entity that nobody knows
 	baseline       time.Duration // CPU time a query
 	candidates     float64       // of a mean question
 	passes         float64       // the share of candidates that pass the filter
@@ -103,8 +106,8 @@ func (m *measuring) ask(ctx context.Context, i int) (*feedv1.GetFeedResponse, er
 	return resp, err
 }
 
-// time measures the CPU time of a query. It warms the cluster, measures it at rest and then
-// while clients ask, and subtracts what it uses at rest.
+// time measures the CPU time of a query. It warms the cluster, measures it at rest, then
+// while clients ask, and then while they ask about nobody, and subtracts what it uses at rest.
 func (m *measuring) time(ctx context.Context, res *result) error {
 	if _, err := m.closed(ctx, m.Duration/2); err != nil { // warm
 		return err
@@ -119,30 +122,45 @@ func (m *measuring) time(ctx context.Context, res *result) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	rested, rest := time.Since(began), before
-	if before, err = m.used(); err != nil {
+	rested := time.Since(began)
+	after, err := m.used()
+	if err != nil {
 		return err
+	}
+	// cost returns the CPU time of a query of node and broker while clients ask.
+	cost := func(ask func(context.Context, time.Duration) (int, error)) (each [2]time.Duration, err error) {
+		start, err := m.used()
+		if err != nil {
+			return each, err
+		}
+		began := time.Now()
+		n, err := ask(ctx, m.Duration)
+		if err != nil {
+			return each, err
+		}
+		elapsed := time.Since(began)
+		end, err := m.used()
+		for i := range each {
+			idle := float64(after[i].CPU-before[i].CPU) / float64(rested)
+			each[i] = max(0, time.Duration((float64(end[i].CPU-start[i].CPU)-idle*float64(elapsed))/float64(max(1, n))))
+		}
+		res.memory = end[0].Bytes
+		return each, err
 	}
 	profiles, err := m.profiles(ctx, res.seed)
 	if err != nil {
 		return err
 	}
-	began = time.Now()
-	n, err := m.closed(ctx, m.Duration)
+	query, err := cost(m.closed)
 	if err != nil {
 		return err
 	}
-	elapsed := time.Since(began)
-	after, err := m.used()
-	if err != nil {
+	if err := profiles.Wait(); err != nil {
 		return err
 	}
-	each := func(i int) time.Duration {
-		idle := float64(before[i].CPU-rest[i].CPU) / float64(rested)
-		return max(0, time.Duration((float64(after[i].CPU-before[i].CPU)-idle*float64(elapsed))/float64(max(1, n))))
-	}
-	res.node, res.broker, res.memory = each(0), each(1), after[0].Bytes
-	return profiles.Wait()
+	calls, err := cost(m.nobody)
+	res.node, res.broker, res.calls = query[0], query[1], calls[0]+calls[1]
+	return err
 }
 
 // used returns the CPU time and memory that the node (0) and the broker (1) have used.
@@ -173,6 +191,20 @@ func (m *measuring) closed(ctx context.Context, length time.Duration) (int, erro
 			return fmt.Errorf("question %d: %w", i, err)
 		}
 		return nil
+	})
+	return len(l), err
+}
+
+// nobody has clients ask about an entity that nobody knows, as closed does.
+func (m *measuring) nobody(ctx context.Context, length time.Duration) (int, error) {
+	req := proto.CloneOf(m.asked[0])
+	req.Entities = []string{"nobody"}
+	l, _, err := rig.Closed(ctx, clients, length, func(ctx context.Context, _ int) error {
+		resp, err := m.cluster.Feed.GetFeed(ctx, req)
+		if err == nil && len(resp.Items) > 0 {
+			err = errors.New("an entity that nobody knows has records")
+		}
+		return err
 	})
 	return len(l), err
 }

@@ -36,7 +36,7 @@ func (res *result) parts() string {
 
 // report prints the table and the figures. all[0] is Millrace. If an answer was wrong, report
 // returns an error after that.
-func (r *run) report(backing fmt.Stringer, idle idle, all []*result) error {
+func (r *run) report(backing fmt.Stringer, besides overhead, all []*result) error {
 	t := r.truth
 	n := len(t.candidates)
 	sum := 0
@@ -59,14 +59,15 @@ func (r *run) report(backing fmt.Stringer, idle idle, all []*result) error {
 		fmt.Fprintln(r.Out, s)
 	}
 	ours := all[0]
-	fmt.Fprintf(r.Out, "\nWhen nobody asks Millrace takes %.1f %% of a processor for the node and %.1f %% for the broker", 100*idle.node, 100*idle.broker)
-	if math.IsNaN(idle.log) {
+	fmt.Fprintf(r.Out, "\nWhen nobody asks Millrace takes %.1f %% of a processor for the node and %.1f %% for the broker", 100*besides.node, 100*besides.broker)
+	if math.IsNaN(besides.log) {
 		fmt.Fprintln(r.Out, "; of the log and etcd it is not known.")
 	} else {
-		fmt.Fprintf(r.Out, ", and %.1f %% for the log and etcd; those took %.0f us a query, which are not in the table.\n", 100*idle.log, rig.Micros(ours.log/time.Duration(max(1, ours.queries))))
+		fmt.Fprintf(r.Out, ", and %.1f %% for the log and etcd; those took %.0f us a query, which are not in the table.\n", 100*besides.log, rig.Micros(ours.log/time.Duration(max(1, ours.queries))))
 	}
+	fmt.Fprintf(r.Out, "A question about an entity that nobody knows takes %s of node, broker and client.\n", rig.US(besides.calls))
 	fmt.Fprintln(r.Out)
-	r.figures(candidates, float64(p99), passes, idle, all)
+	r.figures(candidates, float64(p99), passes, besides, all)
 	for _, res := range all {
 		if res.wrong != "" {
 			return fmt.Errorf("%s answered %d of %d questions otherwise than the oracle; the first:\n%s", res.name, len(r.w.asked)-res.exact, len(r.w.asked), res.wrong)
@@ -76,15 +77,15 @@ func (r *run) report(backing fmt.Stringer, idle idle, all []*result) error {
 }
 
 // figures prints a line of JSON for each figure.
-func (r *run) figures(candidates, p99, passes float64, idle idle, all []*result) {
+func (r *run) figures(candidates, p99, passes float64, besides overhead, all []*result) {
 	name := func(s string) string { return r.label() + "_" + s }
 	figure.Print(name("candidates"), candidates, "records")
 	figure.Print(name("candidates_p99"), p99, "records")
 	figure.Print(name("passes"), passes, "of 1")
-	figure.Print(name("idle_node_percent"), 100*idle.node, "% of a processor")
-	figure.Print(name("idle_broker_percent"), 100*idle.broker, "% of a processor")
-	if !math.IsNaN(idle.log) {
-		figure.Print(name("idle_log_percent"), 100*idle.log, "% of a processor")
+	figure.Print(name("idle_node_percent"), 100*besides.node, "% of a processor")
+	figure.Print(name("idle_broker_percent"), 100*besides.broker, "% of a processor")
+	if !math.IsNaN(besides.log) {
+		figure.Print(name("idle_log_percent"), 100*besides.log, "% of a processor")
 	}
 	ours := all[0]
 	for _, res := range all {
@@ -101,6 +102,7 @@ func (r *run) figures(candidates, p99, passes float64, idle idle, all []*result)
 				figure.Print(name(what+"_vs_"+res.label), ours/theirs, "x")
 			}
 		}
+		ratio("calls", float64(besides.calls), float64(res.perQuery()))
 		ratio("cpu", float64(ours.perQuery()), float64(res.perQuery()))
 		ratio("p50", float64(ours.one.At(0.5)), float64(res.one.At(0.5)))
 		ratio("p99", float64(ours.one.At(0.99)), float64(res.one.At(0.99)))

@@ -127,7 +127,7 @@ func (r *run) measure() error {
 	}
 	runtime.GC() // frees the records that the oracle had
 	r.say("the oracle has answered %d questions in %.1f s", len(r.w.asked), time.Since(began).Seconds())
-	ours, idle, err := r.startMillrace(backing, known)
+	ours, besides, err := r.startMillrace(backing, known)
 	if err != nil {
 		return err
 	}
@@ -150,7 +150,7 @@ func (r *run) measure() error {
 	if err != nil {
 		return err
 	}
-	return r.report(backing, idle, results)
+	return r.report(backing, besides, results)
 }
 
 // startBaseline starts the baseline of this name. It returns nil without an error if the
@@ -193,29 +193,29 @@ func (r *run) bodies(encode func(line []byte) ([]byte, error)) iter.Seq2[rig.Bod
 }
 
 // startMillrace fills the log and starts a node and a broker. It returns them as a system,
-// and what they use while nobody asks.
-func (r *run) startMillrace(b *rig.Backing, known relevance.Schemas) (*system, idle, error) {
+// and what they use besides looking for records.
+func (r *run) startMillrace(b *rig.Backing, known relevance.Schemas) (*system, overhead, error) {
 	schema, _, err := r.w.schema()
 	if err != nil {
-		return nil, idle{}, err
+		return nil, overhead{}, err
 	}
 	began := time.Now()
 	records, err := b.Fill(r.family.Ctx, schema, r.bodies(schema.EncodeJSON))
 	if err != nil {
-		return nil, idle{}, err
+		return nil, overhead{}, err
 	}
 	r.say("%d records are in the log after %.1f s", records, time.Since(began).Seconds())
 	setup := rig.Setup{Name: "team", Nodes: 1, Replicas: 1, Feeds: map[string][]byte{feedName: r.w.feed()}}
 	for i := range models {
 		p, err := r.w.pack(&models[i], known)
 		if err != nil {
-			return nil, idle{}, fmt.Errorf("model %s: %w", models[i].name, err)
+			return nil, overhead{}, fmt.Errorf("model %s: %w", models[i].name, err)
 		}
 		setup.Packs = append(setup.Packs, p)
 	}
 	cluster, err := r.family.StartCluster(b, setup)
 	if err != nil {
-		return nil, idle{}, err
+		return nil, overhead{}, err
 	}
 	r.say("the node has read the log in %.1f s", cluster.Read.Seconds())
 	s := &system{
@@ -226,16 +226,12 @@ func (r *run) startMillrace(b *rig.Backing, known relevance.Schemas) (*system, i
 	}
 	client, err := s.dial(r.family.Ctx)
 	if err != nil {
-		return nil, idle{}, err
+		return nil, overhead{}, err
 	}
 	err = cluster.Settle(r.family.Ctx, func(ctx context.Context) error { return client.ask(ctx, &r.w.asked[0], &answer{}) })
 	if err != nil {
-		return nil, idle{}, err
+		return nil, overhead{}, err
 	}
-	i, err := r.rest(s)
-	return s, i, err
+	o, err := r.overhead(s, client)
+	return s, o, err
 }
-
-// idle is how much of one processor Millrace uses while nobody asks: 1 is all of it. log is
-// what the log and etcd use together, NaN if it is not known.
-type idle struct{ node, broker, log float64 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/millrace/millrace/cmd/millrace/bench/rig"
 )
@@ -209,25 +210,56 @@ func (s *system) used() (u usage, err error) {
 	return u, nil
 }
 
-// rest measures what Millrace uses while nobody asks. s has the roles node and broker.
-func (r *run) rest(s *system) (idle, error) {
+// overhead is what Millrace uses besides looking for records. Node, broker and log are shares
+// of one processor while nobody asks, 1 being all of it; log is what the log and etcd use
+// together, NaN if it is not known. Calls is the CPU time of a question about an entity that
+// nobody knows, of node, broker and client.
+type overhead struct {
+	node, broker, log float64
+	calls             time.Duration
+}
+
+// overhead measures Millrace alone. s has the roles node and broker.
+func (r *run) overhead(s *system, client asker) (o overhead, err error) {
 	before, err := s.used()
 	if err != nil {
-		return idle{}, err
+		return o, err
 	}
 	select {
 	case <-time.After(r.Duration):
 	case <-r.family.Ctx.Done():
-		return idle{}, errors.New("ended while what an idle system uses was measured")
+		return o, errors.New("ended while what an idle system uses was measured")
+	}
+	rested, err := s.used()
+	if err != nil {
+		return o, err
+	}
+	share := func(before, after time.Duration) float64 { return float64(after-before) / float64(r.Duration) }
+	o.node, o.broker, o.log = share(before.roles[0].CPU, rested.roles[0].CPU), share(before.roles[1].CPU, rested.roles[1].CPU), share(before.log, rested.log)
+	if min(before.log, rested.log) < 0 {
+		o.log = math.NaN()
+	}
+	nobody := question{req: proto.CloneOf(r.w.asked[0].req)}
+	nobody.req.Entities = []string{"nobody"}
+	l, elapsed, err := rig.Closed(r.family.Ctx, clients, r.Duration, func(ctx context.Context, _ int) error {
+		var a answer
+		err := client.ask(ctx, &nobody, &a)
+		if err == nil && len(a.feed.Items) > 0 {
+			err = errors.New("an entity that nobody knows has records")
+		}
+		return err
+	})
+	if err != nil {
+		return o, err
 	}
 	after, err := s.used()
 	if err != nil {
-		return idle{}, err
+		return o, err
 	}
-	share := func(d time.Duration) float64 { return float64(d) / float64(r.Duration) }
-	i := idle{share(after.roles[0].CPU - before.roles[0].CPU), share(after.roles[1].CPU - before.roles[1].CPU), share(after.log - before.log)}
-	if min(before.log, after.log) < 0 {
-		i.log = math.NaN()
+	all := after.client - rested.client - time.Duration((o.node+o.broker)*float64(elapsed))
+	for i := range s.roles {
+		all += after.roles[i].CPU - rested.roles[i].CPU
 	}
-	return i, nil
+	o.calls = all / time.Duration(max(1, len(l)))
+	return o, nil
 }

@@ -10,6 +10,7 @@ import (
 	"math"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
@@ -32,8 +33,9 @@ type Config struct {
 type Disk struct {
 	c       Config
 	ballast *ballast
-	opened  atomic.Bool           // Pebble is open
-	stalled atomic.Pointer[error] // why Pebble waits for the disk; see patiently
+	opened  atomic.Bool               // Pebble is open
+	stalled atomic.Pointer[error]     // why Pebble waits for the disk; see patiently
+	failed  atomic.Pointer[time.Time] // when a table failed last; see table
 
 	ending  sync.Once
 	ended   chan struct{} // closed when the store has ended; see End

@@ -214,32 +214,60 @@ func contentOf(t *testing.T, fs vfs.FS, name string) string {
 	return string(b)
 }
 
-// A table is refused, after a pause, where there is little room, and other files are not.
+// A table is refused where there is little room or the disk fails, and other files are not. If
+// it was refused just before it waits, also when the store is closed, as long as Pebble tries.
 func TestTablesAreRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := newSmall()
 		done := make(chan struct{})
 		d, _ := fs.of(Config{MinFree: 800, Done: done})
-		for _, c := range []struct {
-			name  string
-			free  uint64
-			takes time.Duration
-		}{{"1.sst", 100, 0}, {"1.sst", 99, tablePause}, {"1.log", 0, 0}, {"MANIFEST-1", 0, 0}} {
-			fs.free.Store(c.free)
-			began := time.Now()
-			f, err := d.FS().Create("db/"+c.name, vfs.WriteCategoryUnspecified)
-			if time.Since(began) != c.takes || (err != nil) != (c.takes > 0) || err != nil && !errors.Is(err, errFull) {
-				t.Errorf("%s with %d bytes free: %v after %v", c.name, c.free, err, time.Since(began))
+		var broken atomic.Bool
+		d.c.FS = errorfs.Wrap(d.c.FS, errorfs.InjectorFunc(func(op errorfs.Op) error {
+			if broken.Load() && op.Kind.ReadOrWrite() == errorfs.OpIsWrite {
+				return syscall.EIO
 			}
-			if err == nil && f.Close() != nil {
-				t.Errorf("%s is not closed", c.name)
+			return nil
+		}))
+		create := func(name string) error {
+			f, err := d.FS().Create("db/"+name, vfs.WriteCategoryUnspecified)
+			if err == nil {
+				err = f.Close()
 			}
+			return err
 		}
-		close(done)
-		fs.free.Store(0)
-		began := time.Now()
-		if _, err := d.FS().Create("db/2.sst", vfs.WriteCategoryUnspecified); !errors.Is(err, errFull) || time.Since(began) > 0 {
-			t.Errorf("a store that closes waits %v: %v", time.Since(began), err)
+		fs.free.Store(100)
+		table, err := d.FS().Create("db/0.sst", vfs.WriteCategoryUnspecified)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, c := range []struct {
+			free   uint64
+			broken bool
+			do     func() error
+			want   error
+			takes  time.Duration
+		}{
+			{100, false, func() error { return create("1.sst") }, nil, 0},
+			{99, false, func() error { return create("1.sst") }, errFull, 0},
+			{99, false, func() error { return create("1.sst") }, errFull, tablePause},
+			{0, false, func() error { return create("1.log") }, nil, 0},
+			{0, false, func() error { return create("MANIFEST-1") }, nil, 0},
+			{100, true, func() error { return create("1.sst") }, syscall.EIO, tablePause},
+			{100, true, func() error { _, err := table.Write([]byte("rows")); return err }, syscall.EIO, tablePause},
+			{100, true, table.Sync, syscall.EIO, tablePause},
+			{100, true, table.SyncData, syscall.EIO, tablePause},
+			{100, false, table.Sync, nil, 0},
+			{100, false, func() error { time.Sleep(tablePause + 1); return nil }, nil, tablePause + 1},
+			{100, true, table.Sync, syscall.EIO, 0},
+			{100, true, func() error { close(done); return table.Sync() }, syscall.EIO, 0},
+			{100, true, func() error { close(d.ended); return table.Sync() }, syscall.EIO, tablePause},
+		} {
+			fs.free.Store(c.free)
+			broken.Store(c.broken)
+			began := time.Now()
+			if err := c.do(); !errors.Is(err, c.want) || time.Since(began) != c.takes {
+				t.Errorf("%d: %v after %v", i, err, time.Since(began))
+			}
 		}
 	})
 }

@@ -19,9 +19,50 @@ type fileSystem struct {
 	d *Disk
 }
 
-// tablePause is how long a table waits before it is refused for lack of space:
-// Pebble would try again at once.
+// tablePause is how long a failure of a table waits if there was another one that long ago or
+// less: Pebble tries again at once, as long as the disk fails.
 const tablePause = 250 * time.Millisecond
+
+// table returns err, the outcome of work on a table.
+func (d *Disk) table(err error) error {
+	if err == nil {
+		return nil
+	}
+	now := time.Now()
+	if last := d.failed.Swap(&now); last == nil || now.Sub(*last) > tablePause {
+		return err
+	}
+	select {
+	case <-time.After(tablePause):
+	case <-d.c.Done:
+		select {
+		case <-d.ended: // Pebble is not closed, and goes on
+			time.Sleep(tablePause)
+		default:
+		}
+	}
+	ended := time.Now()
+	d.failed.Store(&ended)
+	return err
+}
+
+// tableFile is a file of Pebble's that holds rows.
+type tableFile struct {
+	vfs.File
+	d *Disk
+}
+
+// Write writes all of b, or returns an error.
+func (f tableFile) Write(b []byte) (n int, err error) {
+	n, err = f.File.Write(b)
+	return n, f.d.table(err)
+}
+
+// Sync puts the file on disk.
+func (f tableFile) Sync() error { return f.d.table(f.File.Sync()) }
+
+// SyncData puts the file's data on disk.
+func (f tableFile) SyncData() error { return f.d.table(f.File.SyncData()) }
 
 // Create creates a file. It refuses a table if less than an eighth of Config.MinFree is free.
 //
@@ -31,13 +72,13 @@ const tablePause = 250 * time.Millisecond
 func (fs fileSystem) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	if strings.HasSuffix(name, ".sst") {
 		if err := fs.d.Room(fs.d.c.MinFree / 8); err != nil {
-			select {
-			case <-time.After(tablePause):
-			case <-fs.d.c.Done:
-			}
-			return nil, err
+			return nil, fs.d.table(err)
 		}
-		return fs.FS.Create(name, c)
+		f, err := fs.FS.Create(name, c)
+		if err != nil {
+			return nil, fs.d.table(err)
+		}
+		return tableFile{f, fs.d}, nil
 	}
 	if !fs.kept(name) {
 		return fs.create(name)

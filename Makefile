@@ -49,12 +49,14 @@ lint: ## staticcheck
 # What takes seconds is left to make gate.
 SHORT = -short
 
-# Clusters of processes are tested when no other package is: some tests tell what a
-# caller notices, and these run alone. The longest package begins first.
+# Clusters of processes, which long tests of the command line start, are tested when no other
+# package is: some tell what a caller notices. The longest packages begin first.
+beside = $(if $(SHORT),./cmd/cli)
+
 test: ## the short tests, but those that SKIP names; SHORT= for all tests
 	@rm -rf .tests
-	$(call tested,all) $(VETTED) $(SHORT) -p $(PARALLEL) -timeout $(TIMEOUT) -parallel $(PARALLEL) -skip '$(SKIP)' ./internal/minicluster $$(go list ./... | grep -v '/cmd/cli$$')
-	$(call tested,cli) $(VETTED) $(SHORT) -timeout $(TIMEOUT) -parallel $(PARALLEL) -skip '$(SKIP)' ./cmd/cli
+	$(call tested,all) $(VETTED) $(SHORT) -p $(PARALLEL) -timeout $(TIMEOUT) -parallel $(PARALLEL) -skip '$(SKIP)' ./internal/minicluster ./coordinator $(beside) $$(go list ./... | grep -v '/cmd/cli$$')
+	$(if $(beside),,$(call tested,cli) $(VETTED) -timeout $(TIMEOUT) -parallel $(PARALLEL) -skip '$(SKIP)' ./cmd/cli)
 	$(call tested,simulation) $(VETTED) $(SHORT) -tags synctests -timeout $(TIMEOUT) ./internal/simulation
 
 # What several goroutines share. The race detector needs a C compiler. The command line's own tests

@@ -2,6 +2,7 @@ package compute
 
 import (
 	"math/bits"
+	"slices"
 
 	"github.com/millrace/millrace/internal/column"
 )
@@ -96,26 +97,72 @@ func (s *Set) In(block []uint64) (m uint64) {
 	return m
 }
 
-// Texts is a set of strings that are too long for a word.
-type Texts map[string]struct{}
+// Texts is a set of strings. Most strings that are not in it are told by their length alone,
+// without reading them.
+type Texts struct {
+	lengths lengths
+	few     []string            // all of them, if they are few: it is faster to compare than to hash
+	many    map[string]struct{} // else all of them
+}
+
+// fewTexts is up to how many texts are compared one after the other.
+const fewTexts = 8
 
 // NewTexts returns a set of strings.
-func NewTexts(texts ...string) Texts {
-	t := Texts{}
+func NewTexts(texts ...string) *Texts {
+	t := new(Texts)
 	for _, s := range texts {
-		t[s] = struct{}{}
+		t.lengths.add(len(s))
+	}
+	if len(texts) <= fewTexts {
+		t.few = texts
+		return t
+	}
+	t.many = make(map[string]struct{}, len(texts))
+	for _, s := range texts {
+		t.many[s] = struct{}{}
 	}
 	return t
 }
 
-// In returns a bit for each word of a block of s whose string is one of the texts.
-func (t Texts) In(s *column.Slab, block []uint64) (m uint64) {
+// Contains reports whether s is one of the texts.
+func (t *Texts) Contains(s string) bool {
+	if !t.lengths.may(len(s)) {
+		return false
+	}
+	if t.many == nil {
+		return slices.Contains(t.few, s)
+	}
+	_, ok := t.many[s]
+	return ok
+}
+
+// In returns a bit for each word of a block of s whose string is one of the texts. Those whose
+// string is in the word itself are not.
+func (t *Texts) In(s *column.Slab, block []uint64) (m uint64) {
 	for i := len(block) - 1; i >= 0; i-- {
 		m <<= 1
 		if w := block[i]; !column.IsInline(w) {
-			_, ok := t[s.String(w)]
-			m |= Bit(ok)
+			m |= Bit(t.Contains(s.String(w)))
 		}
 	}
 	return m
+}
+
+// lengths is the lengths of strings, in bytes: a bit for each remainder of 256, and the
+// greatest. A record's text may have a megabyte, and to hash it or to bring it into the cache
+// takes longer than all else.
+type lengths struct {
+	remainders [4]uint64
+	longest    int
+}
+
+func (l *lengths) add(n int) {
+	l.remainders[n>>6&3] |= 1 << (n & 63)
+	l.longest = max(l.longest, n)
+}
+
+// may reports whether a string of n bytes may have been added.
+func (l *lengths) may(n int) bool {
+	return n <= l.longest && l.remainders[n>>6&3]>>(n&63)&1 != 0
 }

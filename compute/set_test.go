@@ -3,6 +3,7 @@ package compute
 import (
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -34,5 +35,34 @@ func TestSet(t *testing.T) {
 	}
 	if apart < 1000 || apart > 1900 {
 		t.Errorf("the words of %d sets are apart", apart)
+	}
+}
+
+// A set of texts has its texts and no others, few or many, also those of their lengths, and of
+// lengths that 256 divides alike.
+func TestTexts(t *testing.T) {
+	r := rand.New(rand.NewPCG(4, 4))
+	draw := func() string {
+		return strings.Repeat(string(rune('a'+r.IntN(3))), r.IntN(12)+256*r.IntN(3))
+	}
+	for n := range 100 {
+		texts := make([]string, n%20)
+		for i := range texts {
+			texts[i] = draw()
+		}
+		s := NewTexts(texts...)
+		for range 300 {
+			if x := draw(); s.Contains(x) != slices.Contains(texts, x) {
+				t.Fatalf("%d bytes of %.1q among %d: %v", len(x), x, len(texts), s.Contains(x))
+			}
+		}
+	}
+	few := lengths{}
+	few.add(10)
+	few.add(267)
+	for n, want := range map[int]bool{10: true, 11: true, 267: true, 266: true, 12: false, 268: false, 523: false} {
+		if few.may(n) != want {
+			t.Errorf("of %d bytes: %v", n, !want)
+		}
 	}
 }

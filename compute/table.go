@@ -17,7 +17,7 @@ type Table struct {
 	few     []slot             // the used slots, if there are at most fewSlots
 	used    int                // how many slots are used
 	long    map[string]float64 // the strings that do not fit into a word
-	longest int                // the length of the longest key of long, in bytes
+	lengths lengths            // of the keys of long
 
 	// home computes from these the slot where the search for a key begins. multiplier
 	// is odd.
@@ -94,7 +94,7 @@ func (t *Table) reset(n int, missing float64) {
 	clear(t.slots)
 	t.multiplier, t.shift = oddNumber(), uint8(64-bits.Len(uint(size-1)))
 	clear(t.long)
-	t.longest = 0
+	t.lengths = lengths{}
 	t.missing, t.few, t.used, t.dense = missing, t.few[:0], 0, nil
 	t.lo, t.hi = math.Inf(1), math.Inf(-1)
 	t.widen(missing)
@@ -123,7 +123,7 @@ func (t *Table) putString(k string, v float64) {
 		t.long = map[string]float64{}
 	}
 	t.long[k] = v
-	t.longest = max(t.longest, len(k))
+	t.lengths.add(len(k))
 }
 
 // slotsFor returns the number of slots for n keys: a power of two, at least 2n.
@@ -258,7 +258,7 @@ func (t *Table) String(s string) float64 {
 }
 
 func (t *Table) longValue(s string) float64 {
-	if len(s) > t.longest { // saves the hashing: a record's text may have a megabyte
+	if !t.lengths.may(len(s)) {
 		return t.missing
 	}
 	if v, ok := t.long[s]; ok {

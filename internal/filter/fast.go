@@ -267,10 +267,11 @@ func (k *doubleRange) test(s *column.Slab, lo, hi int, v *verdict) {
 // their own.
 type wordSet struct {
 	loop
-	few   []uint64      // the words, if they are few: one loop each
-	table *compute.Set  // the words, if they are more
-	words []uint64      // the words in any case
-	long  compute.Texts // strings that are too long for a word
+	few   []uint64       // the words, if they are few: one loop each
+	table *compute.Set   // the words, if they are more
+	words []uint64       // the words in any case
+	texts []string       // strings that are too long for a word
+	long  *compute.Texts // of these; nil: there are none
 }
 
 // fewWords is how many words are sooner compared one after the other than looked up.
@@ -291,12 +292,11 @@ func wordsIn(f *field, set []uint64, texts []string, outside bool) tester {
 			set = append(set, w)
 			continue
 		}
-		if k.long == nil {
-			k.long = compute.Texts{}
-		}
-		k.long[t] = struct{}{}
+		k.texts = append(k.texts, t)
 	}
-	if len(set) == 1 && k.long == nil {
+	if len(k.texts) > 0 {
+		k.long = compute.NewTexts(k.texts...)
+	} else if len(set) == 1 {
 		return &wordRange{k.loop, set[0], 0}
 	}
 	k.words = set

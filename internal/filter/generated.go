@@ -124,11 +124,7 @@ func (bd *binder) described(n *expr.Node) *Loop {
 		return l
 	case *wordSet:
 		l := t.loop.describe(bd.layout, InSet)
-		l.Words, l.Texts = t.words, nil
-		for text := range t.long {
-			l.Texts = append(l.Texts, text)
-		}
-		slices.Sort(l.Texts)
+		l.Words, l.Texts = t.words, slices.Compact(slices.Sorted(slices.Values(t.texts)))
 		return l
 	case *isNull:
 		return t.loop.describe(bd.layout, NotNull)

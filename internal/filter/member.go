@@ -30,8 +30,7 @@ type inConstants struct {
 type hashedConstants struct {
 	same    map[uint64]struct{}
 	doubles map[float64]struct{} // and the ints that a double may be equal to
-	texts   map[string]struct{}
-	longest int // bytes of the longest text: a longer value is not looked up
+	texts   *compute.Texts
 }
 
 // fewConstants is up to how many elements comparing one after the other is faster than a
@@ -45,12 +44,9 @@ func (k *inConstants) hash() {
 	if k.hashed != nil || len(k.same)+len(k.ints)+len(k.doubles)+len(k.texts) <= fewConstants {
 		return
 	}
-	k.hashed = &hashedConstants{same: setOf(k.same), doubles: setOf(k.doubles), texts: setOf(k.texts)}
+	k.hashed = &hashedConstants{same: setOf(k.same), doubles: setOf(k.doubles), texts: compute.NewTexts(k.texts...)}
 	for _, n := range k.ints {
 		k.hashed.doubles[float64(n)] = struct{}{} // as compareIntDouble has it
-	}
-	for _, t := range k.texts {
-		k.hashed.longest = max(k.hashed.longest, len(t))
 	}
 }
 
@@ -133,7 +129,7 @@ func (k *inConstants) contains(v *vector, i int) bool {
 func (h *hashedConstants) contain(kind expr.Type, v *vector, i int) bool {
 	switch kind {
 	case expr.String:
-		return len(v.strings[i]) <= h.longest && isIn(h.texts, v.strings[i])
+		return h.texts.Contains(v.strings[i])
 	case expr.Int:
 		return isIn(h.same, v.words[i]) || isIn(h.doubles, float64(int64(v.words[i])))
 	case expr.Double:

@@ -1,6 +1,7 @@
 package compute
 
 import (
+	"math"
 	"math/bits"
 	"slices"
 
@@ -139,11 +140,14 @@ func (t *Texts) Contains(s string) bool {
 
 // In returns a bit for each word of a block of s whose string is one of the texts. Those whose
 // string is in the word itself are not.
-func (t *Texts) In(s *column.Slab, block []uint64) (m uint64) {
-	for i := len(block) - 1; i >= 0; i-- {
-		m <<= 1
+func (t *Texts) In(s *column.Slab, block []uint64) uint64 { return t.Among(s, block, math.MaxUint64) }
+
+// Among is In for the words of a block whose bits are set in of: no string of another is read.
+func (t *Texts) Among(s *column.Slab, block []uint64, of uint64) (m uint64) {
+	for of &= firstBits(len(block)); of != 0; of &= of - 1 {
+		i := bits.TrailingZeros64(of)
 		if w := block[i]; !column.IsInline(w) {
-			m |= Bit(t.Contains(s.String(w)))
+			m |= Bit(t.Contains(s.String(w))) << i
 		}
 	}
 	return m

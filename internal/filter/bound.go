@@ -43,6 +43,7 @@ type term struct {
 // does not take) and failed. It is false for all others; nan are those of them that
 // compared a NaN.
 type verdict struct {
+	asked                   compute.Mask // the rows of which something is asked; of others a tester may say anything
 	hit, unfit, failed, nan compute.Mask
 }
 
@@ -92,6 +93,9 @@ func (b *Bound) selectChunk(lo, hi int) {
 			continue
 		}
 		if t.fast != nil {
+			for i := range n {
+				b.verdict.asked[i] = b.state.Live[i] | b.state.Unfit[i] | b.state.Failed[i]
+			}
 			t.fast.test(b.at.rows, lo, hi, &b.verdict)
 		} else {
 			b.run(t.kernel, lo, n)

@@ -79,6 +79,7 @@ func (k *combined) test(s *column.Slab, lo, hi int, v *verdict) {
 	var decided compute.Mask
 	for i := range n {
 		v.hit[i], v.unfit[i], v.failed[i] = ^uint64(0), 0, 0
+		k.scratch.asked[i] = v.asked[i]
 	}
 	for _, t := range k.args {
 		t.test(s, lo, hi, &k.scratch)
@@ -90,6 +91,7 @@ func (k *combined) test(s *column.Slab, lo, hi int, v *verdict) {
 			}
 			v.hit[i] &= hit
 			decided[i] |= decides
+			k.scratch.asked[i] &^= decides
 			wasUnfit := v.unfit[i]
 			v.unfit[i] |= unfit &^ v.failed[i]
 			v.failed[i] |= failed &^ wasUnfit

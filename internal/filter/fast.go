@@ -319,7 +319,7 @@ func (k *wordSet) test(s *column.Slab, lo, hi int, v *verdict) {
 			v.hit[i] = k.table.In(words)
 		}
 		if k.long != nil {
-			v.hit[i] |= k.long.In(s, words)
+			v.hit[i] |= k.long.Among(s, words, v.asked[i])
 		}
 	}
 	k.finish(s, lo, hi, v)

@@ -55,7 +55,7 @@ func TestWhatGoesWrongIsLogged(t *testing.T) {
 	}
 	var log logged
 	logger := slog.New(slog.NewTextHandler(&log, nil))
-	says := func(what string, parts ...string) {
+	tells := func(what string, parts ...string) {
 		t.Helper()
 		await(t, fmt.Sprintf("the log says %q %q", what, parts), func() <-chan struct{} { return closedAfter(t) }, func() bool {
 			log.mu.Lock()
@@ -70,31 +70,31 @@ func TestWhatGoesWrongIsLogged(t *testing.T) {
 	}
 	c := etcd.openLogging(dir, logger)
 	watch(t, c)
-	says("the last good map on disk is of no use", "err=")
+	tells("the last good map on disk is of no use", "err=")
 	_, err := artefacts.Watch(ctx, c, "models")
 	check(t, err)
-	says("what was last good is not known", "documents=models", "err=")
-	says("an artefact is as it was before", "documents=models name=broken err=")
+	tells("what was last good is not known", "documents=models", "err=")
+	tells("an artefact is as it was before", "documents=models name=broken err=")
 	brokers.WatchTraced(ctx, c)
-	says("viewers are not traced", `viewer \"viewer\": time: invalid duration`, "512 bytes at most")
+	tells("viewers are not traced", `viewer \"viewer\": time: invalid duration`, "512 bytes at most")
 	_, err = brokers.Heard(ctx, c, nil)
 	check(t, err)
-	says("what a broker says of itself is left out", "key=/millrace/test/brokers/x")
+	tells("what a broker says of itself is left out", "key=/millrace/test/brokers/x")
 	_, err = members.Stats(ctx, c)
 	check(t, err)
-	says("the stats of a node cannot be read", "node=n9 err=")
+	tells("the stats of a node cannot be read", "node=n9 err=")
 	check(t, c.Alone(ctx, "x", func(context.Context) error { return nil }))
-	says("removing a claim that has no lease", `key=/millrace/test/acting`, `by="\"{}\""`)
+	tells("removing a claim that has no lease", `key=/millrace/test/acting`, `by="\"{}\""`)
 	pages, err := secrets.Watch(ctx, c, "pages")
 	check(t, err)
-	says("a generation of a secret in etcd has a malformed name", "secret=pages err=")
+	tells("a generation of a secret in etcd has a malformed name", "secret=pages err=")
 	changed := pages.Changed()
 	etcd.put("/millrace/test/secrets/pages", strings.Repeat("y", secrets.Size))
 	<-changed
-	says("the first generation of a secret in etcd is not the one that was there", "secret=pages")
+	tells("the first generation of a secret in etcd is not the one that was there", "secret=pages")
 
 	first := lead(t, c, "one")
-	says("leading the cluster's coordinators", "name=one")
+	tells("leading the cluster's coordinators", "name=one")
 	second := make(chan *cluster.Lead, 1)
 	begin := func(who string) {
 		go func() {
@@ -106,13 +106,13 @@ func TestWhatGoesWrongIsLogged(t *testing.T) {
 		}()
 	}
 	begin("two")
-	says("another coordinator leads; waiting", "leader=one addr=")
+	tells("another coordinator leads; waiting", "leader=one addr=")
 	first.Resign(ctx)
 	(<-second).Resign(ctx)
 	registered(t, join(t, c, topology.Node{ID: "n1", Addr: "a:1"}))
-	says("node registered", "node=n1 addr=a:1")
+	tells("node registered", "node=n1 addr=a:1")
 	join(t, c, topology.Node{ID: "n1", Addr: "a:2"})
-	says("the node is not registered; trying again", "node=n1 err=", "at a:1")
+	tells("the node is not registered; trying again", "node=n1 err=", "at a:1")
 
 	refuses.Store(true)
 	begin("three")
@@ -125,11 +125,11 @@ func TestWhatGoesWrongIsLogged(t *testing.T) {
 		done <- err
 	}()
 	brokers.Announce(c, brokers.Broker{Name: "b"}, "")
-	says("waiting for etcd, without which nothing is known of the cluster", "etcd=", "refused")
+	tells("waiting for etcd, without which nothing is known of the cluster", "etcd=", "refused")
 	go func() { _, err := secrets.Get(ctx, c, "other"); done <- err }()
-	says("waiting for etcd, which holds a secret of the cluster", "secret=other err=", "refused")
-	says("waiting to lead", "refused")
-	says("etcd does not have what this broker goes by", "refused")
+	tells("waiting for etcd, which holds a secret of the cluster", "secret=other err=", "refused")
+	tells("waiting to lead", "refused")
+	tells("etcd does not have what this broker goes by", "refused")
 	was := refused.Load()
 	await(t, "all have tried again", func() <-chan struct{} { return closedAfter(t) }, func() bool { return refused.Load() > was+30 })
 	refuses.Store(false)

@@ -98,9 +98,12 @@ func TestWhatEtcdRefusesIsAnError(t *testing.T) {
 		check(t, err)
 		return v
 	}
+	bodies := map[artefacts.Version][]byte{}
 	for range 6 {
-		v, _, err := models.Publish(ctx, "m", "", []byte(name()), "ann")
+		body := []byte(name())
+		v, _, err := models.Publish(ctx, "m", "", body, "ann")
 		check(t, err)
+		bodies[v] = body
 		check(t, models.Serve(ctx, v, nil, "ann"))
 	}
 	large := []byte(strings.Repeat("x", keyspace.MaxDocumentBytes+1))
@@ -262,6 +265,44 @@ func TestWhatEtcdRefusesIsAnError(t *testing.T) {
 			v := publish()
 			return func(ctx context.Context) error {
 				return artefacts.Steady(ctx, c, []string{"models", "feeds"}, func(ctx context.Context) error { return models.Drop(ctx, v, nil, "ann") })
+			}
+		}},
+		{"bare", 0, func() func(context.Context) error {
+			return func(ctx context.Context) error { _, err := models.Bare(ctx); return err }
+		}},
+		{"unreadable", 0, func() func(context.Context) error {
+			return func(ctx context.Context) error { _, err := models.Unreadable(ctx, "m"); return err }
+		}},
+		{"drop unreadable", 1, func() func(context.Context) error { // sweeps
+			etcd.put("/millrace/test/docs/models/bad", "{")
+			return func(ctx context.Context) error { return models.DropUnreadable(ctx, "bad", "ann") }
+		}},
+		{"retract", 2, func() func(context.Context) error { // sweeps
+			v := publish()
+			return func(ctx context.Context) error { return models.Retract(ctx, v, "ann") }
+		}},
+		{"publish again", 1, func() func(context.Context) error { // what cannot be read is written, too
+			v, _ := models.Served("m")
+			etcdtest.Lose(t, etcd.addr, "/millrace/test/bodies/models/m/"+v.Sum)
+			return func(ctx context.Context) error {
+				_, fresh, err := models.Publish(ctx, "m", v.Version, bodies[v], "ann")
+				if fresh {
+					return errors.New("it is taken for new")
+				}
+				return err
+			}
+		}},
+		{"forked", 0, func() func(context.Context) error {
+			gone := map[string]documents.Document{"gone": {Name: "gone", Version: 1}}
+			return func(ctx context.Context) error {
+				_, err := feeds.ForkedFrom(ctx, gone, keyspace.Origin{}, &keyspace.Snapshot{})
+				return err
+			}
+		}},
+		{"alone, after one without a lease", 2, func() func(context.Context) error { // leases end by themselves
+			etcd.put("/millrace/test/acting", "{}")
+			return func(ctx context.Context) error {
+				return c.Alone(ctx, "x", func(context.Context) error { return nil })
 			}
 		}},
 		{"full", 1, func() func(context.Context) error { // it is not known then

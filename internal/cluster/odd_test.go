@@ -15,7 +15,11 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/cluster"
@@ -354,4 +358,63 @@ func TestBrokersLeave(t *testing.T) {
 	pipe.freeze()
 	defer pipe.thaw()
 	check(t, brokers.Announce(late, brokers.Broker{Name: "two"}, "")(ctx))
+}
+
+// What cannot be told of an etcd changes nothing: whether it has another past, which secret is
+// the first while it has lost state, and the bytes of a version until it has them.
+func TestWhatCannotBeToldIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	var refuses atomic.Bool
+	etcd := &server{t: t, dir: t.TempDir(), addr: "127.0.0.1:0"}
+	etcd.judge = func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+		if r, ok := req.(*etcdserverpb.RangeRequest); ok && r.Revision > 0 && refuses.Load() {
+			return nil, status.Error(codes.FailedPrecondition, "refused")
+		}
+		return handle(ctx, req)
+	}
+	etcd.start()
+	t.Cleanup(etcd.stop)
+	ctx, dir := t.Context(), t.TempDir()
+	writer, err := artefacts.Watch(ctx, etcd.open(""), "models")
+	check(t, err)
+	v, _, err := writer.Publish(ctx, "m", "1", []byte("m"), "ann")
+	check(t, err)
+	check(t, writer.Serve(ctx, v, nil, "ann"))
+	etcdtest.Lose(t, etcd.addr, "/millrace/test/bodies/")
+	c := etcd.open(dir)
+	models, err := artefacts.Watch(ctx, c, "models")
+	check(t, err)
+	if _, err := models.Body(ctx, v); !errors.Is(err, artefacts.ErrNoBytes) {
+		t.Errorf("bytes that are gone: %v", err)
+	}
+	check(t, writer.Upload(ctx, v, []byte("m")))
+	await(t, "its bytes are kept", func() <-chan struct{} { return closedAfter(t) }, func() bool {
+		_, err := os.Stat(filepath.Join(dir, "bodies-models", v.Sum))
+		return err == nil
+	})
+
+	feeds, err := documents.Watch(ctx, c, "feeds")
+	check(t, err)
+	check(t, putDocument(ctx, feeds, "home", []byte("home")))
+	await(t, "it is known", feeds.Changed, func() bool { return len(feeds.Current()) == 1 })
+	refuses.Store(true)
+	check(t, feeds.Delete(ctx, "home"))
+	await(t, "it cannot be told whether etcd has another past", feeds.Changed, func() bool { return feeds.Fault() != nil && strings.Contains(feeds.Fault().Error(), "refused") })
+	if len(feeds.Current()) != 1 || feeds.ReadAt() == 0 {
+		t.Errorf("%v is gone, at %d", feeds.Current(), feeds.ReadAt())
+	}
+	refuses.Store(false)
+	await(t, "it can", feeds.Changed, func() bool { return feeds.Fault() == nil && len(feeds.Current()) == 0 })
+
+	pages, err := secrets.Watch(ctx, c, "pages")
+	check(t, err)
+	mine := pages.Current()[0].Secret
+	etcdtest.Lose(t, etcd.addr, "/millrace/test/")
+	await(t, "the loss is noticed", models.Changed, func() bool { return c.Lost() != nil })
+	etcd.put("/millrace/test/secrets/pages", strings.Repeat("y", secrets.Size))
+	at := etcdtest.Lasting(t, etcd.addr, "/millrace/test/secrets/")["/millrace/test/secrets/pages"]
+	await(t, "it is heard", func() <-chan struct{} { return closedAfter(t) }, func() bool { _, by := pages.GoesBy(); return by.Revision >= at })
+	if got := pages.Current(); len(got) != 1 || string(got[0].Secret) != string(mine) {
+		t.Error("the secret of an etcd that has lost state is taken over")
+	}
 }

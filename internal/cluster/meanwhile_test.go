@@ -180,22 +180,28 @@ func TestWhatOthersWriteMeanwhileStays(t *testing.T) {
 	registered(t, m) // since nobody holds what has no lease
 }
 
-// Each call that etcd refuses a node that registers is why it is not registered, until it is.
+// Each call that etcd refuses a node that registers is why it is not registered, until it is. A
+// registration whose answer is lost is its own all the same.
 func TestANodeThatEtcdRefusesRegistersLater(t *testing.T) {
 	t.Parallel()
 	var calls, refuses atomic.Int64
-	var leaves atomic.Bool
+	var leaves, loses atomic.Bool
 	etcd := &server{t: t, dir: t.TempDir(), addr: "127.0.0.1:0"}
 	etcd.judge = func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 		md, _ := metadata.FromIncomingContext(ctx)
 		if leaves.Load() == (len(md.Get("act")) > 0) && calls.Add(1) == refuses.Load() {
 			return nil, status.Error(codes.FailedPrecondition, "refused")
 		}
-		return handle(ctx, req)
+		answer, err := handle(ctx, req)
+		if txn, ok := req.(*etcdserverpb.TxnRequest); ok && len(txn.Success) > 5 && loses.Swap(false) {
+			return nil, status.Error(codes.FailedPrecondition, "the answer is lost")
+		}
+		return answer, err
 	}
 	etcd.start()
 	t.Cleanup(etcd.stop)
-	c := etcd.open("")
+	var log logged
+	c := etcd.openLogging("", slog.New(slog.NewTextHandler(&log, nil)))
 	for call := range int64(4) { // two reads, a lease and a transaction
 		calls.Store(0)
 		refuses.Store(call + 1)
@@ -214,5 +220,15 @@ func TestANodeThatEtcdRefusesRegistersLater(t *testing.T) {
 		refuses.Store(0)
 		leaves.Store(false)
 		etcdtest.Lose(t, etcd.addr, "/millrace/test/map/")
+	}
+	m := join(t, c, topology.Node{ID: "n1", Addr: "a:1"})
+	registered(t, m)
+	loses.Store(true)
+	etcdtest.Lose(t, etcd.addr, "/millrace/test/map/nodes/")
+	m.SetReports([]topology.Report{{State: "opening"}})
+	notRegistered(t, m, "the answer is lost")
+	registered(t, m)
+	if log.has("another process") {
+		t.Errorf("it takes its own registration for another's:\n%s", &log)
 	}
 }

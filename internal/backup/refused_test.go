@@ -109,7 +109,7 @@ func TestWhatABucketRefusesIsAnError(t *testing.T) {
 			return b.Adopt(ctx, Identity{Name: "test", ID: "22222222"})
 		},
 	} {
-		try := func(at int64) (n int64, err error, refused string) {
+		try := func(at int64) (n int64, refused string, err error) {
 			var i atomic.Int64
 			var what atomic.Pointer[string]
 			o := &hooked{Store: base.clone(), before: func(op, name string) error {
@@ -124,9 +124,9 @@ func TestWhatABucketRefusesIsAnError(t *testing.T) {
 			if says := what.Load(); says != nil {
 				refused = *says
 			}
-			return i.Load(), err, refused
+			return i.Load(), refused, err
 		}
-		n, err, _ := try(0)
+		n, _, err := try(0)
 		if err != nil || n == 0 {
 			t.Errorf("%s: %v, after %d operations", name, err, n)
 			continue
@@ -141,7 +141,7 @@ func TestWhatABucketRefusesIsAnError(t *testing.T) {
 			if n > tries { // the first and the last ones, and some others
 				at = [...]int64{i + 1, n - i, 1 + rng.Int64N(n)}[i%3]
 			}
-			_, err, refused := try(at)
+			_, refused, err := try(at)
 			switch {
 			case strings.HasPrefix(refused, "remove "+holdsPrefix), strings.HasPrefix(refused, "remove "+condemnedPrefix): // an expiry removes it
 			case err == nil && refused != "":

@@ -3,14 +3,17 @@ package backup
 import (
 	"context"
 	"errors"
+	"io"
 	"math/rand/v2"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/millrace/millrace/internal/audit"
+	"github.com/millrace/millrace/internal/backup/objects"
 )
 
 // Whatever a bucket refuses of an act, operation by operation, is an error of the act, and not
@@ -152,6 +155,34 @@ func TestWhatABucketRefusesIsAnError(t *testing.T) {
 		}
 		if len(passed) > 0 {
 			t.Errorf("seed %d: %s: of %d operations these may be refused: %q", *seed, name, n, passed)
+		}
+	}
+}
+
+// A read of a backup's manifest that breaks off is tried again, a number of times, unless it
+// could not succeed.
+func TestReadsThatBreakOff(t *testing.T) {
+	for _, c := range []struct {
+		breaks, reads int
+		by            error
+	}{{1, 2, io.ErrUnexpectedEOF}, {objects.Tries, objects.Tries + 1, io.ErrUnexpectedEOF}, {objects.Tries + 1, objects.Tries + 1, io.ErrUnexpectedEOF}, {1, 1, errKilled}} {
+		o, reads := newMapped(), 0
+		m, err := back(t.Context(), claimed(t, o), 1, []byte("good"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := impatient(&hooked{Store: o, bytes: func(name string, r io.Reader) io.Reader {
+			if name != manifestName(1, m.ID) {
+				return r
+			}
+			if reads++; reads > c.breaks {
+				return r
+			}
+			return io.MultiReader(io.LimitReader(r, 10), iotest.ErrReader(c.by))
+		}})
+		got, err := b.Manifest(t.Context(), 1, m.ID)
+		if (err == nil) != (c.reads > c.breaks) || err == nil && got.ID != m.ID || err != nil && (!errors.Is(err, c.by) || !strings.Contains(err.Error(), "backup: read "+manifestName(1, m.ID))) || reads != c.reads {
+			t.Errorf("%d broken by %v: %v after %d reads, want %d", c.breaks, c.by, err, reads, c.reads)
 		}
 	}
 }

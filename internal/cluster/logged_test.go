@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
@@ -96,7 +97,7 @@ func TestWhatGoesWrongIsLogged(t *testing.T) {
 	first := lead(t, c, "one")
 	tells("leading the cluster's coordinators", "name=one")
 	second := make(chan *cluster.Lead, 1)
-	begin := func(who string) {
+	begin := func(c *cluster.Client, who string) {
 		go func() {
 			l, err := c.Lead(ctx, cluster.Leader{Name: who, Addr: who + ":1"})
 			if err != nil {
@@ -105,7 +106,7 @@ func TestWhatGoesWrongIsLogged(t *testing.T) {
 			second <- l
 		}()
 	}
-	begin("two")
+	begin(c, "two")
 	tells("another coordinator leads; waiting", "leader=one addr=")
 	first.Resign(ctx)
 	(<-second).Resign(ctx)
@@ -114,8 +115,10 @@ func TestWhatGoesWrongIsLogged(t *testing.T) {
 	join(t, c, topology.Node{ID: "n1", Addr: "a:2"})
 	tells("the node is not registered; trying again", "node=n1 err=", "at a:1")
 
+	patient := etcd.openLogging("", logger)
+	patient.SetRelist(time.Hour) // a call that fails is tried again before
 	refuses.Store(true)
-	begin("three")
+	begin(patient, "three")
 	done := make(chan error, 2)
 	go func() {
 		late, err := cluster.Open(ctx, cluster.Config{Endpoints: []string{etcd.addr}, Name: "test", Log: logger})

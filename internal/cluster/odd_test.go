@@ -198,7 +198,10 @@ func TestOddValues(t *testing.T) {
 	}
 	says(t, c.Note(ctx, audit.Entry{Who: "ann", Act: strings.Repeat("x", keyspace.MaxDocumentBytes)}), nil, "an act takes")
 	etcd.put("/millrace/test/leader", "{")
-	_, _, err = c.Leader(ctx)
+	_, leads, err := c.Leader(ctx)
+	if leads {
+		t.Error("somebody leads who cannot be read")
+	}
 	says(t, err, nil, "cluster: the leader's key: ")
 
 	etcd.put("/millrace/test/map/models/n1", `[{"name":"m"}]`)

@@ -224,6 +224,13 @@ func TestOpenS3(t *testing.T) {
 }
 
 func TestClaimRefusesAnotherCluster(t *testing.T) {
+	for name, good := range map[string]bool{strings.Repeat("x", 255): true, strings.Repeat("x", 256): false, "": false, "a\nb": false, "a\x00b": false} {
+		for _, who := range []Identity{{Name: name, ID: "1"}, {Name: "a", ID: name}} {
+			if err := impatient(newMapped()).Claim(t.Context(), who); (err == nil) != good {
+				t.Errorf("%.10q of %d bytes: %v", name, len(name), err)
+			}
+		}
+	}
 	onEach(t, func(t *testing.T, o objects.Store) {
 		b := impatient(o)
 		if _, err := b.Identity(t.Context()); !errors.Is(err, ErrUnclaimed) {

@@ -37,6 +37,14 @@ func TestDiff(t *testing.T) {
 }
 
 func TestProgress(t *testing.T) {
+	for want, s := range map[string]Sample{
+		"0 B": {Left: -1}, "1023 B": {Done: 1023, Left: -1}, "1.0 KiB of 1.0 MiB": {Done: 1 << 10, Total: 1 << 20, Left: -1}, "1023.5 KiB of 1.5 GiB, 2.0 TiB/s, 2s left": {Done: 1<<20 - 512, Total: 3 << 29, BytesPerSecond: 2 << 40, Left: 1600 * time.Millisecond},
+		"2048.0 TiB of 2048.0 TiB, 1 B/s": {Done: 2 << 50, Total: 2 << 50, BytesPerSecond: 1.5}, "1 B of 2 B, 0s left": {Done: 1, Total: 2},
+	} {
+		if got := s.String(); got != want {
+			t.Errorf("%+v reads %q, want %q", s, got, want)
+		}
+	}
 	synctest.Test(t, func(t *testing.T) {
 		var none *Progress
 		none.Expect(1)

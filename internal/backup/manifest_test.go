@@ -1,8 +1,10 @@
 package backup
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -274,5 +276,58 @@ func TestCutTellsWhatFits(t *testing.T) {
 				t.Errorf("%s, change %d: %v", want, i, err)
 			}
 		}
+	}
+}
+
+// What a cut alone needs is the cut, its parts and the tail that no other cut names; a name
+// that is none, or that is taken, is refused.
+func TestOnlyOf(t *testing.T) {
+	o := full(t, ours, true)
+	b := impatient(o)
+	only := func(name string, tail []byte) {
+		t.Helper()
+		var want Amount
+		for object, size := range all(t, o) {
+			if p := parse(object); (p.kind == isCut || p.kind == isCutPart) && p.id == name || tail != nil && object == (Ref{SHA256: sha256.Sum256(tail)}).name() {
+				want.Files, want.Bytes = want.Files+1, want.Bytes+size
+			}
+		}
+		if got, err := b.OnlyOf(t.Context(), name); err != nil || got != want || want.Files < partitions+1 {
+			t.Errorf("of %s: %+v, %v; want %+v", name, got, err, want)
+		}
+	}
+	only("nightly", []byte("tail"))
+	if _, err := cut(t.Context(), b, "weekly", []byte("tail")); err != nil {
+		t.Fatal(err)
+	}
+	only("nightly", nil)
+	only("weekly", nil)
+	c, err := b.Cut(t.Context(), "nightly")
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken, nameless := *c, *c
+	nameless.Name = "../x"
+	m, err := b.Manifest(t.Context(), 3, must(b.IDs(t.Context(), 3))[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := all(t, o)
+	for what, err := range map[string]error{
+		"there is a cut nightly, at its end":   b.WriteCut(t.Context(), &taken),
+		"there is a cut nightly, at its parts": b.WriteCutParts(t.Context(), "nightly", nil),
+		"../x, at its end":                     b.WriteCut(t.Context(), &nameless),
+		"../x, at its parts":                   b.WriteCutParts(t.Context(), "../x", nil),
+		"../x, removed":                        b.RemoveCut(t.Context(), "../x"),
+		"write a part of the cut next":         b.WriteCutParts(t.Context(), "next", []*CutPart{{Partition: 3, Backup: m.ID, To: Offsets{m.Applied.Content - 1, 0}}}),
+		"write the cut next":                   b.WriteCut(t.Context(), &Cut{Name: "next"}),
+	} {
+		says, _, _ := strings.Cut(what, ",")
+		if err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if !maps.Equal(all(t, o), before) {
+		t.Error("what is refused leaves something")
 	}
 }

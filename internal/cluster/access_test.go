@@ -61,6 +61,24 @@ func TestSecuredEtcd(t *testing.T) {
 			t.Errorf("%s: %v, of %+v; want a fault of %s", what, err, e, c.want)
 		}
 	}
+	var log logged // of a role, which waits until that is mended
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	opened := make(chan error, 1)
+	go func() {
+		wrong := with(func(x *dial.Access) { x.PasswordFile = s.PasswordFile("other") })
+		_, err := cluster.Open(ctx, cluster.Config{Endpoints: []string{s.Addr}, Access: wrong, Name: "test", Log: slog.New(slog.NewTextHandler(&log, nil))})
+		opened <- err
+	}()
+	await(t, "it is waited for", func() <-chan struct{} { return closedAfter(t) }, func() bool { return log.has("waiting for etcd, without which") && log.has("connect.etcd.username") })
+	select {
+	case err := <-opened:
+		t.Errorf("a role does not wait: %v", err)
+		opened <- err
+	default:
+	}
+	cancel()
+	says(t, <-opened, context.Canceled, "connect.etcd.username")
 	_, err := cluster.Open(t.Context(), cluster.Config{Endpoints: []string{"etcd-1:2379"}, Name: "test"})
 	if err == nil || !strings.Contains(err.Error(), "connect.etcd.insecure: true") {
 		t.Errorf("plain text beyond loopback: %v", err)

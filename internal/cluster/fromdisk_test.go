@@ -26,6 +26,13 @@ func (l *logged) Write(p []byte) (int, error) {
 	return l.Buffer.Write(p)
 }
 
+// has reports whether the log has a text.
+func (l *logged) has(text string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Contains(l.String(), text)
+}
+
 // Who starts by what is on its disk tells how old that is, until etcd has told what is
 // so now.
 func TestAStartFromDiskTellsTheAge(t *testing.T) {
@@ -56,11 +63,10 @@ func TestAStartFromDiskTellsTheAge(t *testing.T) {
 	if age := gauges(t, c, "millrace_cluster_from_disk_seconds")["feeds"]; age < 3600 || age > 7200 {
 		t.Errorf("what is an hour old is said to be of %v s ago", age)
 	}
-	said := func() bool {
-		log.mu.Lock()
-		defer log.mu.Unlock()
-		return strings.Contains(log.String(), "of=feeds written="+old.UTC().Format(time.RFC3339))
+	if !log.has("etcd is away; starting with the last good map") {
+		t.Errorf("the log does not tell by what it starts:\n%s", &log)
 	}
+	said := func() bool { return log.has("of=feeds written=" + old.UTC().Format(time.RFC3339)) }
 	for end := time.Now().Add(time.Minute); !said(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("the log does not tell it:\n%s", &log)

@@ -162,8 +162,8 @@ func TestAnAnswerOfEtcdIsBounded(t *testing.T) {
 func TestAllOfEtcdIsBounded(t *testing.T) {
 	cluster.SetMaxHeld(t, 8<<20) // so not in parallel
 	ctx, etcd := t.Context(), startEtcd(t)
-	c := etcd.open("")
-	c.SetRelist(200 * time.Millisecond)
+	var log logged
+	c := etcd.openLogging("", slog.New(slog.NewTextHandler(&log, nil)))
 	kinds := map[string]*documents.Kind{}
 	for _, kind := range []string{"feeds", "experiments", "others"} {
 		d, err := documents.Watch(ctx, c, kind)
@@ -186,6 +186,9 @@ func TestAllOfEtcdIsBounded(t *testing.T) {
 		check(t, putDocument(ctx, others, fmt.Sprint("large", i), noise(3, 1<<20)))
 	}
 	await(t, "it is told", others.Changed, full(others))
+	if !log.has("what etcd holds is left as it was") {
+		t.Errorf("the log does not tell it:\n%s", &log)
+	}
 	check(t, putDocument(ctx, feeds, "more", noise(4, 3<<20))) // in parts
 	await(t, "it is told", feeds.Changed, full(feeds))
 	if c.Held() > 8<<20 {

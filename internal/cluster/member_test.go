@@ -280,7 +280,8 @@ func TestARegistrationIsNotedBeforeItIsMade(t *testing.T) {
 	file := filepath.Join(dir, datadir.IdentityFile) + ".new"
 	check(t, syscall.Mkfifo(file, 0o600)) // who writes it waits
 	w := watch(t, etcd.open(""))
-	m := join(t, etcd.open(""), topology.Node{ID: "n1", Addr: "a:1", Dir: instance(t, dir)})
+	var log logged
+	m := join(t, etcd.openLogging("", slog.New(slog.NewTextHandler(&log, nil))), topology.Node{ID: "n1", Addr: "a:1", Dir: instance(t, dir)})
 	time.Sleep(time.Second)
 	if at := holder(w, "n1"); at != "" {
 		t.Errorf("it is registered, at %s, and not noted", at)
@@ -290,6 +291,9 @@ func TestARegistrationIsNotedBeforeItIsMade(t *testing.T) {
 	defer pipe.Close()
 	check(t, os.Remove(file)) // what was written is lost, since a pipe cannot be synced
 	registered(t, m)
+	if !log.has("the registration is not noted in the data directory") {
+		t.Errorf("the log does not tell it:\n%s", &log)
+	}
 	long := time.After(30 * time.Second)
 	for instance(t, dir).Start != 1 {
 		select {

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/cluster/brokers"
 	"github.com/millrace/millrace/internal/cluster/documents"
+	"github.com/millrace/millrace/internal/cluster/etcdtest"
 	"github.com/millrace/millrace/internal/cluster/keyspace"
 	"github.com/millrace/millrace/internal/cluster/members"
 	"github.com/millrace/millrace/internal/cluster/restoration"
@@ -26,12 +27,12 @@ import (
 	"github.com/millrace/millrace/internal/cluster/steering"
 )
 
-// Whatever etcd refuses of an act, call by call, is an error of the act, and is not taken for
-// an answer. A few calls only clean up, and what they leave is cleaned up later.
-func TestWhatEtcdRefusesIsAnError(t *testing.T) {
-	t.Parallel()
+// refusing starts an etcd, and returns it with a function that tries an act as many times as
+// the act calls etcd: each time another call is refused. All but may of these times the act
+// must fail. begin prepares for each time, and returns the act.
+func refusing(t *testing.T) (etcd *server, try func(name string, may int, begin func() func(ctx context.Context) error)) {
 	var calls, refused atomic.Int64 // of the act under way; the number of the call that is refused
-	etcd := &server{t: t, dir: t.TempDir(), addr: "127.0.0.1:0"}
+	etcd = &server{t: t, dir: t.TempDir(), addr: "127.0.0.1:0"}
 	etcd.judge = func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 		if md, _ := metadata.FromIncomingContext(ctx); len(md.Get("act")) > 0 && calls.Add(1) == refused.Load() {
 			return nil, status.Error(codes.FailedPrecondition, "refused")
@@ -40,6 +41,40 @@ func TestWhatEtcdRefusesIsAnError(t *testing.T) {
 	}
 	etcd.start()
 	t.Cleanup(etcd.stop)
+	return etcd, func(name string, may int, begin func() func(ctx context.Context) error) {
+		t.Helper()
+		act := func(i int64) (int64, error) {
+			do := begin()
+			ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "act", "x"), time.Minute)
+			defer cancel()
+			calls.Store(0)
+			refused.Store(i)
+			err := do(ctx)
+			refused.Store(0)
+			return calls.Load(), err
+		}
+		all, err := act(0)
+		if err != nil || all == 0 {
+			t.Errorf("%s: %v, after %d calls", name, err, all)
+			return
+		}
+		passed := 0
+		for i := range all {
+			if _, err := act(i + 1); err == nil {
+				passed++
+			}
+		}
+		if passed > may {
+			t.Errorf("%s: %d of %d calls may be refused, want %d", name, passed, all, may)
+		}
+	}
+}
+
+// Whatever etcd refuses of an act, call by call, is an error of the act, and is not taken for
+// an answer. A few calls only clean up, and what they leave is cleaned up later.
+func TestWhatEtcdRefusesIsAnError(t *testing.T) {
+	t.Parallel()
+	etcd, try := refusing(t)
 	c, dir := etcd.openAs(cluster.Config{Who: "ann"}), t.TempDir()
 	c.SetRelist(10 * time.Millisecond) // a restoration waits for it
 	ctx := t.Context()
@@ -63,9 +98,12 @@ func TestWhatEtcdRefusesIsAnError(t *testing.T) {
 		check(t, err)
 		return v
 	}
+	bodies := map[artefacts.Version][]byte{}
 	for range 6 {
-		v, _, err := models.Publish(ctx, "m", "", []byte(name()), "ann")
+		body := []byte(name())
+		v, _, err := models.Publish(ctx, "m", "", body, "ann")
 		check(t, err)
+		bodies[v] = body
 		check(t, models.Serve(ctx, v, nil, "ann"))
 	}
 	large := []byte(strings.Repeat("x", keyspace.MaxDocumentBytes+1))
@@ -229,33 +267,93 @@ func TestWhatEtcdRefusesIsAnError(t *testing.T) {
 				return artefacts.Steady(ctx, c, []string{"models", "feeds"}, func(ctx context.Context) error { return models.Drop(ctx, v, nil, "ann") })
 			}
 		}},
+		{"bare", 0, func() func(context.Context) error {
+			return func(ctx context.Context) error { _, err := models.Bare(ctx); return err }
+		}},
+		{"unreadable", 0, func() func(context.Context) error {
+			return func(ctx context.Context) error { _, err := models.Unreadable(ctx, "m"); return err }
+		}},
+		{"drop unreadable", 1, func() func(context.Context) error { // sweeps
+			etcd.put("/millrace/test/docs/models/bad", "{")
+			return func(ctx context.Context) error { return models.DropUnreadable(ctx, "bad", "ann") }
+		}},
+		{"retract", 2, func() func(context.Context) error { // sweeps
+			v := publish()
+			return func(ctx context.Context) error { return models.Retract(ctx, v, "ann") }
+		}},
+		{"publish again", 1, func() func(context.Context) error { // what cannot be read is written, too
+			v, _ := models.Served("m")
+			etcdtest.Lose(t, etcd.addr, "/millrace/test/bodies/models/m/"+v.Sum)
+			return func(ctx context.Context) error {
+				_, fresh, err := models.Publish(ctx, "m", v.Version, bodies[v], "ann")
+				if fresh {
+					return errors.New("it is taken for new")
+				}
+				return err
+			}
+		}},
+		{"forked", 0, func() func(context.Context) error {
+			gone := map[string]documents.Document{"gone": {Name: "gone", Version: 1}}
+			return func(ctx context.Context) error {
+				_, err := feeds.ForkedFrom(ctx, gone, keyspace.Origin{}, &keyspace.Snapshot{})
+				return err
+			}
+		}},
+		{"alone, after one without a lease", 2, func() func(context.Context) error { // leases end by themselves
+			etcd.put("/millrace/test/acting", "{}")
+			return func(ctx context.Context) error {
+				return c.Alone(ctx, "x", func(context.Context) error { return nil })
+			}
+		}},
 		{"full", 1, func() func(context.Context) error { // it is not known then
 			return func(ctx context.Context) error { return c.Full(ctx) }
 		}},
 	} {
-		act := func(i int64) (int64, error) {
-			do := c.act()
-			ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, "act", "x"), time.Minute)
-			defer cancel()
-			calls.Store(0)
-			refused.Store(i)
-			err := do(ctx)
-			refused.Store(0)
-			return calls.Load(), err
+		try(c.name, c.may, c.act)
+	}
+}
+
+// Whatever etcd refuses of a restoration is an error of it, and once nothing is refused all is
+// brought back, whether etcd has lost all or only bytes.
+func TestARestorationThatEtcdRefusesFails(t *testing.T) {
+	t.Parallel()
+	ctx, dir := t.Context(), t.TempDir()
+	etcd, try := refusing(t)
+	keeps, c := etcd.open(dir), etcd.openAs(cluster.Config{Who: "ann"})
+	c.SetRelist(10 * time.Millisecond) // a restoration waits for it
+	models, err := artefacts.Watch(ctx, keeps, "models")
+	check(t, err)
+	feeds, err := documents.Watch(ctx, keeps, "feeds")
+	check(t, err)
+	w := watch(t, keeps)
+	check(t, steering.Assign(ctx, keeps, spreadOver(t, 1, "n1", "n2")))
+	check(t, putDocument(ctx, feeds, "home", []byte("home")))
+	v, _, err := models.Publish(ctx, "m", "1", []byte(strings.Repeat("x", keyspace.MaxDocumentBytes+1)), "ann")
+	check(t, err)
+	check(t, models.Serve(ctx, v, nil, "ann"))
+	_, err = models.Body(ctx, v)
+	check(t, err)
+	_, err = secrets.Get(ctx, keeps, "pages")
+	check(t, err)
+	await(t, "all is known", w.Changed, func() bool { return w.Current().Epoch() == 1 })
+	await(t, "all is known", feeds.Changed, func() bool { return len(feeds.Current()) == 1 })
+	await(t, "all is on disk", func() <-chan struct{} { return closedAfter(t) }, func() bool { files, _ := keeps.Unwritten(); return files == 0 })
+	check(t, keeps.Close())
+	var r restoration.Restored
+	restored := func(lost string) func() func(ctx context.Context) error {
+		return func() func(context.Context) error {
+			etcdtest.Lose(t, etcd.addr, "/millrace/test/"+lost)
+			return func(ctx context.Context) (err error) { r, err = restoration.Restore(ctx, c, dir); return err }
 		}
-		all, err := act(0)
-		if err != nil || all == 0 {
-			t.Errorf("%s: %v, after %d calls", c.name, err, all)
-			continue
-		}
-		passed := 0
-		for i := range all {
-			if _, err := act(i + 1); err == nil {
-				passed++
-			}
-		}
-		if passed > c.may {
-			t.Errorf("%s: %d of %d calls may be refused, want %d", c.name, passed, all, c.may)
-		}
+	}
+	try("all", 0, restored(""))
+	check(t, restored("")()(ctx))
+	if r.Epoch != 2 || r.Secrets != 1 || r.Alone || len(r.Documents) != 2 || r.Documents[0].Document != "feeds home" || r.Documents[1].Serves != "version 1" || r.BytesOf() != 1 || len(r.Dirs) != 1 {
+		t.Errorf("%+v", r)
+	}
+	try("bytes", 1, restored("bodies/")) // trims the history
+	check(t, restored("bodies/")()(ctx))
+	if r.Epoch != 2 || !r.Alone || len(r.Documents) != 0 || r.BytesOf() != 1 || r.Bytes[0].Document != "models m" || r.Bytes[0].Dir != dir {
+		t.Errorf("%+v", r)
 	}
 }

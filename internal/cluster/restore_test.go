@@ -2,6 +2,7 @@ package cluster_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -19,6 +20,8 @@ import (
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/cluster/documents"
+	"github.com/millrace/millrace/internal/cluster/etcdtest"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 	"github.com/millrace/millrace/internal/cluster/restoration"
 	"github.com/millrace/millrace/internal/cluster/steering"
 	"github.com/millrace/millrace/internal/cluster/topology"
@@ -519,5 +522,77 @@ func TestADirectoryWithoutAMapGivesItsDocuments(t *testing.T) {
 	r, err := restoration.Restore(ctx, c, append(p.dirs, nothing, bare)...)
 	if check(t, err); len(r.Documents) != 2 || r.Documents[0].Dir != p.dirs[1] || len(r.Dirs) != 3 || !slices.Equal(r.Empty, []string{nothing}) {
 		t.Errorf("restored %+v", r)
+	}
+}
+
+// A restoration begins the generation after all that anybody knows of, and its assignment
+// comes after all that anybody keeps.
+func TestARestorationComesAfterAllThatIsKnown(t *testing.T) {
+	t.Parallel()
+	ctx, etcd, dir := t.Context(), startEtcd(t), t.TempDir()
+	c := etcd.open("")
+	c.SetRelist(10 * time.Millisecond) // it is waited for
+	of := func(generation int64) keyspace.Name {
+		return keyspace.Name{Generation: generation, ID: fmt.Sprintf("aaaaaaaa%08d", generation)}
+	}
+	text := func(doc any) string {
+		t.Helper()
+		body, err := json.Marshal(doc)
+		check(t, err)
+		return string(body)
+	}
+	kept := spreadOver(t, 3, "n1", "n2")
+	check(t, os.WriteFile(filepath.Join(dir, "map.json"), []byte(text(topology.NewMap(kept, nil, nil).Kept(keyspace.Origin{Keyspace: of(2), Revision: 7}))), 0o600))
+	now := time.Now().UTC()
+	for name, x := range map[string]struct {
+		has        keyspace.Name // etcd
+		setback    *keyspace.Setback
+		remembered *cluster.Remembered
+		epoch      int64 // that etcd has; 0: none
+		generation int64 // that begins
+		restored   int64 // the epoch
+		shrinks    bool
+	}{
+		"an etcd that lost all":             {keyspace.Name{}, nil, nil, 0, 3, 4, false},
+		"an older one":                      {of(1), nil, nil, 0, 3, 4, false},
+		"one that went back":                {of(2), &keyspace.Setback{Generation: 2, When: now}, nil, 0, 3, 4, false},
+		"what was found by later ones":      {of(2), &keyspace.Setback{Generation: 5, When: now}, nil, 0, 6, 4, false},
+		"what others remember":              {keyspace.Name{}, nil, &cluster.Remembered{Keyspace: of(7)}, 0, 8, 4, false},
+		"what others remember of others":    {keyspace.Name{}, nil, &cluster.Remembered{Keyspace: keyspace.Name{Generation: 7, ID: "bbbbbbbb00000007"}}, 0, 3, 4, false},
+		"a later assignment is remembered":  {keyspace.Name{}, nil, &cluster.Remembered{Keyspace: of(2), Newest: map[string]cluster.Kept{cluster.MapKind: {Revision: 9}}}, 0, 3, 10, true},
+		"the same assignment is remembered": {keyspace.Name{}, nil, &cluster.Remembered{Keyspace: of(2), Newest: map[string]cluster.Kept{cluster.MapKind: {Revision: 3}}}, 0, 3, 4, false},
+		"somebody has assigned since":       {keyspace.Name{}, nil, nil, 4, 3, 4, false},
+		"etcd has the same assignment":      {keyspace.Name{}, nil, nil, 3, 3, 4, false},
+	} {
+		etcdtest.Lose(t, etcd.addr, "/millrace/test/")
+		if x.has != (keyspace.Name{}) {
+			etcd.put("/millrace/test/keyspace", x.has.String())
+		}
+		if x.setback != nil {
+			etcd.put("/millrace/test/setback", text(x.setback))
+		}
+		if x.remembered != nil {
+			etcd.put("/millrace/test/remembered", text(x.remembered))
+		}
+		if x.epoch > 0 {
+			etcd.putAssignment(spreadOver(t, x.epoch, "n1", "n2"))
+		}
+		r, err := restoration.RestoreOlder(ctx, c, dir)
+		if check(t, err); r.Epoch != x.restored {
+			t.Errorf("%s: epoch %d, want %d", name, r.Epoch, x.restored)
+		}
+		s, err := steering.Read(ctx, c)
+		check(t, err)
+		is, err := c.List(ctx, cluster.MapPrefix)
+		check(t, err)
+		if k := is.Keyspace; k.Generation != x.generation || !of(2).Before(k) || is.Setback != nil || is.Count != "720" || s.Assignment.Epoch != x.restored {
+			t.Errorf("%s: %v, %+v, epoch %d", name, k, is.Setback, s.Assignment.Epoch)
+		}
+		if got := strings.Contains(string(is.Values["assignment"].Data), `"allow_shrink":true`); got != x.shrinks {
+			t.Errorf("%s: it may shrink: %v", name, got)
+		}
+		if _, version, err := c.Remembered(ctx); err != nil || version != 0 {
+			t.Errorf("%s: it is still remembered: %v", name, err)
+		}
 	}
 }

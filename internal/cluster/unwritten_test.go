@@ -31,6 +31,17 @@ func TestWhatIsNotOnDiskIsWrittenAgain(t *testing.T) {
 	if files, seconds := c.Unwritten(); a.Unkept(v) == nil || seconds == 0 || files < 2 {
 		t.Fatalf("%v is not on disk, and %d files are to be written for %v s", a.Unkept(v), files, seconds)
 	}
+	late, _, err := a.Publish(ctx, "m", "2", []byte("m 2"), "ann")
+	check(t, err)
+	_, err = a.Body(ctx, late)
+	if check(t, err); a.Unkept(late) == nil {
+		t.Error("it is on a disk that takes nothing")
+	}
+	check(t, a.Drop(ctx, late, nil, "ann"))
+	await(t, "what was dropped is no longer to be written", func() <-chan struct{} { return closedAfter(t) }, func() bool { return a.Unkept(late) == nil })
+	if a.Unkept(v) == nil {
+		t.Error("nothing is to be written")
+	}
 	if n := testutil.CollectAndCount(c, "millrace_cluster_unwritten_seconds"); n != 1 {
 		t.Errorf("%d series", n)
 	}

@@ -86,7 +86,7 @@ func TestUnanswered(t *testing.T) {
 	if err := Away(io.EOF); !errors.Is(err, ErrAway) || !errors.Is(err, io.EOF) || !strings.Contains(err.Error(), "etcd is away: EOF") {
 		t.Errorf("%v", err)
 	}
-	if err := Away(rpctypes.ErrNoSpace); errors.Is(err, ErrAway) || !errors.Is(err, dial.ErrFull) {
+	if err := Away(rpctypes.ErrNoSpace); errors.Is(err, ErrAway) || !errors.Is(err, dial.ErrFull) || !strings.HasPrefix(err.Error(), dial.ErrFull.Error()+": ") {
 		t.Errorf("%v", err)
 	}
 	for err, want := range map[error]bool{nil: false, io.EOF: false, ErrAway: true, keyspace.ErrNothing: true, keyspace.ErrBack: true, keyspace.ErrGone: true} {

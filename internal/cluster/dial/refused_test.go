@@ -3,6 +3,7 @@ package dial
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -32,6 +33,8 @@ func TestRefused(t *testing.T) {
 		rpctypes.ErrGRPCNoSpace:          {"etcd", "compact, defrag"},
 		own:                              {"connect.etcd.tls", ""},
 		status.Error(codes.Unavailable, "connection error: desc = \"transport: authentication handshake failed: tls: failed to verify certificate: x509: certificate signed by unknown authority\""): {"connect.etcd.tls", ""},
+		fmt.Errorf("x: %w", rpctypes.ErrAuthFailed): {"connect.etcd.username", "correct the user"}, fmt.Errorf("x: %w", rpctypes.ErrUserEmpty): {"connect.etcd.username", "who asks"}, fmt.Errorf("x: %w", rpctypes.ErrUserNotFound): {"connect.etcd.username", "who asks"},
+		fmt.Errorf("x: %w", rpctypes.ErrPermissionDenied): {"connect.etcd.username", "grant"}, fmt.Errorf("x: %w", rpctypes.ErrNoSpace): {"etcd", "compact, defrag"},
 		rpctypes.ErrGRPCCompacted: {}, errors.New("x"): {}, &millrace.Error{Field: "connect.etcdother"}: {},
 	} {
 		got := Refused(err)

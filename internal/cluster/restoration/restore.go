@@ -535,9 +535,6 @@ func restoreAssignment(ctx context.Context, c *cluster.Client, kept kept, have *
 		return 0, err
 	}
 	of := kept.keyspace
-	if of == (keyspace.Name{}) {
-		of = have.Keyspace
-	}
 	generation := max(of.Generation, have.Keyspace.Generation)
 	if have.Setback != nil {
 		generation = max(generation, have.Setback.Generation)

@@ -97,6 +97,11 @@ func TestWhatIsNotThereIsNotCompared(t *testing.T) {
 			t.Errorf("stream %d: %v, %v", i, s, err)
 		}
 	}
+	soon, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+	defer cancel()
+	if resp, err := n.WitnessPartition(soon, &nodev1.WitnessPartitionRequest{}); err == nil || resp != nil || len(n.examining) > 0 {
+		t.Errorf("without a log a witness is %v: %v", resp, err)
+	}
 	if _, err := n.Digests(ctx, &nodev1.DigestsRequest{Partitions: make([]int32, partition.Count+1)}); fieldOf(err) != "partitions" {
 		t.Errorf("digests of more partitions than there are: %v", err)
 	}

@@ -1,12 +1,15 @@
 package indexnode
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -116,4 +119,59 @@ func replacedMeanwhile(t *testing.T, what string, check func(n *Node) error) boo
 		}
 	}
 	return err != nil
+}
+
+// What retention dropped is reclaimed every hour; a partition that cannot be read is told, and
+// keeps no other from its turn.
+func TestWhatRetentionDroppedIsReclaimed(t *testing.T) {
+	var broken atomic.Bool
+	fs := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpFileReadAt && strings.HasSuffix(op.Path, ".sst") && broken.Load() {
+			return errors.New("the disk does not answer")
+		}
+		return nil
+	}))
+	o := store.Options{FS: fs, FlushEvery: -1, CacheBytes: 1, Retention: map[millrace.ContentType]store.Retention{"post": {MaxCount: 1}}}
+	dir := t.TempDir()
+	s, err := store.Open(filepath.Join(dir, "store"), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b store.Batch
+	for p := range millrace.Partition(3) {
+		b.Put(p, millrace.Timeline{Entity: "e", Type: "post"}, millrace.Record{ID: "a", Time: 1})
+		b.SetApplied(p, store.Content, 1)
+	}
+	_, err = s.Apply(&b, nil)
+	if err := errors.Join(err, s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	n, _ := openIn(t, dir, cache.Config{Memory: 16 << 10}, o)
+	n.cfg.Store = o
+	var log strings.Builder
+	n.log = slog.New(slog.NewTextHandler(&log, nil))
+	synctest.Test(t, func(t *testing.T) {
+		said := func(what string, during time.Duration) int {
+			t.Helper()
+			ctx, cancel := context.WithTimeout(t.Context(), during)
+			defer cancel()
+			log.Reset()
+			if err := (&hosting{node: n}).sweep(ctx); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("it ends with %v", err)
+			}
+			return strings.Count(log.String(), what)
+		}
+		const sweeping = "reclaiming what retention dropped"
+		if got := said(sweeping, 90*time.Minute); got > 0 {
+			t.Errorf("it could read all, and says %s", &log)
+		}
+		broken.Store(true)
+		if before, got := said(sweeping, sweepEvery-1), said(sweeping, 150*time.Minute); before != 0 || got != 6 {
+			t.Errorf("nothing can be read, and in the first hour it says so %d times, and %d times in two: %s", before, got, &log)
+		}
+		n.cfg.Store.Retention = nil
+		if err := (&hosting{node: n}).sweep(t.Context()); err != nil {
+			t.Errorf("without retention: %v", err)
+		}
+	})
 }

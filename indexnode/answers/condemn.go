@@ -313,9 +313,16 @@ func (c *condemner) forget(id relevance.ID) {
 // tellAgain is the pause after a report to the cluster failed, before it is made again.
 const tellAgain = 2 * time.Second
 
+// verdicts is what the cluster says of versions. [artefacts.Condemned] implements it.
+type verdicts interface {
+	Current() map[artefacts.Version]artefacts.Condemnation
+	Changed() <-chan struct{} // closed at the next change
+	Condemn(ctx context.Context, models *artefacts.Kind, v artefacts.Version, why, who string, seen time.Time) error
+}
+
 // run tells the cluster what is condemned here, and takes over what the cluster says, until
 // ctx ends. It returns the error of ctx.
-func (c *condemner) run(ctx context.Context, models *artefacts.Kind, all *artefacts.Condemned) error {
+func (c *condemner) run(ctx context.Context, models *artefacts.Kind, all verdicts) error {
 	for {
 		changed := all.Changed()
 		c.takeOver(all.Current())
@@ -353,7 +360,7 @@ func (c *condemner) takeOver(says map[artefacts.Version]artefacts.Condemnation) 
 
 // report tells the cluster of the versions that were condemned here and that it does not know
 // as condemned yet.
-func (c *condemner) report(ctx context.Context, models *artefacts.Kind, all *artefacts.Condemned) error {
+func (c *condemner) report(ctx context.Context, models *artefacts.Kind, all verdicts) error {
 	var errs []error
 	for id, x := range *c.here.Load() {
 		if x.told {

@@ -189,6 +189,19 @@ func TestWeightsCondemnNoVersion(t *testing.T) {
 		req.WeightsSum = weights.Sum(req.Weights)
 		return req
 	}
+	lookups := func() uint64 {
+		s := n.CacheStats()
+		return s.FatHits + s.SkinnyHits + s.Misses
+	}
+	var each uint64 // look-ups of one question
+	for range 2 {
+		before := lookups()
+		if _, err := n.query(t.Context(), weighted(good, 2)); err != nil {
+			t.Fatal(err)
+		}
+		each = lookups() - before
+	}
+	before := lookups()
 	for range 3 * condemnAfter {
 		if resp, err := n.query(t.Context(), weighted(good, 1e308)); err != nil || len(resp.Items) == 0 || !math.IsInf(resp.Items[0].Score, 1) {
 			t.Fatal(resp, err)
@@ -196,6 +209,9 @@ func TestWeightsCondemnNoVersion(t *testing.T) {
 	}
 	if why := n.condemned.why(good); why != "" {
 		t.Fatal(why)
+	}
+	if questions := (lookups() - before) / each; questions != 3*condemnAfter+3 {
+		t.Errorf("for %d questions by weights, %d are asked by its own", 3*condemnAfter, questions-3*condemnAfter)
 	}
 	m, err := n.models.Find(good)
 	if err != nil {
@@ -451,6 +467,10 @@ func TestANumberNowAndThenClearsAVersion(t *testing.T) {
 	}
 	if why := n.condemned.why(id); why != "" {
 		t.Errorf("condemned: %s", why)
+	}
+	m := modelOf(t, n, id)
+	if n.condemned.evidence(m).nan.Load() != condemnAfter-1 {
+		t.Errorf("%d questions in a row speak against it", n.condemned.evidence(m).nan.Load())
 	}
 }
 

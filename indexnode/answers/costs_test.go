@@ -126,6 +126,9 @@ func dearIsCondemned(t *testing.T, text string, questions int, by func(relevance
 	if why := n.condemned.why(id); !strings.Contains(why, "fifty times what its admission reckoned") {
 		t.Errorf("condemned: %q", why)
 	}
+	if why, read := n.condemned.why(id), fmt.Sprintf("and %d more that read texts and lists", len(text)); !strings.Contains(why, read) {
+		t.Errorf("condemned: %q, and not %q", why, read)
+	}
 	if why := n.condemned.why(cheap); why != "" {
 		t.Errorf("condemned with it: %q", why)
 	}

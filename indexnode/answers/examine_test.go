@@ -54,6 +54,9 @@ func TestWhatBecameOfARecord(t *testing.T) {
 		{"a", func(r *nodev1.QueryRequest) { r.ToMs = 1700000000002 }, []string{"like o 0 outside_window", "post a 4"}},
 		{"a", func(r *nodev1.QueryRequest) { r.Filter = `record.likes > 5 && record.language == "en"` }, []string{"like o 0 filtered", "post a 4 filtered"}},
 		{"b", func(r *nodev1.QueryRequest) { r.CapPerEntity = 1 }, []string{"post b 0 capped by 1"}},
+		{"b", func(r *nodev1.QueryRequest) {
+			r.Exclude = []uint64{millrace.ServedHash(millrace.ServedKey{}, false, "b", millrace.Timeline{Entity: "member:1", Type: "post"}, "b")}
+		}, []string{"post b 0 served"}},
 		{"gone", func(*nodev1.QueryRequest) {}, []string{"post gone 2 deleted"}},
 		{"old", func(*nodev1.QueryRequest) {}, []string{"story old 0 expired"}},
 		{"new", func(*nodev1.QueryRequest) {}, []string{"story new 0"}},
@@ -68,6 +71,9 @@ func TestWhatBecameOfARecord(t *testing.T) {
 			var got []string
 			for _, f := range resp.Findings {
 				text := strings.TrimSpace(fmt.Sprintf("%s %s %d %s", f.Type, f.Object, f.Version, f.Dropped))
+				if f.Served {
+					text += " served"
+				}
 				if len(f.CappedBy) > 0 {
 					text += fmt.Sprint(" capped by ", len(f.CappedBy))
 				}
@@ -281,5 +287,67 @@ func TestAVersionThatCannotBeTried(t *testing.T) {
 	}
 	if has, tried := n.condemned.try(t.Context(), relevance.ID{Name: "recency"}, m); !has || !tried {
 		t.Errorf("has %t, tried %t", has, tried)
+	}
+}
+
+// A question that measures tells how many candidates each model scored, how long that took and
+// what they lacked, and the scores that the models beside give its items; one that does not
+// tells none of it.
+func TestWhatAMeasuringQuestionTells(t *testing.T) {
+	n := hostileNode(t)
+	ask := func(change func(*nodev1.QueryRequest)) *nodev1.QueryResponse {
+		t.Helper()
+		resp, err := n.query(t.Context(), nodetest.All(func(r *nodev1.QueryRequest) {
+			r.Types = []string{"post"}
+			change(r)
+		}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp
+	}
+	beside := []*nodev1.Model{{Name: "home"}, {Name: "recency"}}
+	plain := ask(func(r *nodev1.QueryRequest) { r.Beside = beside })
+	for _, it := range plain.Items {
+		if it.Explain != nil {
+			t.Errorf("nobody measures, and of %s it says %v", it.Id, it.Explain)
+		}
+	}
+	for _, b := range plain.Beside {
+		if b.ScoringNs != 0 || b.Scored != 0 || b.Looked != 0 || b.Lacking != nil || len(b.Items) == 0 {
+			t.Errorf("nobody measures, and it says %v", b)
+		}
+	}
+	if plain.Looked != 0 || plain.Lacking != nil || plain.ScoringNs <= 0 {
+		t.Errorf("nobody measures, and it says %d, %v, %d", plain.Looked, plain.Lacking, plain.ScoringNs)
+	}
+	if alone := ask(func(r *nodev1.QueryRequest) { r.Measure = true }); alone.Items[0].Explain != nil || alone.Looked == 0 {
+		t.Errorf("without models beside it says %v of an item, and looked at %d", alone.Items[0].Explain, alone.Looked)
+	}
+	if alone := ask(func(r *nodev1.QueryRequest) { r.Explain = true }); alone.Items[0].Explain == nil || len(alone.Items[0].Explain.Shadow) > 0 {
+		t.Errorf("without shadow models it says %v of an item", alone.Items[0].Explain)
+	}
+	measured := ask(func(r *nodev1.QueryRequest) { r.Measure, r.Beside = true, beside })
+	scored := measured.Stages.Scored
+	for i, b := range measured.Beside {
+		if b.ScoringNs <= 0 || b.Scored != scored || b.Looked != measured.Looked || b.Looked == 0 || b.Error != "" || b.Model != beside[i].Name {
+			t.Errorf("of %d candidates it says %v", scored, b)
+		}
+		scores := map[string]float64{}
+		for _, it := range b.Items {
+			scores[it.Id] = it.Score
+		}
+		for _, it := range measured.Items {
+			if s := it.Explain.GetShadow(); len(s) != len(beside) || s[i].Model != b.Model || s[i].Score != scores[it.Id] {
+				t.Errorf("%s has the shadow scores %v, and by %s %v", it.Id, s, b.Model, scores[it.Id])
+			}
+		}
+	}
+	// One that is not here says so, and is absent.
+	none := ask(func(r *nodev1.QueryRequest) {
+		r.Measure, r.Beside = true, []*nodev1.Model{{Name: "none", Version: "1"}, {Name: "home"}}
+	})
+	if b := none.Beside[0]; !b.Absent || b.Error == "" || len(b.Items) > 0 || none.Beside[1].Absent || none.Beside[1].Error != "" {
+		t.Errorf("beside one that is not here: %v", none.Beside)
 	}
 }

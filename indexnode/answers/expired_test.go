@@ -2,9 +2,11 @@ package answers
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -24,6 +26,12 @@ func (unfired) Deadline() (time.Time, bool) { return time.Now().Add(-time.Millis
 // A query that nobody waits for any more is not begun, and counted.
 func TestExpiredQueriesAreNotBegun(t *testing.T) {
 	n, _ := openNode(t, cache.Config{})
+	counters := prometheus.NewPedanticRegistry()
+	counters.MustRegister(n.Collectors()...)
+	families, err := counters.Gather()
+	if err != nil || len(families) != 2 || len(families[0].Metric)+len(families[1].Metric) != 5+3 { // each outcome and stage begins at 0
+		t.Errorf("measured is %v, %v", families, err)
+	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	for want, c := range map[codes.Code]context.Context{codes.DeadlineExceeded: unfired{t.Context()}, codes.Canceled: gone} {
@@ -36,7 +44,27 @@ func TestExpiredQueriesAreNotBegun(t *testing.T) {
 			t.Errorf("%v: it was looked up", want)
 		}
 	}
-	for outcome, want := range map[string]float64{queryExpired: 2, queryStopped: 0, queryAnswered: 0} {
+	// One that is stopped on its way is counted as such, one that is wrong as refused, and one
+	// by a model that is not here as failed.
+	stopped, stop := context.WithCancel(t.Context())
+	ask := func(ctx context.Context, model string, limit int32) {
+		t.Helper()
+		if _, err := n.Query(ctx, &nodev1.QueryRequest{Entities: nodetest.Pack("x"), Types: []string{"post"}, Model: model, ModelVersion: map[string]string{"none": "1"}[model], Limit: limit, ToMs: 1}); err == nil {
+			t.Errorf("by %s, for %d, it is answered", model, limit)
+		}
+	}
+	held := func() error { stop(); return errors.New("a schema is held") }
+	n.HeldBy(held)
+	if _, err := n.Query(stopped, &nodev1.QueryRequest{Entities: nodetest.Pack("x"), Model: "recency", Limit: 1, ToMs: 1, Filter: "record.none == 1"}); err == nil {
+		t.Error("it was stopped, and is answered")
+	}
+	ask(t.Context(), "recency", 0)
+	ask(t.Context(), "none", 1)
+	ask(t.Context(), "none", 1)
+	if _, err := n.Query(t.Context(), &nodev1.QueryRequest{Entities: nodetest.Pack("x"), Model: "recency", Limit: 1, ToMs: 1}); err != nil {
+		t.Error(err)
+	}
+	for outcome, want := range map[string]float64{queryExpired: 2, queryStopped: 1, queryRefused: 1, queryFailed: 2, queryAnswered: 1} {
 		var m dto.Metric
 		if err := n.counters.queries.WithLabelValues(outcome).Write(&m); err != nil || m.Counter.GetValue() != want {
 			t.Errorf("%s: %v, %v; want %v", outcome, m.Counter.GetValue(), err, want)

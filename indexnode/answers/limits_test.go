@@ -1,6 +1,7 @@
 package answers
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -34,6 +35,7 @@ func TestTheLimitsOfARequest(t *testing.T) {
 		"exclude":           {20_000, func(r *nodev1.QueryRequest, n int) { r.Exclude, r.ServedKey = make([]uint64, n), make([]byte, 16) }},
 		"above":             {20_000, func(r *nodev1.QueryRequest, n int) { r.Above = make([]*nodev1.Item, n) }},
 		"shadow":            {8, func(r *nodev1.QueryRequest, n int) { r.Shadow = make([]*nodev1.Model, n) }},
+		"beside":            {8, func(r *nodev1.QueryRequest, n int) { r.Beside = make([]*nodev1.Model, n) }},
 		"viewer.features":   {10_000, func(r *nodev1.QueryRequest, n int) { r.Viewer.Features = named(n, math.NaN()) }},
 		"viewer.attributes": {1000, func(r *nodev1.QueryRequest, n int) { r.Viewer.Attributes = named(n, structpb.NewBoolValue(true)) }},
 		"viewer.attributes.list": {10_000, func(r *nodev1.QueryRequest, n int) {
@@ -55,6 +57,31 @@ func TestTheLimitsOfARequest(t *testing.T) {
 		if bad, ok := err.(*millrace.Error); !ok || bad.Field != field || !rpcerr.Refused(err) {
 			t.Errorf("%d of %s: %v", c.most+1, field, err)
 		}
+	}
+	for limit, field := range map[int32]string{0: "limit", -1: "limit"} {
+		_, err := n.query(t.Context(), nodetest.All(func(r *nodev1.QueryRequest) { r.Limit = limit }))
+		if bad, ok := err.(*millrace.Error); !ok || bad.Field != field {
+			t.Errorf("a limit of %d: %v", limit, err)
+		}
+	}
+	_, err := n.query(t.Context(), nodetest.All(func(r *nodev1.QueryRequest) { r.CapPerEntity = -1 }))
+	if bad, ok := err.(*millrace.Error); !ok || bad.Field != "cap_per_entity" {
+		t.Errorf("a negative cap: %v", err)
+	}
+	// No answer is larger than brokers take.
+	for bytes, taken := range map[int64]bool{maxAnswerBytes: true, maxAnswerBytes + 1: false} {
+		q := question{Resolution: n.lookup.Resolve()}
+		var large *millrace.Error
+		if err := q.fits(&nodev1.QueryRequest{MaxBytes: maxAnswerBytes}, &nodev1.QueryResponse{}, bytes); (err == nil) != taken || err != nil && (!errors.As(err, &large) || large.Reason != millrace.ReasonTooLarge) {
+			t.Errorf("an answer of %d bytes: %v", bytes, err)
+		}
+		q.Release()
+	}
+	resp := &nodev1.QueryResponse{}
+	q := question{Resolution: n.lookup.Resolve()}
+	defer q.Release()
+	if err := q.fits(&nodev1.QueryRequest{MaxBytes: 99}, resp, 99); err != nil || resp.WithheldBytes != 0 {
+		t.Errorf("an answer of as many bytes as may be: %v, and %d are withheld", err, resp.WithheldBytes)
 	}
 	name := nodetest.All(func(r *nodev1.QueryRequest) { r.Types = []string{strings.Repeat("x", millrace.MaxTypeBytes)} })
 	name.Entities = nodetest.Pack(strings.Repeat("x", millrace.MaxEntityBytes))
@@ -78,11 +105,54 @@ func TestModelNamesAreShort(t *testing.T) {
 		"model":         func(r *nodev1.QueryRequest, s string) { r.Model = s },
 		"model_version": func(r *nodev1.QueryRequest, s string) { r.ModelVersion = s },
 		"model_sum":     func(r *nodev1.QueryRequest, s string) { r.ModelSum = s },
+		"weights_sum":   func(r *nodev1.QueryRequest, s string) { r.WeightsSum = s },
+		"shadow[0]":     func(r *nodev1.QueryRequest, s string) { r.Shadow = []*nodev1.Model{{Name: s}, {}} },
+		"shadow[1]":     func(r *nodev1.QueryRequest, s string) { r.Shadow = []*nodev1.Model{{}, {Version: s}} },
+		"beside[1]":     func(r *nodev1.QueryRequest, s string) { r.Beside = []*nodev1.Model{{Name: "home"}, {Sum: s}} },
 	} {
-		_, err := n.query(t.Context(), nodetest.All(func(r *nodev1.QueryRequest) { have(r, strings.Repeat("9", 10_000)) }))
+		_, err := n.query(t.Context(), nodetest.All(func(r *nodev1.QueryRequest) { have(r, strings.Repeat("9", maxNameBytes)) }))
+		if bad, ok := err.(*millrace.Error); ok && bad.Field == field && strings.Contains(bad.Detail, "more than") {
+			t.Errorf("the longest %s: %v", field, err)
+		}
+		_, err = n.query(t.Context(), nodetest.All(func(r *nodev1.QueryRequest) { have(r, strings.Repeat("9", maxNameBytes+1)) }))
+		if bad, ok := err.(*millrace.Error); !ok || bad.Field != field || !strings.Contains(bad.Detail, "513 bytes") {
+			t.Errorf("a %s that is one byte too long: %v", field, err)
+		}
+		_, err = n.query(t.Context(), nodetest.All(func(r *nodev1.QueryRequest) { have(r, strings.Repeat("9", 10_000)) }))
 		if bad, ok := err.(*millrace.Error); !ok || bad.Field != field || len(err.Error()) > 500 {
 			t.Errorf("a long %s: %.600v", field, err)
 		}
+	}
+}
+
+// Features count for the size of an answer, as all else does.
+func TestFeaturesAreWithheld(t *testing.T) {
+	n := hostileNode(t)
+	ask := func(features bool, most int64) *nodev1.QueryResponse {
+		t.Helper()
+		resp, err := n.query(t.Context(), nodetest.All(func(r *nodev1.QueryRequest) {
+			r.Model, r.Types, r.Features, r.MaxBytes = "home", []string{"post"}, features, most
+		}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp
+	}
+	all := ask(true, 0)
+	size := nodewire.Size(all)
+	for i, it := range all.Items {
+		if len(it.Features.GetNumbers()) != len(all.FeatureNames) || len(all.FeatureNames) == 0 {
+			t.Errorf("item %d has the features %v of %v", i, it.Features, all.FeatureNames)
+		}
+	}
+	if resp := ask(false, size-1); resp.WithheldBytes > 0 || len(resp.Items) != len(all.Items) {
+		t.Fatalf("without features %d bytes are withheld of %d: the test shows nothing", resp.WithheldBytes, size)
+	}
+	if resp := ask(true, size-50); resp.WithheldBytes == 0 || len(resp.Items) > 0 || len(resp.FeatureNames) > 0 {
+		t.Errorf("of %d bytes %d are withheld, and %d items are not", size, resp.WithheldBytes, len(resp.Items))
+	}
+	if resp := ask(true, size+50); resp.WithheldBytes > 0 {
+		t.Errorf("there is room for %d bytes, and %d are withheld", size+50, resp.WithheldBytes)
 	}
 }
 

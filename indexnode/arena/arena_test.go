@@ -582,3 +582,26 @@ func sizeOf(class int) int {
 	over := class - fineBytes/Align - 1
 	return (steps + 1 + over%steps) * (fineBytes / steps) << (over / steps)
 }
+
+// What no arena has given out is not freed: that is told at once, and nothing else is freed in
+// its place.
+func TestWhatIsNoBlockIsNotFreed(t *testing.T) {
+	var f freeList
+	memory := make([]byte, 3*chunkBytes)
+	f.grow(memory[chunkBytes : 2*chunkBytes : 2*chunkBytes])
+	for _, at := range []uintptr{address(memory), address(memory[chunkBytes:]) - 1, address(memory[2*chunkBytes:]), address(memory[3*chunkBytes-1:])} {
+		func() {
+			defer func() {
+				if got := recover(); got != "arena: freed what is not a block" {
+					t.Errorf("%d bytes from the chunk it says %v", int64(at)-int64(address(memory[chunkBytes:])), got)
+				}
+			}()
+			f.chunkOf(at)
+		}()
+	}
+	for _, at := range []uintptr{address(memory[chunkBytes:]), address(memory[2*chunkBytes-1:])} {
+		if c := f.chunkOf(at); address(c.memory) != address(memory[chunkBytes:]) {
+			t.Error("a chunk is not found")
+		}
+	}
+}

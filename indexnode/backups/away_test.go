@@ -67,9 +67,14 @@ func TestAKafkaThatFails(t *testing.T) {
 		must(t, err)
 	}
 	tries := 0
-	restore := func(ctx context.Context, from *backup.Bucket, to Target, newLog bool) error {
+	restore := func(ctx context.Context, from *backup.Bucket, to Target, newLog bool) (err error) {
 		tries++
-		_, err := RestoreData(ctx, RestoreConfig{Bucket: from, To: to, NewLog: newLog, Partitions: one(p), Data: filepath.Join(h.dir, fmt.Sprint("data-", tries)), Brokers: k.Brokers, Topics: k.Topics, Store: store.Options{FlushEvery: -1}, Log: slog.New(slog.DiscardHandler)})
+		defer func() {
+			if refused := (*millrace.Error)(nil); errors.As(err, &refused) && refused.Field == "to" {
+				t.Errorf("backups are blamed: %v", err)
+			}
+		}()
+		_, err = RestoreData(ctx, RestoreConfig{Bucket: from, To: to, NewLog: newLog, Partitions: one(p), Data: filepath.Join(h.dir, fmt.Sprint("data-", tries)), Brokers: k.Brokers, Topics: k.Topics, Store: store.Options{FlushEvery: -1}, Log: slog.New(slog.DiscardHandler)})
 		return err
 	}
 	witness := func(ctx context.Context) error {

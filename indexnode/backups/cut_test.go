@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -89,6 +90,13 @@ func TestRestoreToACut(t *testing.T) {
 	some = h.set
 	must(t, k.Backup(h.ctx))
 
+	nowhere, gaveUp := context.WithTimeout(h.ctx, 100*time.Millisecond)
+	defer gaveUp()
+	quiet.Brokers = kafka.At("127.0.0.1:1")
+	if _, err := TakeCut(nowhere, quiet); err == nil {
+		t.Error("a cut is taken of a log that is nowhere")
+	}
+
 	before := slices.Collect(members.All())[0]
 	features := h.posted(schemas.Features(), h.topics.Features, "member:1", `{"entity":"member:1","updated_at":1700000000000,"followers":7}`)
 	unknown := &kgo.Record{Topic: h.topics.Timeline, Partition: int32(partition.Of("member:2")), Key: []byte("member:2"), Value: schemas.Frame(7, nil)}
@@ -139,6 +147,29 @@ func TestRestoreToACut(t *testing.T) {
 		t.Errorf("left beside the store is %v: %v", left, err)
 	}
 
+	// Each part of the cut can be restored, for those who look. One whose tail is none cannot, nor
+	// can its cut.
+	lie := *cut
+	lie.Name = "lie"
+	var parts []*backup.CutPart
+	for p := range partition.All() {
+		part, base, err := cfg.Bucket.CutPart(h.ctx, stored, p)
+		must(t, err)
+		if parts = append(parts, part); p == before {
+			part.Tail = base.Files[0].Ref
+		}
+	}
+	must(t, errors.Join(cfg.Bucket.WriteCutParts(h.ctx, lie.Name, parts), cfg.Bucket.WriteCut(h.ctx, &lie)))
+	var found []*backup.Damage
+	progress := backup.NewProgress(0)
+	good, err := Verify(h.ctx, VerifyConfig{Bucket: cfg.Bucket, Partitions: members, Scratch: h.dir, Progress: progress, Log: cfg.Log, Report: func(d *backup.Damage) { found = append(found, d) }})
+	if must(t, err); len(found) != 1 || found[0].Kind != Unrestorable || found[0].Object != backup.ObjectOf(before, "", lie.Name) || !slices.Equal(good.Cuts, []string{"noon"}) || len(good.Backups) != members.Len() {
+		t.Errorf("one part has no tail, and found is %v, and good are %v", found, good)
+	}
+	if s := progress.Now(); s.Done < s.Total*9/10 || s.Total == 0 {
+		t.Errorf("it is over, and its progress is %v", s)
+	}
+
 	// The newest backups are of another log than the cut, or beyond it, or the log no longer
 	// reaches back to them.
 	c := cutter{cfg: cfg, dir: t.TempDir()}
@@ -148,6 +179,15 @@ func TestRestoreToACut(t *testing.T) {
 		c.log.Ends[kafka.Timeline][p].Next, c.log.Ends[kafka.Features][p].Next = m.Applied.Content, m.Applied.Features
 	}
 	must(t, c.fit())
+	full := c
+	full.dir = t.TempDir()
+	full.log.Ends[kafka.Timeline][before].Next = h.end(before)
+	full.cfg.Name = "full"
+	must(t, os.Symlink("/dev/full", filepath.Join(full.dir, fmt.Sprintf("%03d", before))))
+	must(t, full.readTails(h.ctx))
+	if err := full.writeParts(h.ctx); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("a tail on a full disk: %v", err)
+	}
 	for what, change := range map[string]func(*backup.Manifest){
 		"of another log":    func(m *backup.Manifest) { m.Log = "another" },
 		"beyond the cut":    func(m *backup.Manifest) { m.Applied.Content++ },
@@ -163,9 +203,13 @@ func TestRestoreToACut(t *testing.T) {
 	}
 	_, err = kafkatest.Admin(t, h.brokers).DeleteRecords(h.ctx, kadm.Offsets{h.topics.Timeline: {int32(before): kadm.Offset{Topic: h.topics.Timeline, Partition: int32(before), At: int64(h.end(before))}}})
 	must(t, err)
-	c.log.Ends[kafka.Timeline][before].Next = h.end(before)
-	if err := c.readTails(h.ctx); !errors.Is(err, kafka.ErrLostPosition) {
+	quiet.Brokers = h.brokers
+	if _, err := TakeCut(h.ctx, quiet); !errors.Is(err, kafka.ErrLostPosition) {
 		t.Errorf("a log that does not reach back to the backups: %v", err)
+	}
+	must(t, cfg.Bucket.WriteManifest(h.ctx, func() *backup.Manifest { m := *c.base[before]; m.Log = "another"; return &m }()))
+	if _, err := TakeCut(h.ctx, quiet); err == nil || !strings.Contains(err.Error(), "of the log another") {
+		t.Errorf("a backup of another log: %v", err)
 	}
 }
 

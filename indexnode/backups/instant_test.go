@@ -227,6 +227,47 @@ func testRestoreToATime(t *testing.T, real string) {
 	}
 }
 
+// An earlier try has restored a partition if that is where it leads to: on the way to a time, any
+// point from its backup to the last record that may be of the time.
+func TestWhatAnEarlierTryHasRestored(t *testing.T) {
+	b := newBench(t)
+	const p = millrace.Partition(3)
+	w := &way{from: &backup.Manifest{Partition: p, Applied: backup.Offsets{Content: 2, Features: 3}}, to: backup.Offsets{Content: 4, Features: 5}, any: backup.Offsets{Content: 6, Features: 7}}
+	for at, has := range map[store.Offsets][2]bool{ // of exactly w.to, and on the way to a time
+		{Content: 4, Features: 5}: {true, true}, {Content: 4, Features: 6}: {false, true}, {Content: 5, Features: 5}: {false, true},
+		{Content: 2, Features: 3}: {false, true}, {Content: 6, Features: 7}: {false, true}, {Content: 1, Features: 3}: {false, false},
+		{Content: 2, Features: 2}: {false, false}, {Content: 7, Features: 7}: {false, false}, {Content: 6, Features: 8}: {false, false}, {Content: -1, Features: -1}: {false, false},
+	} {
+		must(t, b.store.DropPartition(p))
+		if at.Content >= 0 {
+			var batch store.Batch
+			batch.SetApplied(p, store.Content, at.Content)
+			batch.SetApplied(p, store.FeatureStream, at.Features)
+			_, err := b.store.Apply(&batch, nil)
+			must(t, err)
+		}
+		for i, to := range []Target{{}, {Time: time.Now()}} {
+			r := restorer{cfg: RestoreConfig{To: to}, store: b.store}
+			if r.has(w) != has[i] {
+				t.Errorf("%s, at %+v: it is restored: %t", to, at, !has[i])
+			}
+		}
+	}
+	var batch store.Batch
+	batch.SetApplied(p, store.Content, 4)
+	batch.SetApplied(p, store.FeatureStream, 5)
+	_, err := b.store.Apply(&batch, nil)
+	must(t, errors.Join(err, b.store.Quarantine(p, errFull)))
+	if (&restorer{store: b.store}).has(w) {
+		t.Error("what is quarantined counts as restored")
+	}
+	for to, want := range map[Target]string{{}: "the newest backups", {Cut: "noon"}: "the cut noon", {Time: time.Unix(1, 5)}: "1970-01-01T00:00:01.000000005Z"} {
+		if got := to.String(); got != want {
+			t.Errorf("%s is named %s", want, got)
+		}
+	}
+}
+
 // A restore that broke off on its way to one time, and goes on to another, has
 // nothing of the first.
 func TestRestoreChangesItsMind(t *testing.T) {

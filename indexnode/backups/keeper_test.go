@@ -2,11 +2,15 @@ package backups
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -92,7 +96,13 @@ func (b *bench) post(n int) {
 // change is not uploaded again.
 func TestBackupAndRestore(t *testing.T) {
 	b := newBench(t)
-	k := b.keeper(b.store, "a", nil)
+	var said lines
+	keep := map[millrace.ContentType]store.Retention{"post": {MaxAge: time.Hour, MaxCount: 7}, "like": {MaxCount: 1}}
+	k := b.keeper(b.store, "a", func(c *KeeperConfig) { c.Log, c.Retention = said.log(), keep })
+	// The schemas are a file in the bucket, too, and the same in all rounds.
+	schemas := int64(len(`{"0000000000000009":"` + base64.StdEncoding.EncodeToString([]byte(`{"type":"string"}`)) + `"}`))
+	before := [2]int64{1, schemas} // files that are in the bucket, and their bytes
+	var reused int64               // bytes that rounds had no need to upload
 	for round := range 3 {
 		b.post(300)
 		must(t, k.Backup(t.Context()))
@@ -101,9 +111,36 @@ func TestBackupAndRestore(t *testing.T) {
 		if again := k.counters.mu.uploaded; again != uploaded {
 			t.Errorf("round %d: nothing changed, and %d bytes were uploaded", round, again-uploaded)
 		}
+		// What is logged and measured is what the bucket then has more.
+		var all [2]int64
+		newest, err := k.newest(t.Context())
+		must(t, err)
+		for _, m := range newest {
+			for _, f := range m.Files {
+				all[0]++
+				all[1] += f.Size
+			}
+			if got := RetentionOf(m); !reflect.DeepEqual(got, keep) {
+				t.Errorf("partition %d: the retention is %v", m.Partition, got)
+			}
+		}
+		there := inBucket(t, filepath.Join(b.dir, "bucket", "files"))
+		more := [2]int64{there[0] - before[0], there[1] - before[1]}
+		before = there
+		reused += all[1] - more[1]
+		if said.count(fmt.Sprintf("files=%d uploaded=%d bytes=%d uploaded_bytes=%d", all[0], more[0], all[1], more[1])) != 1 || said.count(fmt.Sprintf("partitions=%d unchanged=%[1]d files=0", len(newest))) != round+1 || said.count(fmt.Sprintf("partitions=%d unchanged=0", len(newest))) != round+1 {
+			t.Errorf("round %d: of %d files of %d partitions, with %d more in the bucket, it says %v", round, all, len(newest), more, said.all)
+		}
+		got := gather(t, k)
+		if n := float64(2*round + 2); got["millrace_backup_rounds_total ok"] != n || got["millrace_backup_rounds_total failed"] != 0 || got["millrace_backup_running"] != 0 ||
+			got["millrace_backup_bytes_total uploaded"] != float64(there[1]-schemas) || got["millrace_backup_bytes_total there"] != float64(reused) ||
+			math.Abs(got["millrace_backup_last_success_timestamp_seconds"]-float64(time.Now().Unix())) > 600 {
+			t.Errorf("round %d, with %d bytes that were there: metrics %v", round, reused, got)
+		}
 	}
 	other := b.open("other")
 	from := b.keeper(other, "b", nil)
+	restored := [2]int64{}
 	for p := range partition.All() {
 		newest, has := newest(t, from, p)
 		if want := b.store.Applied(p).Content; want < 0 == has {
@@ -112,6 +149,11 @@ func TestBackupAndRestore(t *testing.T) {
 			continue
 		}
 		must(t, from.Restore(t.Context(), p, newest, func(string) {}))
+		restored[0]++
+		restored[1] += newest.Bytes
+		if taken, err := backup.IDTime(newest.Name); err != nil || !newest.Taken.Equal(taken) || newest.Node != "a" || newest.Applied != [2]millrace.Offset{b.store.Applied(p).Content, b.store.Applied(p).Features} || string(newest.Origin) != `{"cluster":"k"}` || newest.Bytes == 0 {
+			t.Errorf("partition %d: the newest backup is %+v", p, newest)
+		}
 		if other.Applied(p) != b.store.Applied(p) || other.Digest(p) != b.store.Digest(p) {
 			t.Errorf("partition %d: at %v, %x; backed up at %v, %x", p, other.Applied(p), other.Digest(p), b.store.Applied(p), b.store.Digest(p))
 		}
@@ -120,10 +162,30 @@ func TestBackupAndRestore(t *testing.T) {
 			t.Errorf("partition %d: origin %q", p, origin)
 		}
 	}
+	if got := gather(t, from); got["millrace_backup_restores_total ok"] != float64(restored[0]) || got["millrace_backup_restored_bytes_total"] != float64(restored[1]) || got["millrace_backup_restores_total failed"] != 0 {
+		t.Errorf("restored are %d partitions and bytes, and metrics are %v", restored, got)
+	}
 	rows, err := other.Schemas()
 	if must(t, err); string(rows[9]) != `{"type":"string"}` {
 		t.Errorf("schemas %q", rows)
 	}
+}
+
+// inBucket counts the files below a directory, and their bytes.
+func inBucket(t *testing.T, dir string) (all [2]int64) {
+	t.Helper()
+	must(t, filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		info, err := e.Info()
+		if err == nil {
+			all[0]++
+			all[1] += info.Size()
+		}
+		return err
+	}))
+	return all
 }
 
 // Another cluster's bucket is refused, whatever its name.
@@ -362,6 +424,46 @@ func TestOneNodeExpiresForAll(t *testing.T) {
 		t.Error("a backup succeeds that can upload nothing")
 	}
 	kept(1)
+}
+
+// An expiry says what it removed, and what blocks it, and one that fails is a round that failed.
+func TestWhatAnExpirySays(t *testing.T) {
+	b := newBench(t)
+	var said lines
+	k := b.keeper(b.store, "a", func(c *KeeperConfig) {
+		c.Keep, c.Log, c.Mine = 2, said.log(), func() topology.Set { return one(0) }
+	})
+	write := func(n int) {
+		var batch store.Batch
+		batch.SetApplied(0, store.Content, millrace.Offset(n))
+		batch.SetOrigin(0, []byte(`{"cluster":"k"}`))
+		_, err := b.store.Apply(&batch, nil)
+		must(t, err)
+		must(t, k.Backup(t.Context()))
+	}
+	write(1)
+	write(2)
+	if n := said.count("expired"); n != 0 {
+		t.Errorf("no backup is too many, and some expire: %v", said.all)
+	}
+	write(3)
+	if said.count("msg=expired backups=1 files=0") != 1 || said.count("files stay") != 0 {
+		t.Errorf("one backup is too many, and it says %v", said.all)
+	}
+	newest, _ := newest(t, k, 0)
+	torn := filepath.Join(b.dir, "bucket", backup.ObjectOf(0, newest.Name, ""))
+	must(t, errors.Join(os.Chmod(torn, 0o644), os.Truncate(torn, 10)))
+	write(4)
+	if said.count("files stay that may be unnamed") != 1 {
+		t.Errorf("a backup is torn, and it says %v", said.all)
+	}
+	must(t, os.WriteFile(filepath.Join(b.dir, "bucket", "cuts"), nil, 0o600)) // where a directory should be
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)     // it is tried again and again
+	defer cancel()
+	failures := k.counters.mu.failures
+	if err := k.Backup(ctx); err == nil || k.counters.mu.failures != failures+1 {
+		t.Errorf("nothing can expire: %v", err)
+	}
 }
 
 // A partition to which nobody writes is backed up anew where a file of its newest

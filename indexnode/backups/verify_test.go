@@ -2,13 +2,16 @@ package backups
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -120,10 +123,15 @@ func one(p millrace.Partition) (set topology.Set) {
 func TestDrill(t *testing.T) {
 	b, k, bucket, set := backedUp(t, func(c *KeeperConfig) { c.Drill = time.Hour })
 	other := b.keeper(b.store, "b", func(c *KeeperConfig) { c.Drill = time.Hour })
-	for range 3 {
+	began := time.Now()
+	for i := range 3 {
 		for _, each := range []*Keeper{k, other} {
+			want := looksForDrills + time.Second
+			if i == 0 && each == k {
+				want = looksForDrills // it drilled just now
+			}
 			wait, err := each.drillWhenDue(t.Context())
-			if must(t, err); wait <= 0 || wait > time.Hour+time.Second {
+			if must(t, err); wait != want {
 				t.Errorf("the next drill is in %v", wait)
 			}
 		}
@@ -134,6 +142,16 @@ func TestDrill(t *testing.T) {
 	}
 	if got := gather(t, k); got["millrace_backup_drills_total ok"] != 1 || got["millrace_backup_drill_failed"] != 0 || got["millrace_backup_drill_bytes"] != float64(drills[0].Bytes) {
 		t.Errorf("metrics %v", got)
+	}
+	if got := gather(t, k); got["millrace_backup_drill_timestamp_seconds"] != float64(drills[0].Time)/1000 || got["millrace_backup_drill_seconds"] != drills[0].Seconds || drills[0].Seconds <= 0 || drills[0].Seconds > time.Since(began).Seconds() {
+		t.Errorf("metrics %v of %+v", got, drills[0])
+	}
+	if got := gather(t, other); got["millrace_backup_drill_timestamp_seconds"] != 0 || got["millrace_backup_drills_total ok"] != 0 {
+		t.Errorf("metrics of a keeper that drilled nothing: %v", got)
+	}
+	k.drills.add(&backup.Drill{Fault: "it lacks a file"})
+	if got := gather(t, k); got["millrace_backup_drills_total ok"] != 1 || got["millrace_backup_drills_total failed"] != 1 {
+		t.Errorf("metrics %v after one that failed", got)
 	}
 	p := slices.Collect(set.All())[0]
 	lie(t, bucket, p, func(m *backup.Manifest) { m.Digest.Features++ })
@@ -194,6 +212,120 @@ func TestADrillThatFailedIsToldUntilItSucceeds(t *testing.T) {
 	}
 }
 
+// A keeper drills again and again, whatever fails, and not at all if it is told so.
+func TestAKeeperDrillsAgainAndAgain(t *testing.T) {
+	b, first, bucket, _ := backedUp(t, func(c *KeeperConfig) { c.Drill = -1 })
+	must(t, first.RunDrills(t.Context()))
+	var said lines
+	asked := 0
+	k := b.keeper(b.store, "b", func(c *KeeperConfig) {
+		c.Drill, c.Log = time.Millisecond, said.log()
+		c.Identity = func(context.Context) (backup.Identity, error) {
+			if asked++; asked < 3 {
+				return backup.Identity{}, errFull
+			}
+			return backup.Identity{Name: "test", ID: "1"}, nil
+		}
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- k.RunDrills(ctx) }()
+	for len(done) == 0 {
+		if all, err := bucket.Drills(t.Context(), 9); err == nil && len(all) >= 2 {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	stop()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("it ends with %v", err)
+	}
+	if n, of := said.count("a restore drill was not done"), said.count("a restore drill succeeded"); n != 2 || of < 2 {
+		t.Errorf("%d drills were not done, and %d were", n, of)
+	}
+	// A bucket of which there is nothing to drill is no failure.
+	empty := &bench{t: t, dir: t.TempDir(), store: b.store}
+	must(t, os.Mkdir(filepath.Join(empty.dir, "bucket"), 0o755))
+	var nothing lines
+	k = empty.keeper(b.store, "c", func(c *KeeperConfig) { c.Drill, c.Log = time.Millisecond, nothing.log() })
+	if _, err := k.drillWhenDue(t.Context()); !errors.Is(err, ErrNothingToDrill) {
+		t.Errorf("of no backups: %v", err)
+	}
+}
+
+// lines is what was logged.
+type lines struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = append(l.all, string(b))
+	return len(b), nil
+}
+
+func (l *lines) log() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
+
+// count returns how many lines have a text.
+func (l *lines) count(text string) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, line := range l.all {
+		if strings.Contains(line, text) {
+			n++
+		}
+	}
+	return n
+}
+
+// What a store, a tail or a decoder refuses for its bytes is damage; that something cannot be
+// read, or held back for another reason, is none.
+func TestWhatIsDamage(t *testing.T) {
+	var into struct{ N int }
+	for _, c := range []struct {
+		err     error
+		damaged bool
+	}{
+		{store.ErrRefused, true}, {errTail, true}, {errBeside, true}, {json.Unmarshal([]byte("{"), &into), true}, {json.Unmarshal([]byte(`{"N":"x"}`), &into), true},
+		{func() error { _, err := strconv.ParseUint("zz", 16, 64); return err }(), true}, {&backup.Damage{}, true},
+		{&replica.Held{Reason: replica.SchemaUnknown}, true}, {&replica.Held{Reason: replica.StoreFailing}, false},
+		{errors.Join(store.ErrRefused, &replica.Held{Reason: replica.DiskFull}), false},
+		{os.ErrNotExist, false}, {errFull, false}, {context.Canceled, false},
+	} {
+		if got := damaged(fmt.Errorf("around: %w", c.err)); got != c.damaged {
+			t.Errorf("%v is damage: %v", c.err, got)
+		}
+	}
+}
+
+// Schemas that are no schemas, and are whole by their hash, are refused as what a backup has
+// wrong, each time.
+func TestSchemasThatAreNone(t *testing.T) {
+	b, k, bucket, set := backedUp(t, nil)
+	p := slices.Collect(set.All())[0]
+	for i, text := range []string{"{", `{"zz":""}`, `[]`, `{"9":7}`} {
+		ref, _, err := bucket.Put(t.Context(), []byte(text), nil)
+		must(t, err)
+		if _, err := k.schemas(t.Context(), bucket, ref, backup.NewProgress(0)); !refused(err) {
+			t.Errorf("%s: %v", text, err)
+		}
+		bad := lie(t, bucket, p, func(m *backup.Manifest) { m.Schemas = ref })
+		if err := Restore(t.Context(), bucket, bad, b.store, incoming(filepath.Join(b.dir, "in"))); !refused(err) {
+			t.Errorf("%s: restored, %v", text, err)
+		}
+		var found []*backup.Damage
+		good, err := Verify(t.Context(), VerifyConfig{Bucket: bucket, Partitions: one(p), Scratch: b.dir, Log: slog.New(slog.DiscardHandler), Report: func(d *backup.Damage) { found = append(found, d) }})
+		if must(t, err); len(found) != i+1 || len(good.Backups[p]) != 1 {
+			t.Errorf("%s: found are %v, and good %v", text, found, good.Backups[p])
+		}
+	}
+	if _, err := k.schemas(t.Context(), bucket, backup.Ref{Size: 3}, backup.NewProgress(0)); err == nil {
+		t.Error("there are schemas that nobody put there")
+	}
+}
+
 // gather returns a keeper's metrics, by name and label.
 func gather(t *testing.T, k *Keeper) map[string]float64 {
 	t.Helper()
@@ -241,9 +373,12 @@ func TestRestoreTakesAnOlderBackup(t *testing.T) {
 		must(t, os.Chmod(path, 0o644))
 		must(t, os.WriteFile(path, bytes, 0o644))
 	}
+	var progress *backup.Progress // of the last restore
+	var said lines
 	restore := func(name string) (told []string, err error) {
+		progress = backup.NewProgress(0)
 		_, err = RestoreData(t.Context(), RestoreConfig{
-			Bucket: bucket, Partitions: one(p), Data: filepath.Join(b.dir, name), Store: store.Options{MinFreeBytes: -1}, Log: slog.New(slog.DiscardHandler),
+			Bucket: bucket, Partitions: one(p), Progress: progress, Data: filepath.Join(b.dir, name), Store: store.Options{MinFreeBytes: -1}, Log: said.log(),
 			Older: func(_ millrace.Partition, instead *backup.Manifest, _ error) { told = append(told, instead.ID) },
 		})
 		return told, err
@@ -259,9 +394,21 @@ func TestRestoreTakesAnOlderBackup(t *testing.T) {
 	}
 	must(t, os.WriteFile(torn, manifest, 0o644))
 	flip(ids[0])
+	if n := said.count("a backup is damaged"); n != 1 {
+		t.Errorf("of one that is torn it says %v", said.all)
+	}
 	told, err = restore("newest-damaged")
-	if must(t, err); !slices.Equal(told, ids[1:]) {
-		t.Errorf("it tells of %v, and the older is %s", told, ids[1])
+	if must(t, err); !slices.Equal(told, ids[1:]) || said.count("taking an older one") != 1 {
+		t.Errorf("it tells of %v, and the older is %s: %v", told, ids[1], said.all)
+	}
+	var both int64
+	for _, id := range ids {
+		m, err := bucket.Manifest(t.Context(), p, id)
+		must(t, err)
+		both += m.Bytes()
+	}
+	if s := progress.Now(); s.Total != both {
+		t.Errorf("its progress is %v, of two backups of %d bytes", s, both)
 	}
 	s, err := store.Open(filepath.Join(b.dir, "newest-damaged", "store"), store.Options{FlushEvery: -1})
 	must(t, err)
@@ -274,8 +421,29 @@ func TestRestoreTakesAnOlderBackup(t *testing.T) {
 	if _, err := restore("both-damaged"); !errors.As(err, &damage) {
 		t.Errorf("no backup is whole: %v", err)
 	}
-	if _, err := os.Stat(filepath.Join(b.dir, "both-damaged", "store")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a restore that failed left a store: %v", err)
+	for _, left := range []string{"store", "store.restoring", "backup"} {
+		if _, err := os.Stat(filepath.Join(b.dir, "both-damaged", left)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("a restore that failed left %s: %v", left, err)
+		}
+	}
+	// Where this machine is at fault, the next try goes on.
+	flip(ids[1])
+	in := filepath.Join(b.dir, "again", "backup", "in")
+	must(t, errors.Join(os.MkdirAll(filepath.Dir(in), 0o700), os.WriteFile(in, nil, 0o600)))
+	if _, err := restore("again"); err == nil || damaged(err) {
+		t.Errorf("nothing can be downloaded: %v", err)
+	}
+	for _, left := range []string{"store.restoring", "backup"} {
+		if _, err := os.Stat(filepath.Join(b.dir, "again", left)); err != nil {
+			t.Errorf("the next try has nothing to go on with: %v", err)
+		}
+	}
+	must(t, os.Remove(in))
+	_, err = restore("again")
+	must(t, err)
+	var refused *millrace.Error
+	if _, err := restore("again"); !errors.As(err, &refused) || refused.Field != "data" {
+		t.Errorf("beside a store: %v", err)
 	}
 }
 
@@ -304,8 +472,12 @@ func TestATimelineThatIsNotThere(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), string(is.Type)) {
 		t.Errorf("another type: %v", err)
 	}
-	if err := noTimeline(b.store, p, millrace.Timeline{Entity: "nobody", Type: is.Type}); err == nil || !strings.Contains(err.Error(), "entity") {
-		t.Errorf("another entity: %v", err)
+	// Neither another entity has anything, nor a timeline without live records.
+	for _, none := range []millrace.Timeline{{Entity: "nobody", Type: is.Type}, is} {
+		var refused *millrace.Error
+		if err := noTimeline(b.store, p, none); !errors.As(err, &refused) || refused.Field != "entity" {
+			t.Errorf("%v: %v", none, err)
+		}
 	}
 }
 
@@ -314,6 +486,26 @@ func TestATimelineThatIsNotThere(t *testing.T) {
 func TestATimelineThatLostAllItsRecordsIsCountedOnce(t *testing.T) {
 	b := newBench(t)
 	p, old, now := millrace.Partition(3), b.open("old"), b.open("now")
+	alter := func(to *store.Store, e millrace.Entity, id string, change func(*millrace.Record)) {
+		t.Helper()
+		r := millrace.Record{ID: millrace.RecordID(id), Time: 1, Version: 1, Body: []byte("body")}
+		change(&r)
+		var batch store.Batch
+		batch.Put(p, millrace.Timeline{Entity: e, Type: "post"}, r)
+		_, err := to.Apply(&batch, nil)
+		must(t, err)
+	}
+	for id, change := range map[string]func(*millrace.Record){ // of a timeline that both have
+		"same": func(*millrace.Record) {}, "version": func(r *millrace.Record) { r.Version = 2 },
+		"time": func(r *millrace.Record) { r.Time = 9 }, "body": func(r *millrace.Record) { r.Body = []byte("another") },
+	} {
+		alter(old, "member:5", id, func(*millrace.Record) {})
+		alter(now, "member:5", id, change)
+	}
+	alter(now, "member:5", "new", func(r *millrace.Record) { r.Body = []byte("new") })
+	alter(old, "member:5", "gone", func(*millrace.Record) {})
+	alter(old, "member:6", "same", func(*millrace.Record) {})
+	alter(now, "member:6", "same", func(*millrace.Record) {})
 	put := func(to *store.Store, e millrace.Entity, deleted bool) {
 		t.Helper()
 		var batch store.Batch
@@ -333,9 +525,13 @@ func TestATimelineThatLostAllItsRecordsIsCountedOnce(t *testing.T) {
 	put(old, "member:2", false)
 	put(now, "member:3", false)
 	put(now, "member:4", true)
+	ended, end := context.WithCancel(t.Context())
+	if end(); diffRows(ended, old, now, p, map[millrace.ContentType]*Changes{}) == nil {
+		t.Error("it was told to stop, and compares all")
+	}
 	all := map[millrace.ContentType]*Changes{}
 	must(t, diffRows(t.Context(), old, now, p, all))
-	want := Changes{New: Rows{1, 2, 8}, Gone: Rows{2, 4, 16}}
+	want := Changes{New: Rows{1, 3, 11}, Gone: Rows{2, 5, 20}, Changed: Rows{1, 3, 15}}
 	if got := all["post"]; len(all) != 1 || *got != want {
 		t.Errorf("it has changed by %+v, want %+v", got, want)
 	}

@@ -269,12 +269,13 @@ func TestAQuestionIsAnsweredWholeOrNotAtAll(t *testing.T) {
 	}
 	const newest = millrace.Time(1_700_000_000_000 + 39)
 	questions := map[string]Asked{
-		"newest":   {Types: []millrace.ContentType{"post"}, From: newest, To: millrace.MaxTime},
-		"older":    {Types: []millrace.ContentType{"post"}, From: newest - 30, To: millrace.MaxTime},
-		"features": {Types: []millrace.ContentType{"post"}, From: newest, To: millrace.MaxTime},
-		"objects":  {Types: []millrace.ContentType{"post"}, From: newest, To: millrace.MaxTime, Objects: true},
+		"newest":    {Types: []millrace.ContentType{"post"}, From: newest, To: millrace.MaxTime},
+		"older":     {Types: []millrace.ContentType{"post"}, From: newest - 30, To: millrace.MaxTime},
+		"explained": {Types: []millrace.ContentType{"post"}, From: newest, To: millrace.MaxTime, Explain: true},
+		"features":  {Types: []millrace.ContentType{"post"}, From: newest, To: millrace.MaxTime},
+		"objects":   {Types: []millrace.ContentType{"post"}, From: newest, To: millrace.MaxTime, Objects: true},
 	}
-	of := map[string][]string{"newest": members[2:], "older": members[2:], "features": members[:1], "objects": members[1:2]}
+	of := map[string][]string{"newest": members[2:], "older": members[2:], "explained": members[2:], "features": members[:1], "objects": members[1:2]}
 	shared, known := l.memory, l.schemas
 	for name, asked := range questions {
 		names = of[name]
@@ -345,7 +346,7 @@ func TestAQuestionIsAnsweredWholeOrNotAtAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := len(names)
-	if bad := (*millrace.Error)(nil); r.Affordable(7, 7*n) != nil || !errors.As(r.Affordable(7, 7*n-1), &bad) || bad.Field != "entities" {
+	if bad := (*millrace.Error)(nil); r.Affordable(7, 7*n) != nil || !errors.As(r.Affordable(7, 7*n-1), &bad) || bad.Field != "entities" || bad.Detail != fmt.Sprintf("%d entities of 7 types are more than %d timelines", n, 7*n-1) {
 		t.Errorf("of 7 types: %v, %v", r.Affordable(7, 7*n), r.Affordable(7, 7*n-1))
 	}
 	grant := r.grant(millrace.Timeline{Entity: "e", Type: "post"})

@@ -15,6 +15,9 @@ import (
 // cached.
 func TestForgetPartition(t *testing.T) {
 	l, replicas := open(t)
+	if l.Written(kafka.Features, nil, nil); l.features.Load() {
+		t.Error("a commit that wrote no features has some")
+	}
 	w := nodetest.NewWorld(5)
 	at := map[millrace.Partition][2]millrace.Offset{}
 	known := map[millrace.Timeline]bool{}

@@ -54,6 +54,11 @@ func TestWhatIsAValue(t *testing.T) {
 	nodetest.BringOf(t, h, odd, line("gone", "", "[]", "[]", "null", "null"), h.Of(partition.Of("member:1")).Applied()[0]+1)
 	var b store.Batch
 	b.Put(partition.Of("member:1"), millrace.Timeline{Entity: "member:1", Type: "gone"}, millrace.Record{ID: "gonenullnull", Time: 1, Version: 9, Deleted: true})
+	body, err := odd.EncodeJSON([]byte(line("last", "", "[]", "[]", "null", "null")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Put(partition.Of("member:1"), millrace.Timeline{Entity: "member:1", Type: "last"}, millrace.Record{ID: "last", Time: millrace.MaxTime, Version: 1, Schema: odd.Fingerprint(), Body: body})
 	if _, err := a.cfg.Store.Apply(&b, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +66,7 @@ func TestWhatIsAValue(t *testing.T) {
 	for kind, want := range map[string]struct {
 		records int
 		has     []string
-	}{"empty": {2, []string{"color", "flag", "number", "real"}}, "full": {2, fields}, "some": {1, []string{"color", "flag", "number", "real", "text", "texts"}}} {
+	}{"empty": {2, []string{"color", "flag", "number", "real"}}, "full": {2, fields}, "some": {1, []string{"color", "flag", "number", "real", "text", "texts"}}, "last": {1, []string{"color", "flag", "number", "real"}}} {
 		of := c.types[millrace.ContentType(kind)]
 		if of == nil {
 			t.Fatalf("nothing is known of %s", kind)
@@ -76,7 +81,7 @@ func TestWhatIsAValue(t *testing.T) {
 			t.Errorf("%d records of %s have %v, want %d with %v", of.records, kind, has, want.records, want.has)
 		}
 	}
-	if len(c.types) != 3 {
+	if len(c.types) != 4 {
 		t.Errorf("%d types are known", len(c.types))
 	}
 }
@@ -164,6 +169,46 @@ func TestWhatIsAdmittedIsTold(t *testing.T) {
 		}
 		if f.unkept() {
 			t.Error("what is kept is tried again")
+		}
+	})
+}
+
+// What cannot be read is tried again, and what was dropped goes after its time, though nothing
+// more changes.
+func TestAFollowerComesBackByItself(t *testing.T) {
+	a, _ := open(t)
+	pack := nodetest.Likes(t)
+	synctest.Test(t, func(t *testing.T) {
+		p := newPublished()
+		p.put(t, pack)
+		p.fault = errors.New("etcd is away")
+		began := time.Now()
+		var order []string
+		note := func(format string, args ...any) {
+			order = append(order, fmt.Sprintf("%s: %s", time.Since(began), fmt.Sprintf(format, args...)))
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		a.cfg.Dropped = func(id relevance.ID) { note("%s is dropped", id.Version); cancel() }
+		time.AfterFunc(3*time.Second, func() {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.fault = nil // and nobody is told
+		})
+		time.AfterFunc(time.Minute, func() { p.set(func() { delete(p.all, "likes") }) })
+		var told string
+		err := a.Follow(p, never).Run(ctx, func(all []members.Admission) {
+			text := fmt.Sprint(len(all), " told")
+			if len(all) > 0 {
+				text += ", refused by " + all[0].Refused
+			}
+			if told != text {
+				note("%s; awaits %s", text, a.Pending())
+			}
+			told = text
+		})
+		want := []string{"0s: 1 told, refused by etcd is away; awaits ", "4s: 1 told, refused by ; awaits ", "1m0s: 0 told; awaits ", "1m30s: 1 is dropped"}
+		if !errors.Is(err, context.Canceled) || !slices.Equal(order, want) {
+			t.Errorf("%q: %v", order, err)
 		}
 	})
 }

@@ -503,6 +503,13 @@ func TestWhatIsRefused(t *testing.T) {
 			other = e
 		}
 	}
+	says := map[string]string{ // the details of some
+		"features under another entity": fmt.Sprintf("key %q, entity %q", here, other),
+		"a post in another's timeline":  fmt.Sprintf("key %q is neither the entity %q nor in about", here, other),
+		"a post of another partition":   fmt.Sprintf("key %q belongs to partition %d", there, partThere),
+		"features in the timeline":      fmt.Sprintf("schema %s on %s", schemas.Features().Name(), kafka.Timeline),
+		"a post among features":         fmt.Sprintf("schema %s on %s", schemas.Activity().Name(), kafka.Features),
+	}
 	damaged := recordOf(0, here, postOf(t, here, "a"))
 	damaged.CRC = recordOf(0, here, postOf(t, here, "b")).CRC
 	for what, c := range map[string]struct {
@@ -551,7 +558,7 @@ func TestWhatIsRefused(t *testing.T) {
 		for _, h := range letter.Headers {
 			headers[h.Key] = string(h.Value)
 		}
-		if headers[kafka.HeaderReason] != string(c.want) || headers[kafka.HeaderSource] != from || headers[kafka.HeaderDetail] == "" {
+		if headers[kafka.HeaderReason] != string(c.want) || headers[kafka.HeaderSource] != from || headers[kafka.HeaderDetail] == "" || !strings.Contains(headers[kafka.HeaderDetail], says[what]) {
 			t.Errorf("%s: the letter says %q; want %s, %s", what, headers, c.want, from)
 		}
 		if letter.Topic != f.all.cfg.Topics.DeadLetters || string(letter.Key) != string(c.record.Key) || string(letter.Value) != string(c.record.Value) {

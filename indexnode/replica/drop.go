@@ -2,6 +2,7 @@ package replica
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/millrace/millrace"
@@ -22,7 +23,9 @@ func (all *Replicas) drop(ctx context.Context, now time.Time) {
 		return
 	}
 	wanted, ordered := all.orders()
-	for p := range ordered.All() {
+	turn := slices.Collect(ordered.All())
+	next, _ := slices.BinarySearch(turn, all.dropFrom) // one that cannot be deleted must not hold up the others
+	for _, p := range slices.Concat(turn[next:], turn[:next]) {
 		r := &all.replicas[p]
 		if wanted.Has(p) || r.State() != Absent || r.renewal != nil || r.gone {
 			continue
@@ -89,7 +92,7 @@ func (all *Replicas) uncache(r *Replica) {
 func (all *Replicas) finishDrop(r *Replica, w *renewal) {
 	all.dropping = nil
 	if w.err != nil {
-		all.dropAfter = time.Now().Add(dropAgain)
+		all.dropAfter, all.dropFrom = time.Now().Add(dropAgain), r.partition+1
 		all.cfg.Log.Warn("a partition that is assigned elsewhere could not be deleted; trying again", "partition", r.partition, "err", w.err)
 		return
 	}

@@ -357,6 +357,48 @@ func TestADropThatFailedIsTriedAgain(t *testing.T) {
 	}
 }
 
+// A deletion waits for those who read, and fails where the store does. Where it cannot be read
+// what the caches may have, they are emptied whole.
+func TestADropOnABadDisk(t *testing.T) {
+	f := newIdle(t, vfs.NewMem())
+	f.has(t, partHere, 1, 0)
+	r := f.all.Of(partHere)
+	f.disk.full.Store(true)
+	if err := f.all.delete(r); !errors.Is(err, store.ErrDiskFull) || f.host.forgotten.Load() != 0 {
+		t.Errorf("on a full disk: %v, and the caches are emptied %d times", err, f.host.forgotten.Load())
+	}
+	f.disk.full.Store(false)
+	f.host.unreadable = errors.New("it cannot be read")
+	waitsForReaders(t, r, func() { must(t, f.all.delete(r)) })
+	if f.host.forgotten.Load() != 1 || f.all.has(partHere) {
+		t.Errorf("the caches are emptied %d times; it is there still: %t", f.host.forgotten.Load(), f.all.has(partHere))
+	}
+}
+
+// A partition that cannot be deleted does not hold up the others, and has its turn after them.
+func TestADropThatFailsHoldsUpNoOther(t *testing.T) {
+	f := newIdle(t, vfs.NewMem())
+	both := setOf(partHere, partThere)
+	for p := range both.All() {
+		f.has(t, p, 1, 0)
+	}
+	f.all.Drop(both)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel() // what fails them
+	now := time.Now()
+	first, then := min(partHere, partThere), max(partHere, partThere)
+	for i, p := range []millrace.Partition{first, then, first, then} {
+		now = now.Add(time.Hour)
+		f.all.drop(gone, now)
+		if r := f.all.Of(p); f.all.dropping != r {
+			t.Fatalf("the deletion number %d is not of partition %d", i, p)
+		} else {
+			<-r.renewal.done
+		}
+		f.all.finish()
+	}
+}
+
 // A partition that is assigned elsewhere answers until brokers have heard, is
 // announced to nobody meanwhile, and then answers no more, though all of it is
 // on the disk.

@@ -157,6 +157,23 @@ func TestAReleaseIsKept(t *testing.T) {
 	w.until("it is made anew", ready)
 }
 
+// A release that the store does not take is none.
+func TestAReleaseOnAFullDisk(t *testing.T) {
+	f := newFed(t)
+	waitsForReaders(t, f.all.Of(partHere), func() { must(t, f.all.Quarantine(partHere, "doubt")) })
+	f.disk.full.Store(true)
+	if err := f.all.Release(partHere); err == nil {
+		t.Error("it is released on a full disk")
+	}
+	f.want(t, "not released", partHere, Quarantined, ByOperator)
+	if err := f.all.MayRelease(partHere); err != nil {
+		t.Errorf("it may not be released any more: %v", err)
+	}
+	f.disk.full.Store(false)
+	must(t, f.all.Release(partHere))
+	f.want(t, "released", partHere, Quarantined, Differs)
+}
+
 // An operator's quarantine of a replica that waits to be restored is kept: the
 // restore gives way to it, and its cause stays, until it is released.
 func TestAnOperatorsQuarantineOutlastsARenewal(t *testing.T) {

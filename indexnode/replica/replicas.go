@@ -119,6 +119,7 @@ type Replicas struct {
 	unhurried chan struct{}             // holds a token for the one other renewal at work
 	dropping  *Replica                  // of the reconciler: the replica that is being deleted; nil: none
 	dropAfter time.Time                 // of the reconciler: when a deletion that failed is tried again
+	dropFrom  millrace.Partition        // of the reconciler: deletions begin here, behind the last one that failed
 	begun     time.Time                 // of the reconciler: when Kafka was last asked where the log begins
 	changed   chan struct{}             // holds one token when the reconciler should look
 	moved     chan struct{}             // see Moved

@@ -2,10 +2,12 @@ package replica
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"log/slog"
 	"math/rand/v2"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -283,11 +285,54 @@ func TestReplicaThatDiffersIsRenewed(t *testing.T) {
 func TestADifferenceIsKept(t *testing.T) {
 	f := newFed(t)
 	must(t, f.bringTo(t, kafka.Timeline, partHere, recordOf(0, here, postOf(t, here, "a"))))
-	must(t, f.all.CondemnDiffering(partHere, &Verdict{Stream: kafka.Timeline, At: last(f.all.Of(partHere)), Expected: 1, Agreed: 0, Peer: "another"}))
+	r := f.all.Of(partHere)
+	at := last(r)
+	for what, c := range map[string]struct {
+		of      millrace.Partition
+		verdict Verdict
+	}{
+		"answers nobody":                     {partThere, Verdict{At: at, Expected: 1}},
+		"has the digest that it should have": {partHere, Verdict{At: at, Expected: at.Digest}},
+		"has not had the digest":             {partHere, Verdict{At: Pass{at.At + 1, at.Digest}, Expected: 1}},
+		"at 0 of ":                           {partHere, Verdict{Stream: kafka.Features, At: Pass{0, at.Digest}, Expected: 1}},
+	} {
+		var bad *millrace.Error
+		if err := f.all.CondemnDiffering(c.of, &c.verdict); !errors.As(err, &bad) || bad.Field != "partition" || !strings.Contains(bad.Detail, what) || bad.WayOut == "" {
+			t.Errorf("a verdict on one that %s: %v", what, err)
+		}
+	}
+	f.want(t, "by verdicts that do not fit", partHere, Ready, "")
+	waitsForReaders(t, r, func() {
+		must(t, f.all.CondemnDiffering(partHere, &Verdict{Stream: kafka.Timeline, At: at, Expected: 1, Agreed: 0, Peer: "another"}))
+	})
+	if why, _ := r.Why(); !strings.Contains(why.Detail, fmt.Sprintf("at %d of %s its digest is %x, and should be 1 as that of another; at 0 they were equal", at.At, kafka.Timeline, at.Digest)) {
+		t.Errorf("it says %s", why.Detail)
+	}
 	f.want(t, "condemned", partHere, Quarantined, Differs)
 	if err := f.store.Quarantined(partHere); err == nil || whyQuarantined(err).Reason != Differs {
 		t.Errorf("the store says %v", err)
 	}
+}
+
+// waitsForReaders fails if do ends while somebody reads a replica.
+func waitsForReaders(t *testing.T, r *Replica, do func()) {
+	t.Helper()
+	r.RLock()
+	done := make(chan struct{})
+	go func() { defer close(done); do() }()
+	for r.mu.TryRLock() { // until do waits to write
+		r.RUnlock()
+		select {
+		case <-done:
+			t.Error("it does not wait for those who read")
+			r.RUnlock()
+			return
+		default:
+			runtime.Gosched()
+		}
+	}
+	r.RUnlock()
+	<-done
 }
 
 func last(r *Replica) Pass {

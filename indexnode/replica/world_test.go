@@ -157,6 +157,7 @@ func (d *disk) GetDiskUsage(string) (vfs.DiskUsage, error) {
 // counting is a node without caches.
 type counting struct {
 	forgotten, refused, features, applied atomic.Int64
+	unreadable                            error                          // what ForgetPartition returns
 	written                               func(routes []millrace.Entity) // in place of the caches; nil: nothing
 	mu                                    sync.Mutex
 	removed                               []millrace.Partition // from the caches
@@ -166,7 +167,7 @@ func (c *counting) ForgetPartition(p millrace.Partition) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.removed = append(c.removed, p)
-	return nil
+	return c.unreadable
 }
 
 func (c *counting) uncached() []millrace.Partition {

@@ -345,7 +345,7 @@ func TestHot(t *testing.T) {
 		t.Errorf("%d timelines in 100 bytes", len(keys))
 	}
 	for _, p := range []int32{-1, partition.Count} {
-		if _, err := n.Hot(t.Context(), &nodev1.HotRequest{Partitions: []int32{p}}); status.Code(err) != codes.InvalidArgument {
+		if _, err := n.Hot(t.Context(), &nodev1.HotRequest{Partitions: []int32{p}}); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "from 0 to 719") {
 			t.Errorf("partition %d: %v", p, err)
 		}
 	}

@@ -212,7 +212,8 @@ func TestAnswersAreReadBack(t *testing.T) {
 		resp.ProtoReflect().SetUnknown(wire)
 		return resp
 	}
-	resp := answer(append(slices.Clone(wire), wire...))
+	whole := append(slices.Clone(wire), wire...)
+	resp := answer(whole)
 	text, err := MarshalJSON(resp)
 	if cost := CostOfJSON(resp); err != nil || cost != 4*int64(2*len(wire)) {
 		t.Errorf("it costs %d, %v", cost, err)
@@ -244,6 +245,13 @@ func TestAnswersAreReadBack(t *testing.T) {
 	}
 	if text, err := MarshalJSON(answer(wire)); err == nil {
 		t.Errorf("what is no UTF-8 is written: %s", text)
+	}
+	items := answer(whole)
+	for _, resp := range []*feedv1.GetFeedResponse{items, {}} {
+		resp.NextPageToken = "\xff"
+		if text, err := MarshalJSON(resp); err == nil {
+			t.Errorf("what is no UTF-8 is written: %s", text)
+		}
 	}
 	// A damaged record is left out of its item, and told.
 	var told strings.Builder

@@ -4,8 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -39,69 +40,87 @@ func TestADamagedStoreOpensOnAFailingDisk(t *testing.T) {
 			do = []harm{remove}
 		}
 		for _, do := range do {
-			at, hit := int64(0), true
-			for ; hit; at++ {
+			open := func(at int64) (all []int64) {
 				fs := cloneMem(t, base)
 				what, err := do(fs, fs.PathJoin("db", name))
 				if err != nil {
 					t.Fatal(err)
 				}
-				if hit, err = openFailing(fs, at+1); err != nil {
-					t.Errorf("%s %s, operation %d fails: %v", name, what, at+1, err)
+				if all, err = openFailing(fs, at); err != nil {
+					t.Errorf("%s %s, operation %d fails: %v", name, what, at, err)
 				}
+				return all
 			}
-			if at < 10 {
-				t.Errorf("%s: %d operations failed: the test shows nothing", name, at-1)
+			all := open(0)
+			if len(all) < 10 {
+				t.Errorf("%s: %d operations fail: the test shows nothing", name, len(all))
+			}
+			for _, at := range all {
+				open(at)
 			}
 		}
 	}
 }
 
-// openFailing opens a store while one operation on the disk fails, and then without. It reports
-// whether one failed, and what is wrong with the store.
-func openFailing(fs vfs.FS, at int64) (hit bool, err error) {
-	var n atomic.Int64
-	n.Store(at)
+// openFailing opens a store while an operation on the disk fails, by its number from 1, and then
+// without. It returns the numbers of the operations that may fail if at is 0, and what is wrong
+// with the store.
+func openFailing(fs vfs.FS, at int64) (all []int64, err error) {
+	var mu sync.Mutex
+	n := int64(0)
 	failing := errorfs.Wrap(fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if op.Kind == errorfs.OpFileClose || op.Kind == errorfs.OpFileSync && !strings.Contains(op.Path, ".") {
 			return nil // Pebble panics, on purpose, when a directory cannot be synced
 		}
-		if testing.Short() && n.Load() > 0 {
-			if by := string(debug.Stack()); !strings.Contains(by, "store.(*Store)") || strings.Contains(by, "pebble/v2.Open(") {
-				return nil
-			}
-		}
-		if n.Add(-1) == 0 {
+		mu.Lock()
+		defer mu.Unlock()
+		if n++; n == at {
 			return fmt.Errorf("%s: %w", op.Path, syscall.EIO)
+		}
+		if by := ""; at == 0 {
+			if testing.Short() {
+				by = string(debug.Stack())
+			}
+			if by == "" || strings.Contains(by, "store.(*Store)") && !strings.Contains(by, "pebble/v2.Open(") {
+				all = append(all, n)
+			}
 		}
 		return nil
 	}))
 	for _, fs := range []vfs.FS{failing, fs} {
 		s, err := Open("db", Options{FS: fs, FlushEvery: -1, MaxBlobBytes: 500, fatal: func(msg string) { panic(msg) }})
-		if fs == failing {
-			hit = n.Swap(0) <= 0
-		}
+		mu.Lock()
+		hit, opened := at > 0 && n >= at, slices.Clone(all)
+		mu.Unlock()
 		switch {
 		case err != nil && hit && onlyFailed(err) == nil && fs == failing:
 			continue
 		case err != nil:
-			return hit, err
+			return opened, err
 		}
 		lost := 0
 		for _, p := range mendPartitions {
-			if s.Quarantined(p) != nil {
+			switch {
+			case s.Quarantined(p) != nil:
 				lost++
-			} else if err := mended(s, p); err != nil && (fs != failing || onlyFailed(err) != nil) {
-				return hit, errors.Join(err, s.Close())
+			case s.Applied(p).Content != 40:
+				return opened, errors.Join(fmt.Errorf("partition %d is at %v", p, s.Applied(p)), s.Close())
+			case fs != failing:
+				if err := mended(s, p); err != nil {
+					return opened, errors.Join(err, s.Close())
+				}
 			}
 		}
 		aside := s.isAside()
 		if err := errors.Join(mendedNode(s), s.Close()); err != nil && (fs != failing || onlyFailed(err) != nil) {
-			return hit, err
+			return opened, err
 		}
 		if lost > 1 || aside {
-			return hit, fmt.Errorf("%d partitions are lost: %v", lost, s.Damage())
+			return opened, fmt.Errorf("%d partitions are lost: %v", lost, s.Damage())
+		}
+		if at == 0 {
+			return opened, nil
 		}
 	}
-	return hit, nil
+	return nil, nil
 }

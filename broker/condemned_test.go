@@ -1,18 +1,22 @@
 package broker
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/broker/questions"
 	"github.com/millrace/millrace/internal/cluster/artefacts"
 )
 
@@ -99,6 +103,51 @@ func TestManyCondemnedVersions(t *testing.T) {
 	resp, err := b.GetFeed(t.Context(), rankedRequest(10))
 	if err != nil || resp.Receipt.Model != lastResort || resp.Receipt.InPlaceOf != versions[len(versions)-1].String() || w.calls() != maxTurns {
 		t.Fatalf("%v, %v after %d calls", resp.GetReceipt(), err, w.calls())
+	}
+}
+
+// What a node said of a version holds for a while, and of so many versions.
+func TestWhatNodesSaidIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c condemned
+		c.note(coarseVersion(1), "it panicked")
+		time.Sleep(heardFor)
+		if why := c.why(coarseVersion(1)); why != "it panicked" {
+			t.Errorf("after %v: %q", heardFor, why)
+		}
+		time.Sleep(time.Nanosecond)
+		if why := c.why(coarseVersion(1)); why != "" || len(c.mu.heard) != 0 {
+			t.Errorf("after more than %v: %q", heardFor, why)
+		}
+		for n := range maxHeard {
+			c.note(coarseVersion(n+1), "it panicked")
+		}
+		if why := c.why(coarseVersion(1)); why == "" || len(c.mu.heard) != maxHeard {
+			t.Errorf("%d versions are remembered, the first with %q", len(c.mu.heard), why)
+		}
+		c.note(coarseVersion(0), "it panicked")
+		if why := c.why(coarseVersion(0)); why == "" || len(c.mu.heard) != 1 {
+			t.Errorf("%d versions are remembered, the last with %q", len(c.mu.heard), why)
+		}
+	})
+}
+
+// A ranking for comparison alone is of the models that it is to compare, or it is none.
+func TestShadowsGiveNoWay(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	b := w.brokerOf(newPointers(coarseVersion(1), coarseVersion(2)), rankedFeed)
+	for _, aside := range []bool{false, true} {
+		q, err := b.read(t.Context(), rankedRequest(5), time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		q.Aside = aside
+		refused := condemnedModel("model", "", q.Model(), "it panicked")
+		again, err := b.givesWay(q, questions.Weighted{Version: q.Model()}, refused)
+		if again == aside || !errors.Is(err, refused) || (q.Model() == coarseVersion(2)) != aside {
+			t.Errorf("aside %t: asked again %t, by %v; %v", aside, again, q.Model(), err)
+		}
+		b.condemned.mu.heard = nil
 	}
 }
 

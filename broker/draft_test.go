@@ -9,6 +9,8 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/internal/cluster/artefacts"
@@ -193,6 +195,24 @@ func TestADraftWithoutItsSecondModel(t *testing.T) {
 		"an older node": {
 			func() { w.nodes["n1"].set(func() { w.nodes["n1"].old = true }) },
 			func() { w.nodes["n1"].set(func() { w.nodes["n1"].old = false }) }, "one model alone",
+		},
+		"a second attempt that covers less": {
+			func() {
+				w.nodes["n1"].set(func() { w.nodes["n1"].models = map[artefacts.Version]bool{first: true} })
+				w.nodes["n0"].set(func() {
+					before := len(w.nodes["n0"].asked)
+					w.nodes["n0"].refusal = func(*nodev1.QueryRequest) error {
+						if len(w.nodes["n0"].asked) > before+1 {
+							return fanout.ErrUnreachable
+						}
+						return nil
+					}
+				})
+			},
+			func() {
+				w.nodes["n1"].set(func() { w.nodes["n1"].models = nil })
+				w.nodes["n0"].set(func() { w.nodes["n0"].refusal = nil })
+			}, "no model coarse",
 		},
 	} {
 		limit := int64(9)

@@ -93,6 +93,26 @@ func TestExposuresHaveFeatures(t *testing.T) {
 	}
 }
 
+// An item has the features of its model, as the first node of that model names them, or none.
+func TestFeaturesOfItems(t *testing.T) {
+	x, y := []string{"age", "text"}, []string{"age"}
+	entry := func(names []string, numbers ...float64) fanout.Entry {
+		return fanout.Entry{Ranked: fanout.Ranked{Item: &nodev1.Item{Features: &nodev1.Vector{Numbers: numbers, Texts: map[int32]string{1: "t"}}}, From: &fanout.Part{Resp: &nodev1.QueryResponse{FeatureNames: names}}}}
+	}
+	r := &exposure.Record{Models: make([]exposure.Model, 3), Items: []exposure.Item{{}, {}, {}, {Model: 1}, {Model: 2}}}
+	exposeFeatures(r, []fanout.Entry{entry(x, 1, 0), entry(y, 1), entry(x, 1), entry(y, 2), entry(nil)})
+	for i, want := range [][]exposure.Value{{exposure.Number(1), exposure.Text("t")}, nil, nil, {exposure.Number(2)}, nil} {
+		if got := r.Items[i].Features; !slices.Equal(got, want) {
+			t.Errorf("item %d has %v, want %v", i, got, want)
+		}
+	}
+	for i, want := range [][]string{x, y, nil} {
+		if got := r.Models[i].Features; !slices.Equal(got, want) {
+			t.Errorf("model %d has %q, want %q", i, got, want)
+		}
+	}
+}
+
 // A refusal counts for a variant unless its caller is to blame: with what is asked
 // wrongly anybody could refuse a variant to death. However little a caller waits, a
 // refusal counts.

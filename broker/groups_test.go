@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/broker/feedstest"
+	"github.com/millrace/millrace/broker/questions"
 	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/expr/celref"
 	"github.com/millrace/millrace/internal/oracle"
@@ -309,6 +310,25 @@ experiments: [{name: e, layer: l, feeds: [f], state: running, slots: [0-9999], s
 	define(t, b, docs, 5, strings.Replace(src, "0-9999", "0-8999", 1))
 	if err := next(); err == nil || refusal(t, err).Reason != millrace.ReasonPageToken || !strings.Contains(err.Error(), "experiment e, which divided") {
 		t.Errorf("other slots: %v", err)
+	}
+}
+
+// The experiments that set weights for some entity of a group are noted, each once.
+func TestWeighers(t *testing.T) {
+	var g questions.Group
+	for _, names := range []string{"ab", "b", "ca"} { // a sets none
+		var dealt []experiment.Assigned
+		for _, name := range names {
+			sets := &experiment.Sets{}
+			if name != 'a' {
+				sets.Weights = map[string]float64{"age": 1}
+			}
+			dealt = append(dealt, experiment.Assigned{Experiment: string(name), Sets: sets})
+		}
+		weighedBy(&g, dealt)
+	}
+	if !slices.Equal(g.Weighers, []string{"b", "c"}) {
+		t.Errorf("%q", g.Weighers)
 	}
 }
 

@@ -40,6 +40,8 @@ func TestHints(t *testing.T) {
 	}
 	hint("none of the 1 entities has a record:", func(r *feedv1.GetFeedRequest) { r.Entities = []string{"nobody"} })
 	hint("has a record of type podcast:", func(r *feedv1.GetFeedRequest) { r.Types = []string{"podcast"} })
+	hint("has a record of type a, b, c, d, e:", func(r *feedv1.GetFeedRequest) { r.Types = []string{"a", "b", "c", "d", "e"} })
+	hint("has a record of a, b, c, d, e or 2 other types:", func(r *feedv1.GetFeedRequest) { r.Types = []string{"a", "b", "c", "d", "e", "f", "g"} })
 	hint("has a record from 2100-01-01T00:00:00.000Z to 2100-01-02T00:00:00.000Z:", func(r *feedv1.GetFeedRequest) {
 		day := time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC)
 		r.From, r.To = timestamppb.New(day), timestamppb.New(day.AddDate(0, 0, 1))

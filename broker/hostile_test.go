@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -31,6 +32,7 @@ import (
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/broker/intake"
 	"github.com/millrace/millrace/internal/memory"
+	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/internal/race"
 	"github.com/millrace/millrace/internal/rpcerr"
 )
@@ -610,6 +612,24 @@ func TestUnknownTypesAreRefused(t *testing.T) {
 	if e := refusal(t, ask("recent", "post", "psot")); e.Reason != millrace.ReasonUnknown || e.Field != "types[1]" || !strings.Contains(e.WayOut, "like, post") {
 		t.Errorf("%+v", e)
 	}
+	if e := refusal(t, errOf(w.broker(feeds.Feed{Name: "private", Model: "recency", Private: true}).GetFeed(t.Context(), &feedv1.GetFeedRequest{Feed: "private", Entities: entityNames(3), Types: []string{"psot"}}))); e.Reason != millrace.ReasonUnknown || strings.Contains(e.WayOut, "post") {
+		t.Errorf("of a private feed: %+v", e)
+	}
+	// Those who have none of the entities are asked about types alone.
+	alone := func(types ...string) error {
+		return errOf(b.GetFeed(t.Context(), &feedv1.GetFeedRequest{Feed: "recent", Entities: []string{string(entity(1))}, Types: types}))
+	}
+	others := slices.DeleteFunc(slices.Sorted(maps.Keys(w.nodes)), func(id millrace.NodeID) bool {
+		return id == w.m.Replicas(partition.Of(entity(1)))[0]
+	})
+	if e := refusal(t, alone("post", "psot")); e.Field != "types[1]" || w.nodes[others[0]].calls() == 0 || w.nodes[others[1]].calls() == 0 {
+		t.Errorf("%+v", e)
+	}
+	w.nodes[others[1]].types = []string{"psot"}
+	if err := alone("psot"); err != nil {
+		t.Errorf("a node without the entity knows it: %v", err)
+	}
+	w.nodes[others[1]].types = []string{"like", "post"}
 	w.nodes["n2"].types = []string{"psot"} // whoever has the entities
 	if err := ask("recent", "psot"); err != nil {
 		t.Errorf("one node knows it: %v", err)

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -19,6 +20,7 @@ import (
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/broker/questions"
 	"github.com/millrace/millrace/internal/cluster/artefacts"
 )
@@ -370,6 +372,26 @@ func TestRollouts(t *testing.T) {
 	}
 	if partial.Load() > 0 {
 		t.Error("some answers are incomplete though a replica of each partition had the version")
+	}
+}
+
+// A later page keeps the weights of the first, or none where another version ranked.
+func TestPagesKeepTheirWeights(t *testing.T) {
+	b := newWorld(t, 1, 1).brokerOf(newPointers(coarseVersion(1)), rankedFeed)
+	for sum, refused := range map[string]bool{"": false, "+mine": false, "+others": true} {
+		q, err := b.read(t.Context(), rankedRequest(5), time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		q.Query.Weights, q.Query.WeightsSum = "scale=2", "mine"
+		v := coarseVersion(1)
+		err = b.keepModel(q, &pagetoken.Cursor{Model: v.Name, Version: v.Version, Sum: v.Sum + sum})
+		if (err != nil) != refused || refused && refusal(t, err).Reason != millrace.ReasonPageToken {
+			t.Errorf("%q: %v", sum, err)
+		}
+		if err == nil && (q.plain != (sum == "") || (q.Query.Weights == "") != q.plain || (q.Query.WeightsSum == "") != q.plain || q.Model() != v || !q.later) {
+			t.Errorf("%q: %+v", sum, q)
+		}
 	}
 }
 

@@ -1,11 +1,14 @@
 package broker
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
@@ -125,6 +128,48 @@ func TestTheOwnModelOfAFeedIsGone(t *testing.T) {
 	if fault := newReferred(b).CheckWeights("f", "", map[string]float64{"age": 1}); fault != nil {
 		t.Errorf("once it is back: %v", fault)
 	}
+}
+
+// What nodes accepted is not asked again for a while, what they refused for less, and is
+// forgotten once no experiment asks; a filter that is too long is asked of nobody.
+func TestNodesAreNotAskedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 1)
+		r := newReferred(w.broker())
+		w.nodes["n0"].refusal = func(q *nodev1.QueryRequest) error {
+			if q.Filter == "bad" {
+				return &millrace.Error{Reason: millrace.ReasonFilter, Detail: "no"}
+			}
+			return nil
+		}
+		check := func(src string, calls int, refused bool) {
+			t.Helper()
+			before := w.calls()
+			var e *millrace.Error
+			if err := r.CheckFilter(src); errors.As(err, &e) != refused || refused && e.Reason != millrace.ReasonFilter || w.calls() != before+calls {
+				t.Errorf("%.20s: %v, after %d calls", src, err, w.calls()-before)
+			}
+		}
+		check(strings.Repeat("x", 1<<20), 0, true)
+		check("a", 1, false)
+		check("bad", 1, true)
+		time.Sleep(refusedFor - 1)
+		check("bad", 0, true)
+		time.Sleep(time.Nanosecond)
+		check("bad", 1, true)
+		time.Sleep(takenFor - refusedFor - 1)
+		check("a", 0, false)
+		time.Sleep(time.Nanosecond)
+		check("a", 1, false)
+		time.Sleep(2 * takenFor)
+		if check("b", 1, false); len(r.asked) != 2 {
+			t.Errorf("%d are remembered, want a and b", len(r.asked))
+		}
+		time.Sleep(time.Nanosecond)
+		if check("c", 1, false); len(r.asked) != 2 {
+			t.Errorf("%d are remembered, want b and c", len(r.asked))
+		}
+	})
 }
 
 func label(m *dto.Metric, name string) string {

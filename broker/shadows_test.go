@@ -5,12 +5,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"google.golang.org/protobuf/proto"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/broker/series"
@@ -209,6 +211,22 @@ func TestShadowsAreTheFirstThingDropped(t *testing.T) {
 	}
 }
 
+// A ranking by shadows takes nothing of the question that is being answered.
+func TestShadowsHaveAQuestionOfTheirOwn(t *testing.T) {
+	b := newWorld(t, 1, 1).broker(shadowedFeed)
+	req := rankedRequest(5)
+	req.Feed, req.Explain = "shadowed", true
+	q, err := b.read(t.Context(), req, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := proto.CloneOf(q.Query)
+	again := b.sample(q, fanout.Outcome{})
+	if again == nil || again.Query == q.Query || again.Groups[0] == q.Groups[0] || again.Groups[0].Query != again.Query || q.Groups[0].Query != q.Query || !proto.Equal(q.Query, before) || !again.Aside || again.Query.Explain {
+		t.Errorf("%+v of %+v", again, q)
+	}
+}
+
 // What is no first page, or lacks partitions, is not compared; and a share of
 // none is none.
 func TestWhatShadowsLeaveOut(t *testing.T) {
@@ -252,6 +270,22 @@ func TestWhatShadowsLeaveOut(t *testing.T) {
 				t.Fatalf("%v, %v", resp, err)
 			}
 		}, map[string]int{}},
+		"a partial ranking": {shadowedFeed, func(b *Broker, req *feedv1.GetFeedRequest) {
+			n := w.nodes["n1"]
+			n.set(func() {
+				n.refusal = func(req *nodev1.QueryRequest) error {
+					if len(req.Beside) > 0 {
+						return fanout.ErrUnreachable
+					}
+					return nil
+				}
+			})
+			if _, err := b.GetFeed(t.Context(), req); err != nil {
+				t.Fatal(err)
+			}
+			b.shadows.Wait()
+			n.set(func() { n.refusal = nil })
+		}, map[string]int{"partial": 1}},
 	} {
 		b := w.broker(c.feed)
 		req := rankedRequest(5)

@@ -21,7 +21,9 @@ import (
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/broker/feedstest"
 	"github.com/millrace/millrace/broker/findings"
+	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/relevance/experiment"
 )
 
 // why asks, and looks at what every answer must have.
@@ -155,6 +157,27 @@ experiments:
 		}
 		if !maps.Equal(resp.Receipt.Variants, map[string]string{"page": "even"}) {
 			t.Errorf("of the viewer: %v", resp.Receipt)
+		}
+	}
+}
+
+// Of a feed that two models draft an inquiry explains the ranking by the first alone, and says so.
+func TestWhyOfDrafts(t *testing.T) {
+	w := variantedWorld(t)
+	b, _ := w.drafts(nil, feeds.Feed{Name: "f", Model: "recency"})
+	for viewer, says := range map[string]string{"alice": "by recency alone, which coarse drafts the pages with: ", "bob": ""} {
+		req := recentRequest(12)
+		req.Feed, req.Viewer = "f", &feedv1.Viewer{Id: viewer}
+		resp := w.why(b, &feedv1.WhyRequest{Request: req, Record: string(recordID(49))})
+		if len(resp.Findings) != 1 || !strings.HasPrefix(resp.Detail, says) || says == "" && strings.Contains(resp.Detail, "drafts") {
+			t.Errorf("%s: %v", viewer, resp)
+		}
+	}
+	for _, n := range w.nodes {
+		for _, asked := range n.asked {
+			if len(asked.Beside) > 0 {
+				t.Errorf("a node ranked by %v", asked.Beside)
+			}
 		}
 	}
 }
@@ -310,6 +333,13 @@ experiments:
 		}
 		if !maps.Equal(got, want) || !slices.Equal(entities, wantOfEntities) || len(q.Groups) != groups {
 			t.Errorf("private %t: %v and %v of entities, in %d groups", private, got, entities, len(q.Groups))
+		}
+		for _, dealt := range b.experiments.Current().Division("f").Dealt() { // by a token of a page before
+			c := &pagetoken.Cursor{Issued: millrace.TimeOf(time.Now()), Divided: []experiment.Dealt{dealt}}
+			_, err := q.dividing(b.experiments.Current(), req, c)
+			if refused := private && dealt.Experiment == "reach"; (err != nil) != refused || refused && !strings.Contains(err.Error(), "experiment reach, which divided") {
+				t.Errorf("private %t: a page divided by %s: %v", private, dealt.Experiment, err)
+			}
 		}
 	}
 }

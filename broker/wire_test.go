@@ -168,6 +168,11 @@ func TestTracedWithoutRecords(t *testing.T) {
 	if err := json.Unmarshal(lines.Bytes(), &line); err != nil || !strings.Contains(line.Answer, `"id":"`+string(recordID(1))+`"`) || strings.Contains(line.Answer, "stars") {
 		t.Errorf("%v\n%s", err, lines.String())
 	}
+	lines.Reset()
+	req.Feed = "nosuch"
+	if _, err := b.GetFeed(t.Context(), req); err == nil || !strings.Contains(lines.String(), `"err":"`) || !strings.Contains(lines.String(), "nosuch") {
+		t.Errorf("%v\n%s", err, lines.String())
+	}
 }
 
 // Items are written as protobuf would write messages of them, whatever they

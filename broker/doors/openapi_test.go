@@ -40,6 +40,20 @@ func TestOpenAPIIsWhole(t *testing.T) {
 			}
 		}
 	}
+	// Answers have all fields that a message always has, requests those that rules require.
+	for m, answers := range map[proto.Message]bool{&feedv1.GetFeedResponse{}: true, &feedv1.Item{}: true, &feedv1.WhyResponse{}: true, &feedv1.GetFeedRequest{}: false, &feedv1.WhyRequest{}: false, &feedv1.Viewer{}: false} {
+		desc := m.ProtoReflect().Descriptor()
+		var want []any
+		for i := range desc.Fields().Len() {
+			f := desc.Fields().Get(i)
+			if answers && !f.HasPresence() || rules[string(desc.Name()+"."+f.Name())].required {
+				want = append(want, string(f.Name()))
+			}
+		}
+		if got, _ := all[string(desc.Name())].(object)["required"].([]any); !slices.Equal(got, want) || answers && len(want) == 0 {
+			t.Errorf("of %s are required %v, want %v", desc.Name(), got, want)
+		}
+	}
 	for path := range rules {
 		message, field, _ := strings.Cut(path, ".")
 		m, _ := all[message].(object)

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -44,6 +46,29 @@ func TestRefuseEarly(t *testing.T) {
 	}
 	if want := limit/2 + 2; shed != want { // prefetches from the half, the other at the end
 		t.Errorf("%d were told to have been shed, want %d", shed, want)
+	}
+}
+
+// A door that refuses a request for its headers tells so, once, and nobody is asked.
+func TestBadHeadersAreTold(t *testing.T) {
+	refused := 0
+	d := New(Config{Admission: admission.New(nil, 256<<20), Refused: func(error) { refused++ }})
+	asked := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("what is refused is asked") })
+	for name, value := range map[string]string{admission.PriorityHeader: "urgent", admission.TimeoutHeader: "soon"} {
+		req, to := httptest.NewRequest(http.MethodPost, "/v1/feed", strings.NewReader("{}")), httptest.NewRecorder()
+		req.Header.Set(name, value)
+		refused = 0
+		if d.guarded(asked).ServeHTTP(to, req); to.Code != http.StatusBadRequest || refused != 1 {
+			t.Errorf("%s: %d, told %d times", name, to.Code, refused)
+		}
+	}
+	call := serveGRPC(d, func(context.Context, *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
+		t.Error("what is refused is asked")
+		return nil, nil
+	})
+	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(admission.PriorityHeader, "urgent"))
+	if _, err := call(nil, ctx, func(any) error { return nil }, nil); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("by gRPC: %v", err)
 	}
 }
 

@@ -26,6 +26,21 @@ func zoned(t *testing.T, replicas int, ids ...millrace.NodeID) *topology.Map {
 	return topology.NewMap(a, nodes, ready)
 }
 
+// Which part of the requests prefers the zone follows from the map of nodes that there is now.
+func TestTheShareOfAZoneFollowsTheMap(t *testing.T) {
+	z := zone{name: "a"}
+	for range 3 {
+		for _, c := range []struct {
+			m    *topology.Map
+			want string
+		}{{zoned(t, 1, "a1"), "a"}, {zoned(t, 1, "b1"), ""}} {
+			if got := z.preferred(c.m); got != c.want {
+				t.Errorf("%q is preferred, want %q", got, c.want)
+			}
+		}
+	}
+}
+
 // While the zone's nodes are well they are asked for all they have; then those
 // of other zones.
 func TestRouteStaysInTheZone(t *testing.T) {

@@ -35,8 +35,8 @@ func TestJSON(t *testing.T) {
 		}
 	}
 	for _, text := range []string{
-		``, `{`, `{"a"`, `{"a":`, `{"a":1`, `{"a":1,}`, `{a:1}`, `[1,]`, `[`, `"`, `"\`, `{"request":{"entities":["a",]}}`, `{"request":{"entities":[1]}}`, `{"request":{"entities":["\x"]}}`,
-		`{"request":{"entities":["\ud800"]}}`, `{"request":{"entities":["a"`, `{"request":{"entities":["a"}}`, strings.Repeat("[", 100_000), strings.Repeat(`{"a":`, 100_000),
+		``, `{`, `{"a`, `{"a"`, `{"a":`, `{"a":1`, `{"a":1,}`, `{a:1}`, `[1,]`, `[`, `"`, `"\`, `{"request":{"entities":["a",]}}`, `{"request":{"entities":[1]}}`, `{"request":{"entities":["\x"]}}`,
+		`{"request":{"entities":["\ud800"]}}`, `{"request":{"entities":["\u00g0"]}}`, `{"request":{"entities":["\ud83d\ndc00"]}}`, `{"request":{"entities":["\ud83d\ud83d"]}}`, `{"request":{"entities":["\u12"]}}`, `{"request":{"entities":["a\`, `{"request":{"entities":["a"`, `{"request":{"entities":["a"}}`, strings.Repeat("[", 100_000), strings.Repeat(`{"a":`, 100_000),
 		"[" + strings.Repeat("1,", MaxValues) + "1]", `{"request":{"entities":[` + strings.Repeat(`"",`, MaxEntities) + `""]}}`, `"` + strings.Repeat("x", MaxRestBytes) + `"`, strings.Repeat(" ", MaxBytes) + "1",
 	} {
 		var e *millrace.Error

@@ -2,6 +2,7 @@ package items
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -118,7 +119,24 @@ func TestItemsAreWrittenAsProtojsonDoes(t *testing.T) {
 	if got, err := itemText.append(nil, wire); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("%v\n%s\nwant\n%s", err, got, want)
 	}
-	if got, err := itemText.append(nil, []byte{1<<3 | 2, 1, 0xff}); err == nil {
-		t.Errorf("what is not UTF-8 is written: %s", got)
+	// What is not UTF-8 is written nowhere, and what is cut off does no harm.
+	texts, err := structpb.NewStruct(map[string]any{"#0": "#1", "list": []any{"a", "#2"}, "nested": map[string]any{"#3": "#4"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wire, err = proto.MarshalOptions{Deterministic: true}.Marshal(&feedv1.Item{Id: "#5", Record: texts, Also: []*feedv1.Also{{Id: "#6"}}, Explain: &feedv1.ItemExplain{Node: "#7"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 8 {
+		bad := bytes.Replace(wire, fmt.Appendf(nil, "#%d", i), []byte{0xff, 'x'}, 1)
+		if got, err := itemText.append(nil, bad); bytes.Equal(bad, wire) || err == nil {
+			t.Errorf("what is not UTF-8 is written: %s", got)
+		}
+	}
+	for n := range wire {
+		if got, err := itemText.append(nil, wire[:n]); err == nil && !json.Valid(got) {
+			t.Errorf("%d bytes of %d: %s", n, len(wire), got)
+		}
 	}
 }

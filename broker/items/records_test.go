@@ -138,6 +138,38 @@ func TestSchemasAreBounded(t *testing.T) {
 	}
 }
 
+// Fields of records are known once a schema is; those of features are no fields of records.
+func TestFieldsThatAreKnown(t *testing.T) {
+	r, _, _ := toldBy(t, &teller{})
+	r.keep(schemas.Features())
+	own := slices.DeleteFunc(slices.Clone(schemas.Features().Fields()), func(f string) bool { return slices.Contains(schemas.Note().Fields(), f) })
+	if len(own) == 0 || r.unknown(own[:1]) != 0 {
+		t.Errorf("%q are known of features", own)
+	}
+	if names := schemas.Note().Fields(); r.unknown(names) != 0 {
+		t.Errorf("%q are known", names)
+	}
+	if r.keep(schemas.Note()); r.unknown(schemas.Note().Fields()) != -1 || r.unknown(append(schemas.Note().Fields(), "nosuch")) != len(schemas.Note().Fields()) {
+		t.Error("fields of notes are not known")
+	}
+}
+
+// A request that ends does not wait for what a node knows of fields.
+func TestFieldsAreNotWaitedFor(t *testing.T) {
+	r, f, entries := toldBy(t, &teller{})
+	gone, end := context.WithCancel(t.Context())
+	inside := make(chan struct{})
+	slow := New(func(topology.Node) (fanout.Node, error) {
+		end()
+		<-inside
+		return &teller{}, nil
+	}, r.log)
+	if err := slow.CheckFields(gone, f, &Fields{Names: []string{"nosuch"}}, entries); err != nil {
+		t.Error(err)
+	}
+	close(inside)
+}
+
 // A node that tells another schema than it was asked for is not believed.
 func TestAWrongSchemaIsNotBelieved(t *testing.T) {
 	r, f, entries := toldBy(t, &teller{})
@@ -212,7 +244,8 @@ func TestAnswersAreReadBack(t *testing.T) {
 		resp.ProtoReflect().SetUnknown(wire)
 		return resp
 	}
-	resp := answer(append(slices.Clone(wire), wire...))
+	whole := append(slices.Clone(wire), wire...)
+	resp := answer(whole)
 	text, err := MarshalJSON(resp)
 	if cost := CostOfJSON(resp); err != nil || cost != 4*int64(2*len(wire)) {
 		t.Errorf("it costs %d, %v", cost, err)
@@ -244,6 +277,13 @@ func TestAnswersAreReadBack(t *testing.T) {
 	}
 	if text, err := MarshalJSON(answer(wire)); err == nil {
 		t.Errorf("what is no UTF-8 is written: %s", text)
+	}
+	items := answer(whole)
+	for _, resp := range []*feedv1.GetFeedResponse{items, {}} {
+		resp.NextPageToken = "\xff"
+		if text, err := MarshalJSON(resp); err == nil {
+			t.Errorf("what is no UTF-8 is written: %s", text)
+		}
 	}
 	// A damaged record is left out of its item, and told.
 	var told strings.Builder

@@ -42,5 +42,7 @@ func TestSeriesFade(t *testing.T) {
 		}
 		count("gone", "1")
 		is(2, 2)
+		time.Sleep(Idle / 2) // as much is counted in it as when it went, and it is new all the same
+		is(2, 2)
 	})
 }

@@ -342,7 +342,15 @@ func TestTablesAreRebuilt(t *testing.T) {
 	} {
 		c := New(Config{Memory: LeastMemory})
 		x, tl := &c.index, c.own(tl)
+		used := func() int {
+			for range 1000 { // what is retired is given back then
+				c.arena.Retire(c.arena.Alloc(1))
+			}
+			return int(c.arena.Stats().Used)
+		}
+		before := used()
 		x.table.Store(x.newTable(test.buckets))
+		table := used() - before
 		var keys []id
 		for i := range 2 * test.live {
 			k := join(id{r.Uint64(), r.Uint64()}, id{})
@@ -362,6 +370,9 @@ func TestTablesAreRebuilt(t *testing.T) {
 		x.rebuild()
 		if got := len(x.table.Load().buckets); got != test.want || x.used != test.live || x.live != test.live {
 			t.Errorf("%d keys of %d buckets get %d buckets and take %d slots, want %d", x.live, test.buckets, got, x.used, test.want)
+		}
+		if now := used() - before; now > table+table/4 {
+			t.Errorf("%d buckets in place of %d: %d bytes of %d are left", test.want, test.buckets, now, table)
 		}
 		for i, k := range keys {
 			at := x.table.Load().find(k)

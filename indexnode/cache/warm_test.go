@@ -142,6 +142,34 @@ func TestWarmingTakesNothingThatIsUsed(t *testing.T) {
 		}
 		c.Close()
 	}
+	// Just a quarter is evicted, and a list is full once just so many keys in a row found no room.
+	peer := millrace.Timeline{Entity: "peer:1", Type: "post"}
+	for beyond, want := range []bool{true, false} {
+		c := fill(1)
+		w := c.Warm()
+		room, name := one.bytes(), keyBytes(nameBytes(peer))
+		w.evicted[fat] = c.mu.lists[fat].bytes/warmShare - room - name + beyond
+		if got := w.makeRoom(fat, room, name); got != want {
+			t.Errorf("%d bytes beyond a quarter: %t", beyond, got)
+		}
+		c.Close()
+	}
+	for _, typ := range []millrace.ContentType{"post", Features} {
+		c := withRoom(t, 8, one)
+		w, n := c.Warm(), 0 // how many keys in a row found no room
+		for i := range 2 * maxDeclined {
+			if n++; w.Put(millrace.Timeline{Entity: key(i).Entity, Type: typ}, one) {
+				n = 0
+			}
+			if full := w.Full(typ, false); full != (n >= maxDeclined) || w.Full("post", typ == "post") || w.Full(Features, false) && typ != Features {
+				t.Fatalf("%q: %d keys in a row found no room, and it is full: %t", typ, n, full)
+			}
+		}
+		if n < maxDeclined {
+			t.Errorf("%q: the last %d keys found no room: the test shows nothing", typ, n)
+		}
+		c.Close()
+	}
 	c := withRoom(t, size, one)
 	defer c.Close()
 	w := c.Warm()

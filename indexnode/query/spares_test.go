@@ -87,11 +87,15 @@ func TestPlansAreKept(t *testing.T) {
 	if p := q.sparePlan(key(0)); p != plans[0] || len(q.spare) != maxSpare-1 || p.full.kind != whole {
 		t.Error("a plan that is known is made again")
 	}
-	if p := q.sparePlan(key(maxSpare)); slices.Contains(plans, p) {
+	another := q.sparePlan(key(maxSpare))
+	if slices.Contains(plans, another) {
 		t.Error("a plan is given up where there is room for another")
 	}
-	q.plans = append(q.plans, plans[0])
-	q.releasePlans()
+	q.plans = append(q.plans, plans[0], another)
+	if q.releasePlans(); len(q.spare) != maxSpare || q.spare[0] != plans[2] || q.spare[maxSpare-1] != another {
+		t.Errorf("%d plans are kept, and not the last", len(q.spare))
+	}
+	plans = plans[1:]
 	p := q.sparePlan(key(maxSpare + 1))
 	if p != plans[1] || p.planKey != key(maxSpare+1) || p.full.kind != unready || p.folded.kind != unready || p.passed.kind != unready || len(q.spare) != maxSpare-1 || p.modelID != cache.IDOf(m) {
 		t.Errorf("not the oldest plan was given up: %+v", p.planKey)

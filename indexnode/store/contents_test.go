@@ -99,24 +99,29 @@ func sumOf(rows []Row) (d Digest) {
 // A range ends where who ranges wants no more, be it anywhere.
 func TestARangeEndsEarly(t *testing.T) {
 	s := openMem(t, Options{MaxBlobBytes: 500})
-	apply(t, s, mendBatch(3, 0, 40))
+	b := mendBatch(3, 0, 40)
+	b.Put(3, millrace.Timeline{Entity: "member:2", Type: "post"}, millrace.Record{ID: "last", Time: 1, Schema: 7})
+	apply(t, s, b)
 	c, err := s.Contents(3)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for end := range 81 {
+	for end := range 82 {
 		n := 0
-		for _, err := range c.Rows() {
-			if err != nil {
-				t.Fatal(err)
+		for r, err := range c.Rows() {
+			if err != nil || r.Features() != (n < 40) {
+				t.Fatalf("row %d: %+v, %v", n, r, err)
 			}
 			if n++; n >= end {
 				break
 			}
 		}
-		if n != max(1, min(80, end)) {
+		if n != max(1, end) {
 			t.Errorf("%d rows of %d", n, end)
 		}
+	}
+	if new(Row).Features() {
+		t.Error("a row without a key is of features")
 	}
 	for range s.Timelines(3) {
 		break

@@ -101,7 +101,9 @@ func (s *Store) isAside() bool {
 // has the store open.
 func (s *Store) mend(cause error) error {
 	msg := cause.Error()
-	switch name := s.badOptions(); {
+	switch name, err := s.badOptions(); {
+	case err != nil:
+		return err
 	case name != "":
 		return s.removeOptions(name, cause)
 	case errors.Is(cause, pebble.ErrDBNotPristine):
@@ -181,10 +183,14 @@ func (s *Store) checkManifest() error {
 }
 
 // badOptions returns the name of the newest file of Pebble's options if it does not fit, else
-// "". Such a file may be removed: it holds nothing that this program does not know.
-func (s *Store) badOptions() string {
+// "". Such a file may be removed: it holds nothing that this program does not know. An error
+// says that the disk cannot be read.
+func (s *Store) badOptions() (string, error) {
 	fs := s.opts.FS
-	names, _ := fs.List(s.dir)
+	names, err := fs.List(s.dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) { // it is not there if the store was moved aside
+		return "", err
+	}
 	slices.Sort(names)
 	for _, name := range slices.Backward(names) {
 		if !strings.HasPrefix(name, "OPTIONS-") {
@@ -192,15 +198,18 @@ func (s *Store) badOptions() string {
 		}
 		f, err := fs.Open(fs.PathJoin(s.dir, name))
 		if err != nil {
-			return ""
+			return "", err
 		}
 		b, err := io.ReadAll(f)
-		if err := errors.Join(err, f.Close()); err == nil && s.dbo.CheckCompatibility(s.dir, string(b)) != nil {
-			return name
+		if err := errors.Join(err, f.Close()); err != nil {
+			return "", err
 		}
-		return ""
+		if s.dbo.CheckCompatibility(s.dir, string(b)) != nil {
+			return name, nil
+		}
+		return "", nil
 	}
-	return ""
+	return "", nil
 }
 
 // removeOptions removes a file of Pebble's options, and notes it as damage.

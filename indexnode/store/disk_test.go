@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -144,6 +145,23 @@ func TestNothingIsAdmittedOnAFullDisk(t *testing.T) {
 	}
 	disk.taken.Store(0)
 	apply(t, s, b)
+	c := checkpoint(t, s, 3, "checkpoint")
+	// With even less space nothing is written for other reasons either.
+	disk.taken.Store(24<<20 - 4<<20/4)
+	_, checkpointErr := s.Checkpoint([]millrace.Partition{3}, "none")
+	cause := errors.New("by order")
+	for what, err := range map[string]error{"checkpoint": checkpointErr, "restore": s.Restore(ctx, "checkpoint", c), "drop": s.DropPartition(3), "quarantine": s.Quarantine(4, cause)} {
+		if !errors.Is(err, ErrDiskFull) || onlyFailed(err) != nil || errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if names, err := disk.List("none"); err == nil {
+		t.Errorf("a checkpoint has %v", names)
+	}
+	if s.Applied(3).Content != 1 || s.Quarantined(3) != nil || !errors.Is(s.Quarantined(4), cause) {
+		t.Errorf("it is at %v; quarantined: %v, %v", s.Applied(3), s.Quarantined(3), s.Quarantined(4))
+	}
+	disk.taken.Store(0)
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -263,6 +264,23 @@ func TestADamagedManifestMovesTheStoreAside(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// Damage is told once for each file, and for each time that a store was moved aside.
+func TestDamageIsToldOnce(t *testing.T) {
+	s := openMem(t, Options{})
+	all := []Damage{{File: "db/000001.sst"}, {File: "db/000002.sst"}, {File: "db", Aside: "db.damaged-1"}, {File: "db", Aside: "db.damaged-2"}}
+	for range 2 {
+		for _, d := range all {
+			s.found(d)
+		}
+	}
+	if got := s.Damage(); !reflect.DeepEqual(got, all) {
+		t.Errorf("told %v, want %v", got, all)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -79,7 +79,8 @@ func Compile(src string, env expr.Env) (*Filter, error) {
 		return nil, err
 	}
 	f := &Filter{terms: root.Conjuncts(), patterns: map[string]*regexp.Regexp{}}
-	return f, f.compilePatterns(root)
+	f.compilePatterns(root)
+	return f, nil
 }
 
 // Join returns a filter that holds where both do. Its clauses are those of a
@@ -97,20 +98,16 @@ func Join(a, b *Filter) *Filter {
 	return f
 }
 
-// compilePatterns compiles the patterns of all calls of matches below n.
-func (f *Filter) compilePatterns(n *expr.Node) error {
+// compilePatterns compiles the patterns of all calls of matches below n, which expr.Parse has
+// checked.
+func (f *Filter) compilePatterns(n *expr.Node) {
 	for _, a := range n.Args {
-		if err := f.compilePatterns(a); err != nil {
-			return err
-		}
+		f.compilePatterns(a)
 	}
-	if n.Op != expr.Call || n.Name != "matches" {
-		return nil
+	if n.Op == expr.Call && n.Name == "matches" {
+		p := n.Args[1].Value.(string)
+		f.patterns[p] = regexp.MustCompile(p)
 	}
-	p := n.Args[1].Value.(string)
-	re, err := regexp.Compile(p)
-	f.patterns[p] = re
-	return err
 }
 
 // Clauses returns how many clauses the filter has: the terms of the outermost &&.

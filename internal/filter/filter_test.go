@@ -192,14 +192,14 @@ func TestEachOperation(t *testing.T) {
 		r := rand.New(rand.NewPCG(uint64(seed), 45))
 		w := newWorld(t, r, 16)
 		w.viewer = &millrace.Viewer{Features: map[string]float64{"num": num}, Attributes: map[string]any{
-			"str": pick(r, someStrings...), "flag": seed%2 == 0, "empty": "", "strs": lists[seed%4], "more": lists[seed/2], "nums": []float64{num, 1}, "any": pick[any](r, "a", num, true, []string{"a"}, []float64{num, 1}),
+			"str": pick(r, someStrings...), "left": "a", "right": "b", "flag": seed%2 == 0, "empty": "", "strs": lists[seed%4], "more": lists[seed/2], "nums": []float64{num, 1}, "any": pick[any](r, "a", num, true, []string{"a"}, []float64{num, 1}),
 		}}
 		for _, op := range []string{"==", "!=", "<", "<=", ">", ">="} {
 			for _, src := range []string{
 				"record.d # viewer.num", "viewer.num # record.nd", "record.i # viewer.num", "viewer.num # record.ni", "record.s # viewer.num", "viewer.str # record.d", "record.d # viewer.strs", "viewer.nums # record.d", "record.b # viewer.flag", "viewer.num # viewer.num",
 				"-viewer.num # record.d", "-viewer.str # record.d", "(viewer.flag ? \"a\" : \"en\") # record.s", "record.i / 0 # record.d", "record.d # record.i / 0", "size(viewer.str) # 1", "size(viewer.strs) # 1", "size(viewer.nums) # 2", "size(viewer.any) # 1",
 				"size(viewer.none) # 1", "size(record.sabsent) # 0", "size(record.ssabsent) # 0", "size(entity.ss) # 1", "size(entity.nds) # 1", "viewer.strs # viewer.more", "viewer.nums # viewer.nums", "viewer.any # viewer.str", "duration(\"1h\") + record.t # as_of", "record.s # record.sabsent",
-				"(record.nb ? record.s : null) # record.ns", "(record.nb ? null : record.i) # 3", "-(record.i / 0) # 3", "viewer.strs + viewer.more # viewer.more", "viewer.nums + viewer.nums # viewer.nums", "viewer.str + viewer.str # record.s", "viewer.str + viewer.any # viewer.str", "viewer.any + viewer.str # viewer.str",
+				"(record.nb ? record.s : null) # record.ns", "(record.nb ? null : record.i) # 3", "-(record.i / 0) # 3", "viewer.strs + viewer.more # viewer.more", "viewer.nums + viewer.nums # viewer.nums", "viewer.str + viewer.str # record.s", "viewer.left + viewer.right # \"ab\"", "viewer.str + viewer.any # viewer.str", "viewer.any + viewer.str # viewer.str",
 				"record.t - record.nt # duration(\"1h\")", "record.ni + record.j # 5", "record.d + viewer.str # 1.0", "viewer.strs - record.d # 1.0", "record.d * viewer.flag # 1.0", "viewer.none / record.d # 1.0", "record.d + viewer.any # 1.0", "record.i / 0 # (record.nb ? record.i : record.j)", "(record.nb ? record.i : record.j) # record.i / 0", "(record.i / 0) + (record.nb ? record.i : record.j) # 3", "(record.nb ? record.i : record.j) * (record.i / 0) # 3", "record.t - record.tabsent # duration(\"1h\")", "record.tabsent - record.nt # duration(\"1h\")", "record.i + record.j # record.absent", "record.ni # record.absent", "record.absent # record.d", "record.tabsent + duration(\"1h\") # record.t", "-record.i # record.j", "record.b # (record.i > 3)", "(record.i / 0 > 1) # record.b",
 			} {
 				if strings.Contains(src, "viewer.str") || op == "==" || op == "<=" || strings.Contains(src, "num") || seed == 0 {

@@ -106,6 +106,27 @@ experiments:
 	}
 }
 
+// A rule says which slots others use only where a draft that names values of an attribute needs it.
+func TestRulesSayWhatIsTaken(t *testing.T) {
+	for _, c := range []struct {
+		unit, state, forced string
+		taken               bool
+	}{
+		{"attribute household", "draft", "{zoe: x}", true},
+		{"attribute household", "draft", "{}", false},
+		{"attribute household", "paused", "{zoe: x}", false},
+		{"viewer", "draft", "{zoe: x}", false},
+	} {
+		s := compile(t, replace(replace(everybody, "[0-9999]", "[0-2999, 3000-3999, 4500]"), "unit: viewer", "unit: "+c.unit), `
+experiments:
+  - {name: f, layer: l, feeds: [home, digest], state: `+c.state+`, slots: [5000-9999], share: 0, variants: [{name: x, weight: 10000}], forced: `+c.forced+`}`)
+		want := map[string][]slot.Range{"home": {{From: 0, To: 3999}, {From: 4500, To: 4500}}}
+		if got := s.Experiments()[1].Rule.Taken; c.taken && !reflect.DeepEqual(got, want) || !c.taken && got != nil {
+			t.Errorf("%+v: %v is taken", c, got)
+		}
+	}
+}
+
 // A draft gives its variants to those whom it names only as far as no other experiment
 // of the layer deals to them: none takes a viewer out of another.
 func TestADraftTakesNobodyOut(t *testing.T) {

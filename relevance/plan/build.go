@@ -420,18 +420,8 @@ func (b *builder) has(n *expr.Node) int {
 		return b.field(n, true)
 	case expr.Object:
 		return b.object(n, true)
-	case expr.Viewer:
-		return b.viewer(n, HasInput)
 	}
-	return b.present(b.lower(n))
-}
-
-// present returns the boolean that value v is not missing. A boolean counts as never missing.
-func (b *builder) present(v int) int {
-	if b.p.Values[v].Kind == Bool {
-		return b.constant(true)
-	}
-	return b.op(Present, Bool, v)
+	return b.viewer(n, HasInput)
 }
 
 func (b *builder) call(n *expr.Node) int {
@@ -443,10 +433,6 @@ func (b *builder) call(n *expr.Node) int {
 	case "item":
 		i, _ := n.Args[1].Value.(float64)
 		return b.add(Value{Op: Item, Kind: Number, Args: []int{b.lower(n.Args[0])}, Index: int(i)})
-	case "contains":
-		if n.Args[0].Type == expr.Doubles || n.Args[0].Type == expr.Strings {
-			return b.op(In, Bool, b.lower(n.Args[1]), b.lower(n.Args[0]))
-		}
 	case "cross":
 		v := b.text(n.Args[0])
 		for _, a := range n.Args[1:] {
@@ -478,11 +464,8 @@ func (b *builder) call(n *expr.Node) int {
 // text lowers a part of a cross, in which a number is written as its digits.
 func (b *builder) text(n *expr.Node) int {
 	v := b.lower(n)
-	switch b.p.Values[v].Kind {
-	case Number:
+	if b.p.Values[v].Kind == Number {
 		return b.op(Text, String, v)
-	case Bool:
-		return b.op(Text, String, b.op(ToNumber, Number, v))
 	}
 	return v
 }
@@ -530,7 +513,7 @@ func (b *builder) coalesce(args []*expr.Node) int {
 	}
 	rest := b.coalesce(args[1:])
 	if kind := b.p.Values[v].Kind; kind != Number {
-		return b.op(Select, kind, b.present(v), v, rest)
+		return b.op(Select, kind, b.op(Present, Bool, v), v, rest)
 	}
 	if b.always(v) {
 		return v

@@ -2,7 +2,6 @@ package plan
 
 import (
 	"cmp"
-	"math"
 	"slices"
 
 	"github.com/millrace/millrace/compute"
@@ -450,19 +449,10 @@ func (m *Machine) contains(i int, v *Value, dst []bool) {
 func (m *Machine) present(v *Value, dst []bool) {
 	a := v.Args[0]
 	for k := range dst {
-		switch m.p.Values[a].Kind {
-		case Number:
-			dst[k] = !math.IsNaN(m.nums[a][k])
-		case Numbers:
-			dst[k] = len(m.lists[a][k]) > 0
-		case Strings:
-			dst[k] = len(m.strss[a][k]) > 0
-		default:
-			if m.p.direct(v) {
-				dst[k] = m.rows.Word(m.p.Record[m.p.Values[a].Index].Column, int(m.sel[k])) != 0
-			} else {
-				dst[k] = m.strs[a][k] != ""
-			}
+		if m.p.direct(v) {
+			dst[k] = m.rows.Word(m.p.Record[m.p.Values[a].Index].Column, int(m.sel[k])) != 0
+		} else {
+			dst[k] = m.strs[a][k] != ""
 		}
 	}
 }

@@ -85,7 +85,7 @@ const (
 	Div                    // a / b
 	Neg                    // -a
 	In                     // a in b, of a number or string and a list
-	Present                // a is not missing: a number that is not NaN, a string or list that is not empty
+	Present                // a, a string, is not empty
 	ToNumber               // a boolean as 0 or 1
 	Lookup                 // table Index at a number or string
 	Size                   // of a list or string

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -373,6 +374,53 @@ func TestAMergeOnAFailingDisk(t *testing.T) {
 		if open := d.open.Load(); open != 0 {
 			t.Errorf("operation %d failed: %d files are left open", n, open)
 		}
+	}
+}
+
+// Of a table in memory that is cut or has a wrong byte, nothing wrong is read: whoever opens or
+// reads it is told, unless nothing of what it holds depends on that byte.
+func TestADamagedTableIsTold(t *testing.T) {
+	d := newDisk()
+	d.write(t, "a.sst", func(w *sstable.Writer) error {
+		return errors.Join(w.Set([]byte("k0"), []byte("v")), w.Delete([]byte("k1")), w.DeleteRange([]byte("k2"), []byte("k3")), w.Set([]byte("k4"), []byte("w")))
+	})
+	f, err := d.Open("a.sst")
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole, err := io.ReadAll(f)
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	read := func(b []byte) (rows string, err error) {
+		f, err := d.maker().OpenBytes(b)
+		if err != nil {
+			return "", err
+		}
+		for err = f.Next(); err == nil && f.More; err = f.Next() {
+			rows += fmt.Sprintf("%s %d %s, ", f.Key, f.Kind, f.val)
+		}
+		return rows + fmt.Sprint(f.Ranges), errors.Join(err, f.Close())
+	}
+	want, err := read(whole)
+	if err != nil || !strings.HasPrefix(want, "k0 1 v, k1 0 , k4 1 w, [{") {
+		t.Fatalf("%s, %v", want, err)
+	}
+	told := 0
+	for i := range whole {
+		bad := slices.Clone(whole)
+		bad[i] ^= 0x11
+		if got, err := read(bad); err != nil {
+			told++
+		} else if got != want {
+			t.Errorf("byte %d of %d is wrong, and read is %s", i, len(whole), got)
+		}
+		if got, err := read(whole[:i]); err == nil {
+			t.Errorf("%d bytes of %d are read as %s", i, len(whole), got)
+		}
+	}
+	if told < len(whole)/2 {
+		t.Errorf("%d wrong bytes of %d are told: the test shows nothing", told, len(whole))
 	}
 }
 

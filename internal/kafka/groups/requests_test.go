@@ -26,6 +26,7 @@ func TestEachRequestMatters(t *testing.T) {
 	kafkatest.Must(t, l.Introduce(ctx, "g", "one", []string{k.Content}, nil))
 	kafkatest.Must(t, l.Refresh(ctx))
 	known, _ := l.Group("g")
+	l.Close() // else its requests count, too
 	plan, err := PlanAdoption(ctx, k.Brokers, "g", k.Topics.Logs())
 	kafkatest.Must(t, err)
 	client := func(ask func(context.Context, *kgo.Client) error) func(context.Context) error {
@@ -57,8 +58,11 @@ func TestEachRequestMatters(t *testing.T) {
 			return err
 		}),
 		"places": client(func(ctx context.Context, cl *kgo.Client) error {
-			adm := kadm.NewClient(cl)
-			_, err := askAgain(ctx, adm, map[string]map[int32]place{k.Content: {0: {end: 1, done: 2}}})
+			_, err := places(ctx, kadm.NewClient(cl), []string{k.Content}, logEnds{}, nil)
+			return err
+		}),
+		"places asked for again": client(func(ctx context.Context, cl *kgo.Client) error {
+			_, err := askAgain(ctx, kadm.NewClient(cl), map[string]map[int32]place{k.Content: {0: {end: 1, done: 2}}})
 			return err
 		}),
 		"place": client(func(ctx context.Context, cl *kgo.Client) error {
@@ -67,4 +71,5 @@ func TestEachRequestMatters(t *testing.T) {
 			return err
 		}),
 	})
+	NewHeartbeat(HeartbeatConfig{}).ended(io.EOF) // nobody is told
 }

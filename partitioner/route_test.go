@@ -159,3 +159,63 @@ func BenchmarkRoute(b *testing.B) {
 		}
 	}
 }
+
+// A schema that is not known is waited for as long as the configuration says, but not once it
+// is refused, and not again soon after a wait in vain. What cannot be decided now is no
+// refusal.
+func TestWaitsForSchemas(t *testing.T) {
+	w := newFake(t)
+	ctx, stop := context.WithCancel(w.ctx)
+	defer stop()
+	waits := 0
+	r := newResolver(w.registry, w.schemas)
+	r.waiting = func() { waits++ }
+	ask := func(fp millrace.Fingerprint) error {
+		t.Helper()
+		_, err := r.writer(ctx, schemas.Framed{Fingerprint: fp})
+		return err
+	}
+	must(t, schemalog.Refuse(w.ctx, w.brokers, w.cfg.Topics.Schemas, 7, "ann"))
+	for i, c := range []struct {
+		wait time.Duration
+		fp   millrace.Fingerprint
+		want int // waits so far
+	}{{0, 1, 0}, {-1, 1, 0}, {time.Hour, 7, 0}, {time.Millisecond, 1, 1}, {time.Hour, 1, 1}} {
+		r.wait = c.wait
+		r.polled()
+		if err := ask(c.fp); !unknown(err) || waits != c.want || !r.fresh {
+			t.Errorf("case %d: %v after %d waits", i, err, waits)
+		}
+		if i == 3 {
+			if left := time.Until(r.nextWait); left > idleShare*c.wait {
+				t.Errorf("it waits no more for %v", left)
+			}
+			r.nextWait = r.nextWait.Add(time.Hour)
+		}
+	}
+	r.nextWait = time.Time{}
+	r.waiting = func() { // meanwhile it is refused
+		if err := schemalog.Refuse(w.ctx, w.brokers, w.cfg.Topics.Schemas, 8, "ann"); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := ask(8); !unknown(err) || !r.nextWait.IsZero() {
+		t.Errorf("refused meanwhile: %v", err)
+	}
+	r.waiting = func() { // meanwhile it comes
+		if err := w.schemas.Publish(w.ctx, schemas.Note()); err != nil {
+			t.Error(err)
+		}
+	}
+	if s, err := r.writer(ctx, schemas.Framed{Fingerprint: schemas.Note().Fingerprint()}); err != nil || s.Name() != schemas.Note().Name() {
+		t.Errorf("one that came meanwhile: %v", err)
+	}
+	r.waiting = stop
+	if err := ask(9); !errors.Is(err, context.Canceled) || unknown(err) {
+		t.Errorf("ended meanwhile: %v", err)
+	}
+	r.polled()
+	if err := ask(9); !errors.Is(err, context.Canceled) || unknown(err) {
+		t.Errorf("ended before: %v", err)
+	}
+}

@@ -1,10 +1,12 @@
 package kafka_test
 
 import (
+	"errors"
 	"maps"
 	"sync/atomic"
 	"testing"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -28,11 +30,22 @@ func TestTopicsNow(t *testing.T) {
 			kafkatest.Must(t, err)
 			t.Cleanup(c.Close)
 			var whole atomic.Int64
+			var refused atomic.Bool // metadata of topics
 			c.ControlKey(int16(kmsg.Metadata), func(r kmsg.Request) (kmsg.Response, error, bool) {
-				if len(r.(*kmsg.MetadataRequest).Topics) > 0 {
+				c.KeepControl()
+				asked := r.(*kmsg.MetadataRequest).Topics
+				if len(asked) > 0 {
 					whole.Add(1)
 				}
-				c.KeepControl()
+				if len(asked) > 0 && refused.Load() {
+					resp := r.ResponseKind().(*kmsg.MetadataResponse)
+					for _, one := range asked {
+						topic := kmsg.NewMetadataResponseTopic()
+						topic.Topic, topic.ErrorCode = one.Topic, kerr.TopicAuthorizationFailed.Code
+						resp.Topics = append(resp.Topics, topic)
+					}
+					return resp, nil, true
+				}
 				return nil, nil, false
 			})
 			cl, err := kafka.NewClient(kafka.At(c.ListenAddrs()...), nil)
@@ -56,6 +69,17 @@ func TestTopicsNow(t *testing.T) {
 			anew(t, cl, "wide")
 			if after := look(); after["wide"] == before["wide"] || after["other"] != before["other"] {
 				t.Errorf("ids are %v, and were %v before a topic was created again", after, before)
+			}
+			refused.Store(true)
+			if cluster, ids, err := kafka.TopicsNow(ctx, cl, "wide", "nowhere"); err == nil && versions != nil || len(ids) > 0 && err != nil {
+				t.Errorf("what Kafka refuses to tell is %q, %v, %v", cluster, ids, err)
+			}
+			if _, err := kafka.LogNow(ctx, cl, [2]string{"wide", "nowhere"}); err == nil || versions != nil && !errors.Is(err, kerr.TopicAuthorizationFailed) {
+				t.Errorf("a log that Kafka refuses to tell: %v", err)
+			}
+			refused.Store(false)
+			if l, err := kafka.LogNow(ctx, cl, [2]string{"wide", "other"}); err != nil || l.Cluster != "here" || l.Topics[0] == before["wide"] || l.Topics[1] != before["other"] {
+				t.Errorf("the log is %v, %v", l, err)
 			}
 			if asked := whole.Load() > 0; asked != (versions != nil) {
 				t.Errorf("all partitions of topics were asked for %d times", whole.Load())

@@ -2,9 +2,11 @@ package kafka_test
 
 import (
 	"errors"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -125,5 +127,42 @@ func TestEnsureTopicsGivesUp(t *testing.T) {
 	kafkatest.Must(t, kafka.EnsureContentTopic(ctx, k.Brokers, "narrow", 3, nil))
 	if err := kafka.EnsureTopics(ctx, k.Brokers, kafka.Topics{Timeline: "narrow"}, nil); !errors.Is(err, kafka.ErrPartitionCount) {
 		t.Errorf("3 partitions: %v", err)
+	}
+}
+
+// A configuration that Kafka tells in other words than numbers is an error, wherever it is
+// told.
+func TestConfigurationsThatAreNoNumbers(t *testing.T) {
+	of, k := kafkatest.Controlled(t)
+	var wrong string
+	values := []string{"cleanup.policy", "retention.ms", "retention.bytes", "max.message.bytes", "other"}
+	of.ControlKey(int16(kmsg.DescribeConfigs), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		of.KeepControl()
+		resp := r.ResponseKind().(*kmsg.DescribeConfigsResponse)
+		for _, asked := range r.(*kmsg.DescribeConfigsRequest).Resources {
+			one := kmsg.NewDescribeConfigsResponseResource()
+			one.ResourceType, one.ResourceName = asked.ResourceType, asked.ResourceName
+			for i, key := range values {
+				kv := kmsg.NewDescribeConfigsResponseResourceConfig()
+				value := strconv.Itoa(10 + i)
+				if key == wrong {
+					value = "many"
+				}
+				kv.Name, kv.Value = key, &value
+				one.Configs = append(one.Configs, kv)
+			}
+			resp.Resources = append(resp.Resources, one)
+		}
+		return resp, nil, true
+	})
+	for _, wrong = range append([]string{""}, values...) {
+		number := wrong != "" && wrong != "cleanup.policy" && wrong != "other"
+		l, err := kafka.InspectTopics(kafkatest.Deadline(t), k.Brokers, k.Topics)
+		if (err != nil) != number || err != nil && !strings.Contains(err.Error(), "kafka: configuration of topic "+k.Topics.Timeline) {
+			t.Errorf("%q is no number: %v", wrong, err)
+		}
+		if f := l.Features; wrong == "" && (f.CleanupPolicy != "10" || f.Retention != 11*time.Millisecond || f.RetentionBytes != 12 || f.MaxMessageBytes != 13) {
+			t.Errorf("the features have %+v", f)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package confluent
 import (
 	"encoding/json"
 	"errors"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -126,5 +127,33 @@ func TestARegistryThatSendsElsewhere(t *testing.T) {
 	kafkatest.Must(t, err)
 	if _, err := lookup(t.Context(), 7); err == nil {
 		t.Error("it was followed")
+	}
+}
+
+// A registry is named by a URL of HTTP without a user; plain text stays on loopback.
+func TestURLsOfRegistries(t *testing.T) {
+	for at, field := range map[string]string{
+		"http://127.0.0.1:1": "", "http://127.0.0.1": "", "https://127.0.0.1:1/x": "", "https://registry": "",
+		"": "schema_registry", "registry:8081": "schema_registry", "http://": "schema_registry", "http:///x": "schema_registry", "ftp://127.0.0.1": "schema_registry", "//127.0.0.1": "schema_registry",
+		"http://[::1": "schema_registry", "https://a b": "schema_registry", "https://me:secret@127.0.0.1": "schema_registry", "http://me@127.0.0.1": "schema_registry", "http://registry:8081": "connect.schema_registry", "http://registry": "connect.schema_registry",
+	} {
+		_, err := Access{}.Registry(at, nil)
+		if e, ok := errors.AsType[*millrace.Error](err); ok != (field != "") || ok && (!strings.HasPrefix(e.Field, field) || e.WayOut == "" || strings.Contains(err.Error(), "secret")) || !ok && err != nil {
+			t.Errorf("%q: %v, want a fault of %q", at, err, field)
+		}
+	}
+	if _, err := (Access{Insecure: true}).Registry("http://registry:8081", nil); err != nil {
+		t.Errorf("where other means guard the network: %v", err)
+	}
+	if _, err := (Access{TLS: secure.TLS{CA: secure.SystemCA}}).Registry("http://127.0.0.1:1", nil); err == nil {
+		t.Error("plain text has TLS")
+	}
+	lookup, err := Access{}.Registry("http://127.0.0.1:1", nil)
+	kafkatest.Must(t, err)
+	for id, unknown := range map[uint32]bool{math.MaxInt32: false, math.MaxInt32 + 1: true} { // nobody answers
+		_, err := lookup(t.Context(), id)
+		if e, ok := errors.AsType[*schemas.Error](err); err == nil || ok != unknown || ok && e.Reason != schemas.UnknownSchema {
+			t.Errorf("id %d: %v", id, err)
+		}
 	}
 }

@@ -270,3 +270,41 @@ func TestExposuresEndWithTheirContext(t *testing.T) {
 		t.Error("no topic is needed")
 	}
 }
+
+// A log of exposures makes its topic, and writes to it what it is given before it is closed.
+func TestOpenLog(t *testing.T) {
+	k, ctx := kafkatest.Fake(t), kafkatest.Deadline(t)
+	topic := k.Content + "-new"
+	log, end, err := OpenLog(k.Brokers, topic, slog.New(slog.DiscardHandler))
+	kafkatest.Must(t, err)
+	log.Add(&exposure.Record{ID: "a", Feed: "f", Time: millrace.TimeOf(time.Now())})
+	for log.Counts().Written < 1 {
+		kafkatest.Must(t, ctx.Err())
+		patience.Sleep(ctx, time.Millisecond)
+	}
+	end()
+	if n, err := kafka.Partitions(ctx, k.Brokers, topic); err != nil || n != exposurePartitions {
+		t.Errorf("it has %d partitions, %v", n, err)
+	}
+	var got []string
+	others, hidden, err := Read(ctx, k.Brokers, topic, 0, func(r *exposure.Record) { got = append(got, r.ID) })
+	if err != nil || others != 0 || hidden != nil || !slices.Equal(got, []string{"a"}) {
+		t.Errorf("the topic has %q, and %d others, %v, %v", got, others, hidden, err)
+	}
+	if _, _, err := OpenLog(k.Brokers, "", slog.New(slog.DiscardHandler)); err == nil {
+		t.Error("a topic without a name is written to")
+	}
+	if _, _, err := OpenLog(kafka.Brokers{}, topic, slog.New(slog.DiscardHandler)); err == nil {
+		t.Error("it is written to nobody")
+	}
+	for name, err := range map[string]error{
+		"no topic":                 func() error { _, _, err := Read(ctx, k.Brokers, "none", 0, nil); return err }(),
+		"no Kafka":                 func() error { _, _, err := Read(ctx, kafka.Brokers{}, topic, 0, nil); return err }(),
+		"a follower of nobody":     NewReader(kafka.Brokers{}, topic, slog.New(slog.DiscardHandler)).Follow(ctx, 0, nil),
+		"one that does not follow": func() error { _, err := NewReader(k.Brokers, topic, nil).Whole(ctx); return err }(),
+	} {
+		if err == nil {
+			t.Errorf("%s, and that is no error", name)
+		}
+	}
+}

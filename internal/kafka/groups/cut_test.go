@@ -236,6 +236,17 @@ func testCutForeign(t *testing.T, k kafkatest.Cluster) {
 	if want := fmt.Sprintf("%s/%d", k.Topics.Timeline, p); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("no cut: %v; want the place %s", err, want)
 	}
+	// It asked for one hold after the other, each for a second.
+	asked, err := kafka.OpenTopic(kafkatest.Deadline(t), k.Brokers, k.Topics.Progress, 0)
+	kafkatest.Must(t, err)
+	again := false
+	kafkatest.Must(t, asked.Read(kafkatest.Deadline(t), func(value []byte, closed error) error {
+		again = again || string(value) == `{"round":2}`
+		return closed
+	}))
+	if !again {
+		t.Error("one hold lasted")
+	}
 	kafkatest.Must(t, cl.EndTransaction(kafkatest.Deadline(t), kgo.TryCommit))
 	if c := takeCut(t, k); produced(t, k, base, c) != 1 {
 		t.Errorf("%d records, want that of the transaction", produced(t, k, base, c))

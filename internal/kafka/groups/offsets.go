@@ -2,12 +2,14 @@ package groups
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/millrace/millrace"
 
@@ -51,6 +53,11 @@ func SetOffsets(ctx context.Context, brokers kafka.Brokers, all Offsets) error {
 func awaitIdle(ctx context.Context, adm *kadm.Client, names []string) error {
 	for {
 		described, err := adm.DescribeGroups(ctx, names...)
+		for _, name := range names {
+			if refused := described[name].Err; err == nil && !errors.Is(refused, kerr.GroupIDNotFound) {
+				err = refused // then the group only seems to have no members
+			}
+		}
 		busy := slices.IndexFunc(names, func(name string) bool { return len(described[name].Members) > 0 })
 		if err == nil && busy < 0 {
 			return nil

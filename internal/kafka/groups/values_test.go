@@ -2,6 +2,7 @@ package groups
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/follow"
 	"github.com/millrace/millrace/internal/kafka/kafkatest"
 	"github.com/millrace/millrace/internal/kafka/progress"
 	"github.com/millrace/millrace/internal/partition"
@@ -325,6 +327,7 @@ func TestPlaces(t *testing.T) {
 	trim.AddOffset(k.Content, 1, 2, -1)
 	_, err := adm.DeleteRecords(ctx, trim)
 	kafkatest.Must(t, err)
+	defer kafkatest.Begin(t, k, k.Content, map[int32][]byte{2: []byte("open")})(kgo.TryAbort)
 	ends, err := endsOf(ctx, adm, []string{k.Content})
 	kafkatest.Must(t, err)
 	kafkatest.Write(t, k, k.Content, 0, "b")
@@ -336,12 +339,12 @@ func TestPlaces(t *testing.T) {
 		want      map[int32]place
 		fault     bool
 	}{
-		"nothing is committed":     {nil, map[int32]place{0: {end: 3, stable: 3}, 1: {end: 3, stable: 3, done: 2}, 2: {}}, false},
-		"some is":                  {map[int32]kadm.OffsetResponse{0: offset(0, 2, nil), 1: offset(1, -1, nil)}, map[int32]place{0: {end: 3, stable: 3, done: 2}, 1: {end: 3, stable: 3, done: 2}, 2: {}}, false},
-		"it has gone on since":     {map[int32]kadm.OffsetResponse{0: offset(0, 4, nil)}, map[int32]place{0: {end: 4, stable: 3, done: 4}, 1: {end: 3, stable: 3, done: 2}, 2: {}}, false},
-		"the log is cut":           {map[int32]kadm.OffsetResponse{2: offset(2, 4, nil)}, map[int32]place{0: {end: 3, stable: 3}, 1: {end: 3, stable: 3, done: 2}, 2: {done: 4}}, false},
+		"nothing is committed":     {nil, map[int32]place{0: {end: 3, stable: 3}, 1: {end: 3, stable: 3, done: 2}, 2: {end: 1}}, false},
+		"some is":                  {map[int32]kadm.OffsetResponse{0: offset(0, 2, nil), 1: offset(1, -1, nil)}, map[int32]place{0: {end: 3, stable: 3, done: 2}, 1: {end: 3, stable: 3, done: 2}, 2: {end: 1}}, false},
+		"it has gone on since":     {map[int32]kadm.OffsetResponse{0: offset(0, 4, nil)}, map[int32]place{0: {end: 4, stable: 3, done: 4}, 1: {end: 3, stable: 3, done: 2}, 2: {end: 1}}, false},
+		"the log is cut":           {map[int32]kadm.OffsetResponse{2: offset(2, 4, nil)}, map[int32]place{0: {end: 3, stable: 3}, 1: {end: 3, stable: 3, done: 2}, 2: {end: 1, done: 4}}, false},
 		"it is not known":          {map[int32]kadm.OffsetResponse{0: offset(0, 2, kerr.UnstableOffsetCommit)}, nil, true},
-		"Kafka knows no such part": {map[int32]kadm.OffsetResponse{0: offset(0, 2, kerr.UnknownTopicOrPartition)}, map[int32]place{0: {end: 3, stable: 3}, 1: {end: 3, stable: 3, done: 2}, 2: {}}, false},
+		"Kafka knows no such part": {map[int32]kadm.OffsetResponse{0: offset(0, 2, kerr.UnknownTopicOrPartition)}, map[int32]place{0: {end: 3, stable: 3}, 1: {end: 3, stable: 3, done: 2}, 2: {end: 1}}, false},
 	} {
 		got, err := places(ctx, adm, []string{k.Content}, ends, kadm.OffsetResponses{k.Content: c.committed})
 		if (err != nil) != c.fault || !c.fault && !maps.Equal(got[k.Content], c.want) {
@@ -379,6 +382,19 @@ func TestMeasure(t *testing.T) {
 	}
 	if of := p.Topics[k.Content]; len(p.Topics) != 2 || of.Waiting != 1 || of.ID == (kafka.TopicID{}) {
 		t.Errorf("%+v", p.Topics)
+	}
+	// What was known before is kept: where others are stuck, what waited in a topic that is gone
+	// or another, and what was proven, but no time that is to come.
+	before := progress.Progress{Instance: "two", AtMillis: 1, ThroughMillis: time.Now().Add(time.Hour).UnixMilli(),
+		Topics: map[string]progress.TopicProgress{k.Content: {Waiting: 9, ID: kafka.TopicID{7}}, "none": {Waiting: 4}},
+		Stuck:  []progress.Stuck{{Topic: k.Content, Partition: 1, Offset: 5, Next: 6}, {Topic: k.Content, Partition: 2, Offset: 7, Next: 9}}}
+	value, err := json.Marshal(before)
+	kafkatest.Must(t, err)
+	kafkatest.Must(t, follow.Put(ctx, k.Brokers, k.Topics.Progress, "g", value))
+	kafkatest.Must(t, h.cfg.Progress.Refresh(ctx))
+	p, err = h.measure(ctx, cl)
+	if err != nil || p.ThroughMillis != p.AtMillis || !slices.Equal(p.Stuck, []progress.Stuck{stuck, before.Stuck[0]}) || p.Topics["none"].Waiting != 4 || p.Topics[k.Content].Waiting != 9 || p.Topics[k.Content].ID != (kafka.TopicID{7}) {
+		t.Errorf("after another: %+v, %v", p, err)
 	}
 	// What was committed is told of those partitions alone that have any.
 	c := &cutter{cl: cl, adm: kadm.NewClient(cl)}

@@ -263,7 +263,7 @@ func (c *Consumer) take(ctx context.Context, p kgo.FetchTopicPartition) (Fetched
 	}
 	c.mu.Lock()
 	next, ok := c.mu.next[tp]
-	stale := ok && c.mu.poll != 0 && c.mu.removed[tp] == c.mu.poll
+	stale := ok && c.mu.removed[tp] == c.mu.poll
 	if stale {
 		c.addLocked(map[kafka.TopicPartition]kafka.Position{tp: next}) // these records may be from the old offset: fetch again
 	}

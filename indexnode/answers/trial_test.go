@@ -96,11 +96,13 @@ func TestOnWhichEntitiesAVersionIsTried(t *testing.T) {
 		return all
 	}
 	for i, have := 0, 0; have < trialEach+4; i++ {
-		if e := millrace.Entity(fmt.Sprint("some:", i)); partition.Of(e) == p {
-			put(e)
-			have++
+		e := millrace.Entity(fmt.Sprint("some:", i))
+		if partition.Of(e) != p {
+			continue
 		}
-		if got := tried(); have > 0 && len(got) != min(have, trialEach) || len(slices.Compact(slices.Sorted(slices.Values(got)))) != len(got) {
+		put(e)
+		have++
+		if got := tried(); len(got) != min(have, trialEach) || len(slices.Compact(slices.Sorted(slices.Values(got)))) != len(got) {
 			t.Fatalf("of %d entities of a partition %q are tried", have, got)
 		}
 	}

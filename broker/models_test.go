@@ -298,6 +298,7 @@ func TestRollouts(t *testing.T) {
 					models.serve(v) // the last node does not have it yet
 				}
 			}
+			changes.Add(1) // the last has it now
 			if back := coarseVersion(n - 1); r.IntN(3) == 0 {
 				models.serve(back)
 			}
@@ -314,6 +315,7 @@ func TestRollouts(t *testing.T) {
 			someAnswers()
 			if n > keep {
 				old := coarseVersion(n - keep)
+				changes.Add(2) // pages that go on by it
 				models.drop(old)
 				for _, node := range w.nodes {
 					node.set(func() { delete(node.models, old) })

@@ -65,7 +65,7 @@ func (f *function) expr(i int) string {
 	case plan.In:
 		return f.contains(v)
 	case plan.Present:
-		return f.present(v)
+		return f.expr(v.Args[0]) + ` != ""`
 	case plan.Lookup:
 		return fmt.Sprintf("k.Tables[%d].%s(%s)", v.Index, tableKind(f.p.Values[v.Args[0]].Kind), a(0))
 	case plan.Size:
@@ -144,19 +144,6 @@ func (f *function) contains(v *plan.Value) string {
 	}
 	f.w.imports["slices"] = true
 	return "slices.Contains(" + f.expr(list) + ", " + x + ")"
-}
-
-// present returns the text of a Present: whether a value is not missing.
-func (f *function) present(v *plan.Value) string {
-	x := f.expr(v.Args[0])
-	switch f.p.Values[v.Args[0]].Kind {
-	case plan.Number:
-		f.w.imports["math"] = true
-		return "!math.IsNaN(" + x + ")"
-	case plan.String:
-		return x + ` != ""`
-	}
-	return "len(" + x + ") > 0"
 }
 
 // call returns the text of a call of a function. If the argument is always a whole number,

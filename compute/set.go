@@ -109,7 +109,7 @@ type Texts struct {
 // fewTexts is up to how many texts are compared one after the other.
 const fewTexts = 8
 
-// NewTexts returns a set of strings.
+// NewTexts returns a set of strings. It may keep texts.
 func NewTexts(texts ...string) *Texts {
 	t := new(Texts)
 	for _, s := range texts {

@@ -73,7 +73,7 @@ else it does.`,
 	f := c.Flags()
 	f.StringVar(&cfg.Shape, "shape", "", "one of "+strings.Join(bench.Names(), ", "))
 	f.IntSliceVar(&cfg.Nodes, "nodes", []int{1, 3}, "index nodes; a cluster of each number is measured (fishdb, followfeed)")
-	f.DurationVar(&cfg.Duration, "duration", 5*time.Second, "of a step; a cluster takes about twelve of them, a system of team eight, a random workload three")
+	f.DurationVar(&cfg.Duration, "duration", 5*time.Second, "of a step; a cluster takes about twelve of them, a system of team eight, a random workload four")
 	f.Uint64Var(&cfg.Seed, "seed", 1, "of the world and the arrivals")
 	f.IntVar(&cfg.Entities, "entities", 0, "in the world; 0: as the shape says")
 	f.IntVar(&cfg.Viewers, "viewers", 0, "who ask, in turn; 0: as the shape says")

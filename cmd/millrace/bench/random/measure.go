@@ -144,7 +144,6 @@ func (m *measuring) time(ctx context.Context, res *result) error {
 			idle := float64(after[i].CPU-before[i].CPU) / float64(rested)
 			each[i] = max(0, time.Duration((float64(end[i].CPU-start[i].CPU)-idle*float64(elapsed))/float64(max(1, n))))
 		}
-		res.memory = end[0].Bytes
 		return each, err
 	}
 	profiles, err := m.profiles(ctx, res.seed)
@@ -158,8 +157,12 @@ func (m *measuring) time(ctx context.Context, res *result) error {
 	if err := profiles.Wait(); err != nil {
 		return err
 	}
+	asked, err := m.used()
+	if err != nil {
+		return err
+	}
 	calls, err := cost(m.nobody)
-	res.node, res.broker, res.calls = query[0], query[1], calls[0]+calls[1]
+	res.node, res.broker, res.calls, res.memory = query[0], query[1], calls[0]+calls[1], asked[0].Bytes
 	return err
 }
 

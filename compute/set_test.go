@@ -43,7 +43,7 @@ func TestSet(t *testing.T) {
 func TestTexts(t *testing.T) {
 	r := rand.New(rand.NewPCG(4, 4))
 	draw := func() string {
-		return strings.Repeat(string(rune('a'+r.IntN(3))), r.IntN(12)+256*r.IntN(3))
+		return strings.Repeat(string(rune('a'+r.IntN(3))), 25*r.IntN(12)+256*r.IntN(3))
 	}
 	for n := range 100 {
 		texts := make([]string, n%20)
